@@ -1,0 +1,3 @@
+//! The megapipe command.
+
+fn main() {}
