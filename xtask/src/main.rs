@@ -1,3 +1,89 @@
-//! The project's own tools.
+//! `cargo xtask`: the project's own tools. Rust is the only script language here.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `ci` | everything that must pass before a change lands; `make test` runs it |
+//! | `setup` | installs what the whole test suite wants and the machine lacks |
+//! | `tidy` | the house rules that no compiler checks |
+//! | `header` | writes, or with `--check` compares, the C header |
+//! | `bench` | runs the whole benchmark plan into `target/bench/` |
+//!
+//! Read first: `ci.rs`, then `tidy.rs`.
+//!
+//! Invariants: no command changes a tracked file except `header` without `--check`; every failure
+//! ends in a non-zero exit status.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod error;
+mod header;
+mod limits;
+mod process;
+mod setup;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Error;
+
+/// The project's own tools.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run everything that must pass before a change lands
+    Ci,
+    /// Install what the tests want and this machine lacks
+    Setup,
+    /// Check the house rules that no compiler checks
+    Tidy,
+    /// Write the C header from the Rust sources
+    Header {
+        /// Write nothing; fail when the committed header differs
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run the benchmark plan into target/bench
+    Bench {
+        /// Shorter runs, fewer points
+        #[arg(long)]
+        quick: bool,
+        /// Only these experiments
+        #[arg(value_enum)]
+        experiments: Vec<bench::Experiment>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one command; `false` means that it ran and found something wrong.
+fn run(command: &Command) -> Result<bool, Error> {
+    let root = workspace::root()?;
+    match command {
+        Command::Ci => ci::run(&root),
+        Command::Setup => setup::run(&root),
+        Command::Tidy => tidy::run(&root),
+        Command::Header { check: true } => header::check(&root),
+        Command::Header { check: false } => header::write(&root),
+        Command::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
+    }
+}

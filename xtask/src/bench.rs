@@ -1,0 +1,69 @@
+//! `cargo xtask bench`: the whole benchmark plan, one JSON file and one report per experiment.
+//!
+//! Read first: `docs/BENCHMARKING.md`. The measuring itself is `megapipe bench`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use crate::error::Error;
+use crate::process;
+
+/// One experiment of `megapipe bench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Experiment {
+    /// 64-byte ping-pong: figures 2.1, 5.1, 5.2 and table 5.1 of the paper
+    Rpc,
+    /// Short connections and accept queues
+    Accept,
+    /// Key-value: figures 5.3 and 5.4
+    Kv,
+    /// Files over HTTP: figure 5.5
+    Http,
+}
+
+impl Experiment {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rpc => "rpc",
+            Self::Accept => "accept",
+            Self::Kv => "kv",
+            Self::Http => "http",
+        }
+    }
+}
+
+/// Builds the release and runs the experiments asked for, all of them when none is named.
+pub(crate) fn run(root: &Path, experiments: &[Experiment], quick: bool) -> Result<bool, Error> {
+    let folder = root.join("target/bench");
+    fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+    let mut build = process::cargo(root);
+    build.args(["build", "--release", "--locked", "--package", "megapipe-cli"]);
+    if !passes_through(&mut build)? {
+        return Ok(false);
+    }
+    let chosen = if experiments.is_empty() { Experiment::value_variants() } else { experiments };
+    let mut fine = true;
+    for experiment in chosen {
+        let mut command = Command::new(root.join("target/release/megapipe"));
+        command.current_dir(root).args(["bench", experiment.name()]);
+        command.arg("--json").arg(folder.join(experiment.name()).with_extension("json"));
+        command.arg("--report").arg(folder.join(experiment.name()).with_extension("html"));
+        if quick {
+            command.arg("--quick");
+        }
+        fine &= passes_through(&mut command)?;
+    }
+    println!("results: {}", folder.display());
+    Ok(fine)
+}
+
+/// Runs a command on the user's own terminal: a benchmark shows its progress itself.
+fn passes_through(command: &mut Command) -> Result<bool, Error> {
+    println!("$ {}", process::describe(command));
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().map_err(|source| Error::Start { program, source })?;
+    Ok(status.success())
+}

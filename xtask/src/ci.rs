@@ -1,0 +1,182 @@
+//! `cargo xtask ci`: everything that must pass before a change lands, in one command.
+//!
+//! One line per step with its time; a step that fails shows its output; the last line alone is
+//! `N passed, N failed, N skipped`, and above it stands the reason for every skip.
+//!
+//! Read first: `docs/TESTING.md` for how a test says that it skips itself; `ci/tally.rs` for how
+//! the counts are taken from what the tests print.
+//!
+//! Invariants
+//! - A step that fails adds at least one to the failed count, so the exit status follows the count.
+//! - No step needs root, a terminal or standard input.
+
+mod display;
+mod tally;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::ci::display::Display;
+use crate::ci::tally::{Counts, Tally};
+use crate::error::Error;
+use crate::process::{self, End};
+use crate::{header, tidy, workspace};
+
+/// What became of one step.
+struct Outcome {
+    counts: Counts,
+    /// Shown under the step's line when it failed.
+    output: Vec<String>,
+    /// Beside the step's time: "312 passed", "no findings".
+    note: String,
+}
+
+impl Outcome {
+    /// A step that is one check by itself.
+    fn check(fine: bool, output: Vec<String>) -> Self {
+        let counts = Counts { passed: fine.into(), failed: (!fine).into(), skips: Vec::new() };
+        Self { counts, output, note: String::new() }
+    }
+
+    fn skip(step: &str, why: &str) -> Self {
+        let skips = vec![format!("{step}: {why}")];
+        Self {
+            counts: Counts { passed: 0, failed: 0, skips },
+            output: Vec::new(),
+            note: "skipped".to_owned(),
+        }
+    }
+}
+
+/// The steps in their order: cheap ones first, so that a slip is seen soon.
+type Step = (&'static str, fn(&Path, &mut Display) -> Result<Outcome, Error>);
+const STEPS: &[Step] = &[
+    ("tidy", tidy_step),
+    ("fmt", fmt),
+    ("deny", deny),
+    ("clippy", clippy),
+    ("header", header_step),
+    ("doc", doc),
+    ("build", build),
+    ("test", test),
+];
+
+/// Runs all steps, also after a failure, and answers whether all passed.
+pub(crate) fn run(root: &Path) -> Result<bool, Error> {
+    let start = Instant::now();
+    let mut total = Counts::default();
+    for (name, step) in STEPS {
+        let mut display = Display::start(name);
+        let outcome = step(root, &mut display)
+            .unwrap_or_else(|error| Outcome::check(false, vec![error.to_string()]));
+        display.end(outcome.counts.failed == 0, &outcome.note);
+        if outcome.counts.failed > 0 {
+            for line in &outcome.output {
+                println!("    {line}");
+            }
+        }
+        total.add(outcome.counts);
+    }
+    println!("{:<8} {:>6.1} s", "all", start.elapsed().as_secs_f64());
+    for skip in &total.skips {
+        println!("skipped: {skip}");
+    }
+    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skips.len());
+    Ok(total.failed == 0)
+}
+
+/// Runs one command as one check.
+fn command(command: &mut Command, display: &mut Display) -> Result<Outcome, Error> {
+    let watched = process::watch(command, |line| display.tick(line))?;
+    let mut output = watched.output;
+    if let End::Stopped(why) = &watched.end {
+        output.push(format!("stopped: {why}"));
+    }
+    Ok(Outcome::check(watched.end == End::Success, output))
+}
+
+fn tidy_step(root: &Path, _: &mut Display) -> Result<Outcome, Error> {
+    let findings: Vec<String> = tidy::findings(root)?.iter().map(ToString::to_string).collect();
+    Ok(Outcome::check(findings.is_empty(), findings))
+}
+
+fn fmt(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    command(process::cargo(root).args(["fmt", "--all", "--", "--check"]), display)
+}
+
+fn deny(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    if process::output_of(process::cargo(root).args(["deny", "--version"])).is_err() {
+        return Ok(Outcome::skip("deny", "cargo-deny is not installed; `cargo xtask setup` does"));
+    }
+    let mut deny = process::cargo(root);
+    // Not `advisories`: its database comes from a host that is no package registry.
+    deny.args(["deny", "--workspace", "--locked", "check", "licenses", "bans", "sources"]);
+    command(&mut deny, display)
+}
+
+fn clippy(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    let lint = |extra: &[&str], display: &mut Display| {
+        let mut clippy = process::cargo(root);
+        clippy.args(["clippy", "--workspace", "--all-targets", "--locked"]).args(extra);
+        command(clippy.args(["--", "-D", "warnings"]), display)
+    };
+    let has_features = workspace::packages(root)?.iter().any(|one| !one.features.is_empty());
+    let variants: &[&[&str]] =
+        if has_features { &[&[], &["--no-default-features"], &["--all-features"]] } else { &[&[]] };
+    for variant in variants {
+        let outcome = lint(variant, display)?;
+        if outcome.counts.failed > 0 {
+            return Ok(outcome);
+        }
+    }
+    Ok(Outcome::check(true, Vec::new()))
+}
+
+fn header_step(root: &Path, _: &mut Display) -> Result<Outcome, Error> {
+    if !root.join("crates/capi/cbindgen.toml").is_file() {
+        return Ok(Outcome::skip("header", "crates/capi has no cbindgen.toml"));
+    }
+    let drift = header::drift(root)?;
+    Ok(Outcome::check(drift.is_none(), drift.into_iter().collect()))
+}
+
+fn doc(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    let mut doc = process::cargo(root);
+    doc.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
+    command(doc.env("RUSTDOCFLAGS", "-D warnings"), display)
+}
+
+/// The binaries and libraries, which the tests of other packages run.
+fn build(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    command(process::cargo(root).args(["build", "--workspace", "--locked"]), display)
+}
+
+fn test(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    let mut test = process::cargo(root);
+    test.args(["test", "--workspace", "--no-fail-fast", "--locked", "--", "--show-output"]);
+    let mut tally = Tally::default();
+    let watched = process::watch(&mut test, |line| {
+        display.tick(line);
+        if let Some(line) = line {
+            tally.line(line);
+        }
+    })?;
+    let mut output = tally.failures();
+    let mut counts = tally.finish();
+    // A suite that does not compile or dies on a signal has no closing line to count.
+    if watched.end != End::Success && counts.failed == 0 {
+        counts.failed = 1;
+        output = watched.output;
+    }
+    if let End::Stopped(why) = &watched.end {
+        output.push(format!("stopped: {why}"));
+    }
+    let note = format!(
+        "{} passed, {} failed, {} skipped",
+        counts.passed,
+        counts.failed,
+        counts.skips.len()
+    );
+    Ok(Outcome { counts, output, note })
+}

@@ -1,0 +1,28 @@
+//! The numbers that the tools hold the project, and themselves, to.
+
+use std::time::Duration;
+
+/// Lines of a source file outside tests.
+pub(crate) const FILE_LINES_MAX: usize = 800;
+/// Lines of a function from `fn` to its closing brace; blank and comment lines are free.
+pub(crate) const FUNCTION_LINES_MAX: usize = 70;
+/// Characters of a line of source.
+pub(crate) const LINE_CHARS_MAX: usize = 100;
+/// Bytes of a tracked file; generated data and captures do not belong in the tree.
+pub(crate) const FILE_BYTES_MAX: u64 = 256 * 1024;
+
+/// A step that runs longer says how far it is.
+pub(crate) const PROGRESS_AFTER: Duration = Duration::from_secs(2);
+/// Where the output is no terminal, progress is a line of its own, and therefore rarer.
+pub(crate) const PROGRESS_LINE_EVERY: Duration = Duration::from_secs(30);
+/// A step is stopped when it has printed nothing for so long: something hangs.
+pub(crate) const STEP_SILENCE_MAX: Duration = Duration::from_secs(6 * 60);
+/// A step is stopped after so long in any case.
+pub(crate) const STEP_TIME_MAX: Duration = Duration::from_secs(18 * 60);
+/// Bytes of a step's output that are kept; the oldest go first.
+pub(crate) const STEP_OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long output may still arrive after a step has ended, when a child of it keeps the pipe.
+pub(crate) const STEP_DRAIN: Duration = Duration::from_millis(500);
+
+const _: () = assert!(PROGRESS_AFTER.as_secs() < PROGRESS_LINE_EVERY.as_secs());
+const _: () = assert!(STEP_SILENCE_MAX.as_secs() < STEP_TIME_MAX.as_secs());

@@ -1,0 +1,150 @@
+//! `cargo xtask setup`: installs what the whole test suite wants and the machine lacks.
+//!
+//! The project builds with cargo and a C linker alone. What is listed here are the programs that
+//! the tests hold the servers against. Without root, or without a network, it says what to install
+//! and goes on: tests that miss a program skip themselves and say so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::Error;
+use crate::process;
+
+/// A program that the tests run, and the Debian package it comes in.
+struct Wanted {
+    program: &'static str,
+    package: &'static str,
+    why: &'static str,
+}
+
+/// Debian's packages. A program that is there already is left as it is, wherever it came from.
+const WANTED: &[Wanted] = &[
+    Wanted { program: "cc", package: "gcc", why: "linking, and the C tests" },
+    Wanted { program: "pkg-config", package: "pkg-config", why: "the C tests" },
+    Wanted { program: "curl", package: "curl", why: "a client of serve http" },
+    Wanted { program: "wrk", package: "wrk", why: "a client of serve http" },
+    Wanted { program: "ab", package: "apache2-utils", why: "a client of serve http" },
+    Wanted { program: "nginx", package: "nginx-light", why: "what serve http is compared with" },
+    Wanted { program: "memcached", package: "memcached", why: "what serve kv is compared with" },
+    Wanted {
+        program: "memccapable",
+        package: "libmemcached-tools",
+        why: "the protocol suite for serve kv",
+    },
+    Wanted { program: "ip", package: "iproute2", why: "network namespaces" },
+    Wanted { program: "mandoc", package: "mandoc", why: "checking the man pages" },
+    Wanted { program: "valgrind", package: "valgrind", why: "memory checks of the C library" },
+    Wanted { program: "python3", package: "python3", why: "httplint" },
+];
+
+/// A package without a program of its own: Python needs it to make a virtual environment.
+const PYTHON_VENV: &str = "python3-venv";
+/// The response linter, at the version that the tests were written against.
+const HTTPLINT: &str = "httplint==2026.10.4";
+/// The licence and source checker: the newest version that was tried with the project's Rust.
+const CARGO_DENY_VERSION: &str = "0.20.2";
+
+/// Where httplint lies once installed.
+pub(crate) fn httplint(root: &Path) -> PathBuf {
+    root.join("target/tools/httplint/bin/httplint")
+}
+
+/// Installs what is missing. Answers `true` also when something could not be had: it is printed.
+pub(crate) fn run(root: &Path) -> Result<bool, Error> {
+    debian();
+    python(root);
+    cargo_deny(root);
+    Ok(true)
+}
+
+fn debian() {
+    let mut missing = missing(WANTED, process::is_installed);
+    if !has_venv() {
+        missing.push(PYTHON_VENV);
+    }
+    if missing.is_empty() {
+        report("debian packages", "all there");
+        return;
+    }
+    let list = missing.join(" ");
+    if !rustix::process::geteuid().is_root() || !process::is_installed("apt-get") {
+        report("debian packages", &format!("missing; as root: apt-get install {list}"));
+        for wanted in WANTED.iter().filter(|wanted| missing.contains(&wanted.package)) {
+            report(wanted.package, wanted.why);
+        }
+        return;
+    }
+    let mut update = apt(&["update"]);
+    let mut install = apt(&["install", "-y", "--no-install-recommends"]);
+    install.args(&missing);
+    let done = step(&mut update) && step(&mut install);
+    report("debian packages", if done { "installed" } else { "not all could be installed" });
+}
+
+/// The packages whose programs are not there, each once.
+fn missing(wanted: &[Wanted], is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    wanted.iter().filter(|one| !is_installed(one.program)).map(|one| one.package).collect()
+}
+
+/// `apt-get` that asks nothing and starts no service: the tests start their own servers.
+fn apt(arguments: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.arg("-q").args(arguments);
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
+    command
+}
+
+/// Python can make a virtual environment with pip in it.
+fn has_venv() -> bool {
+    let mut python = Command::new("python3");
+    python.args(["-c", "import ensurepip, venv"]);
+    process::output_of(&mut python).is_ok()
+}
+
+fn python(root: &Path) {
+    if httplint(root).is_file() {
+        report("httplint", "there");
+        return;
+    }
+    let folder = root.join("target/tools/httplint");
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv"]).arg(&folder);
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", HTTPLINT]);
+    let done = step(&mut venv) && step(&mut pip);
+    report("httplint", if done { "installed" } else { "could not be installed" });
+}
+
+fn cargo_deny(root: &Path) {
+    if process::output_of(process::cargo(root).args(["deny", "--version"])).is_ok() {
+        report("cargo-deny", "there");
+        return;
+    }
+    let mut install = process::cargo(root);
+    // Unoptimised: it runs for a second, and an optimised build takes many times longer.
+    install.args(["install", "--quiet", "--locked", "--debug", "cargo-deny"]);
+    install.args(["--version", CARGO_DENY_VERSION]);
+    report("cargo-deny", "building it, once; this takes some minutes");
+    let done = step(&mut install);
+    report("cargo-deny", if done { "installed" } else { "could not be installed" });
+}
+
+/// Runs one command; what it printed is shown when it fails.
+fn step(command: &mut Command) -> bool {
+    // A user's choice of target folder or flags is for the project, not for its tools.
+    command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").stdin(Stdio::null());
+    match process::output_of(command) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("{error}");
+            false
+        }
+    }
+}
+
+fn report(what: &str, how: &str) {
+    println!("{what:<18} {how}");
+}
+
+#[cfg(test)]
+mod tests;

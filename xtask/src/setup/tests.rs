@@ -1,0 +1,17 @@
+//! What is asked for is what is missing, and no more.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+#[test]
+fn a_program_that_is_there_is_not_asked_for() {
+    assert!(missing(WANTED, |_| true).is_empty());
+    assert_eq!(missing(WANTED, |program| program != "ab"), ["apache2-utils"]);
+}
+
+#[test]
+fn each_package_is_named_once() {
+    let all = missing(WANTED, |_| false);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+}

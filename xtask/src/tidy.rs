@@ -1,0 +1,93 @@
+//! `cargo xtask tidy`: the house rules that no compiler checks, as one test over the tree.
+//!
+//! Each rule is a function from the tree (file names and texts) to findings. A rule reads no clock,
+//! no file and no other rule's result, so each has a passing and a failing fixture in its tests.
+//! `docs/STYLE.md` lists the rules in words, with their reasons.
+//!
+//! Read first: `tidy/tree.rs` for what a rule gets; `tidy/tokens.rs` for how Rust is read.
+
+mod arrows;
+mod banned;
+mod code;
+mod files;
+mod markdown;
+mod modules;
+mod tokens;
+mod tree;
+mod unsafety;
+
+use std::fmt;
+use std::path::Path;
+
+use crate::error::Error;
+use crate::{header, workspace};
+
+pub(crate) use tree::Tree;
+
+/// One place where the tree breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    /// The file, from the root.
+    pub(crate) path: String,
+    /// The line, from 1; 0 for the file as a whole.
+    pub(crate) line: usize,
+    /// What is wrong and what to do instead.
+    pub(crate) text: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, text: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.text),
+            line => write!(f, "{}:{line}: {}", self.path, self.text),
+        }
+    }
+}
+
+/// The rules that need the tree alone.
+const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
+    files::names,
+    files::heads,
+    files::lengths,
+    files::bytes,
+    files::manifests,
+    code::function_lengths,
+    code::attribute_reasons,
+    banned::calls,
+    unsafety::allow_list,
+    unsafety::forbidden_elsewhere,
+    modules::orphans,
+    markdown::links,
+    markdown::headings,
+];
+
+/// Everything that is wrong with the sources, sorted by place.
+pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>, Error> {
+    let tree = Tree::read(root)?;
+    let mut found: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    found.extend(tree.unreadable());
+    found.extend(arrows::pointing_up(&workspace::packages(root)?));
+    found.sort();
+    Ok(found)
+}
+
+/// The command: prints the findings, and whether the C header is what the sources say.
+pub(crate) fn run(root: &Path) -> Result<bool, Error> {
+    let found = findings(root)?;
+    for finding in &found {
+        println!("{finding}");
+    }
+    println!("tidy: {} findings", found.len());
+    let has_header = root.join("crates/capi/cbindgen.toml").is_file();
+    let drifted = has_header && !header::check(root)?;
+    Ok(found.is_empty() && !drifted)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Calls that have a better replacement here, each with it.
+
+use super::tokens;
+use super::tree::File;
+use super::{Finding, Tree};
+
+/// A sequence of tokens, where it is banned, and what to write instead.
+struct Ban {
+    pattern: &'static [&'static str],
+    applies: fn(&File) -> bool,
+    instead: &'static str,
+}
+
+/// Crates that other people's programs link: they own neither the process nor its terminal.
+const LIBRARIES: &[&str] = &["crates/channel/src/", "crates/capi/src/"];
+
+fn everywhere(_: &File) -> bool {
+    true
+}
+
+fn in_libraries(file: &File) -> bool {
+    LIBRARIES.iter().any(|library| file.path.starts_with(library))
+}
+
+/// The parts that servers run: a thread that sleeps is a channel that does not answer.
+fn in_servers(file: &File) -> bool {
+    in_libraries(file) || file.path.starts_with("crates/apps/src/")
+}
+
+/// A module whose head has a line `Pure: …` promises to be a function of its arguments.
+fn in_pure_modules(file: &File) -> bool {
+    file.head().any(|line| line.starts_with("Pure:"))
+}
+
+const NO_TERMINAL: &str = "a library returns what it has to say; its caller prints";
+const NO_CLOCK: &str = "a pure module gets the time as an argument";
+const NO_IO: &str = "a pure module does no input or output";
+
+const BANS: &[Ban] = &[
+    Ban {
+        pattern: &[".", "unwrap", "("],
+        applies: everywhere,
+        instead: "return the error, or `expect` with the invariant that makes it impossible",
+    },
+    Ban { pattern: &["dbg", "!"], applies: everywhere, instead: "a test that shows the same" },
+    Ban { pattern: &["todo", "!"], applies: everywhere, instead: "finish it or leave it out" },
+    Ban { pattern: &["unimplemented", "!"], applies: everywhere, instead: "an error by name" },
+    Ban { pattern: &["println", "!"], applies: in_libraries, instead: NO_TERMINAL },
+    Ban { pattern: &["print", "!"], applies: in_libraries, instead: NO_TERMINAL },
+    Ban { pattern: &["eprintln", "!"], applies: in_libraries, instead: NO_TERMINAL },
+    Ban { pattern: &["eprint", "!"], applies: in_libraries, instead: NO_TERMINAL },
+    Ban {
+        pattern: &["process", ":", ":", "exit"],
+        applies: in_servers,
+        instead: "return an error; only a binary's main ends the process",
+    },
+    Ban {
+        pattern: &["thread", ":", ":", "sleep"],
+        applies: in_servers,
+        instead: "a timer of the channel, or the timeout of dispatch",
+    },
+    Ban { pattern: &["Instant", ":", ":", "now"], applies: in_pure_modules, instead: NO_CLOCK },
+    Ban { pattern: &["SystemTime", ":", ":", "now"], applies: in_pure_modules, instead: NO_CLOCK },
+    Ban { pattern: &["std", ":", ":", "fs"], applies: in_pure_modules, instead: NO_IO },
+    Ban { pattern: &["std", ":", ":", "thread"], applies: in_pure_modules, instead: NO_IO },
+    Ban { pattern: &["rustix", ":", ":"], applies: in_pure_modules, instead: NO_IO },
+    Ban { pattern: &["libc", ":", ":"], applies: in_pure_modules, instead: NO_IO },
+];
+
+/// No banned call outside tests.
+pub(super) fn calls(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for file in tree.rust().filter(|file| !file.is_test()) {
+        let tokens = file.tokens();
+        for ban in BANS.iter().filter(|ban| (ban.applies)(file)) {
+            for index in tokens::find(tokens, ban.pattern).filter(|index| !tokens[*index].in_test) {
+                let text = format!("`{}`: {}", ban.pattern.concat(), ban.instead);
+                found.push(Finding::new(&file.path, tokens[index].line, text));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(path: &str, text: &str) -> usize {
+        calls(&Tree::of(&[(path, text)])).len()
+    }
+
+    #[test]
+    fn unwrap_is_for_tests() {
+        assert_eq!(count("crates/a/src/lib.rs", "fn a() { b.unwrap() }"), 1);
+        assert_eq!(count("crates/a/src/lib.rs", "fn a() { b.unwrap_or(3) } // .unwrap()"), 0);
+        assert_eq!(count("crates/a/src/lib.rs", "#[cfg(test)] mod t { fn a() { b.unwrap() } }"), 0);
+        assert_eq!(count("crates/a/src/b/tests.rs", "fn a() { b.unwrap() }"), 0);
+        assert_eq!(count("tests/tests/kv.rs", "fn a() { b.unwrap() }"), 0);
+    }
+
+    #[test]
+    fn libraries_do_not_print_or_exit() {
+        let source = "fn a() { println!(\"x\"); eprint!(\"y\"); std::process::exit(1) }";
+        assert_eq!(count("crates/channel/src/a.rs", source), 3);
+        assert_eq!(count("crates/cli/src/main.rs", source), 0);
+    }
+
+    #[test]
+    fn servers_do_not_sleep() {
+        let source = "use std::thread;\nfn a() { thread::sleep(b) }";
+        assert_eq!(count("crates/apps/src/http/server.rs", source), 1);
+        assert_eq!(count("bench/src/run.rs", source), 0);
+    }
+
+    #[test]
+    fn pure_modules_have_no_clock_and_no_io() {
+        let source = "fn a() { Instant::now(); rustix::fs::open(); std::fs::read(b); }";
+        let pure = format!("//! A parser.\n//!\n//! Pure: bytes in, requests out.\n{source}");
+        assert_eq!(count("crates/apps/src/http/parser.rs", &pure), 3);
+        assert_eq!(count("crates/apps/src/http/server.rs", &format!("//! A.\n{source}")), 0);
+    }
+
+    #[test]
+    fn leftovers_are_found_everywhere() {
+        assert_eq!(count("xtask/src/a.rs", "fn a() { todo!(); dbg!(b); unimplemented!() }"), 3);
+    }
+}

@@ -1,0 +1,141 @@
+//! Rules about files as such: names, heads, lengths, sizes, manifests.
+
+use super::{Finding, Tree};
+use crate::limits;
+
+/// Words that say nothing about what a file holds.
+const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "misc", "helper", "helpers", "manager"];
+
+/// No file, folder or crate is named after nothing in particular.
+pub(super) fn names(tree: &Tree) -> Vec<Finding> {
+    let is_empty = |part: &str| {
+        let stem = part.split('.').next().unwrap_or(part);
+        stem.split(['_', '-']).any(|word| EMPTY_NAMES.contains(&word))
+    };
+    tree.files()
+        .filter(|file| file.path.split('/').any(is_empty))
+        .map(|file| {
+            Finding::new(&file.path, 0, "name it after what it holds, in the field's words")
+        })
+        .collect()
+}
+
+/// Every source opens by saying what it is.
+pub(super) fn heads(tree: &Tree) -> Vec<Finding> {
+    let wanted = |path: &str| match path.rsplit('.').next() {
+        Some("rs") => Some("//!"),
+        Some("c" | "h") => Some("/*"),
+        _ => None,
+    };
+    tree.files()
+        .filter(|file| wanted(&file.path).is_some_and(|head| !file.text.starts_with(head)))
+        .map(|file| Finding::new(&file.path, 1, "open the file by saying what it is"))
+        .collect()
+}
+
+/// Files and lines stay readable.
+pub(super) fn lengths(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for file in tree.files() {
+        let is_c = file.path.ends_with(".c") || file.path.ends_with(".h");
+        let is_generated = file.text.lines().take(3).any(|line| line.contains("generated"));
+        if !file.is_rust() && !is_c || is_generated {
+            continue;
+        }
+        let count = file.text.lines().count();
+        if count > limits::FILE_LINES_MAX && !file.is_test() {
+            let text = format!("{count} lines; split it, {} at most", limits::FILE_LINES_MAX);
+            found.push(Finding::new(&file.path, 0, text));
+        }
+        for (index, line) in file.text.lines().enumerate() {
+            let chars = line.chars().count();
+            // An address cannot be broken.
+            if chars > limits::LINE_CHARS_MAX && !line.contains("://") {
+                let text = format!("{chars} characters; {} at most", limits::LINE_CHARS_MAX);
+                found.push(Finding::new(&file.path, index + 1, text));
+            }
+            if line.ends_with([' ', '\t']) {
+                found.push(Finding::new(&file.path, index + 1, "blanks at the end of the line"));
+            }
+        }
+    }
+    found
+}
+
+/// No blobs: what a program makes is made again, not committed.
+pub(super) fn bytes(tree: &Tree) -> Vec<Finding> {
+    let too_big = |file: &&super::tree::File| file.bytes > limits::FILE_BYTES_MAX;
+    let text = |bytes: u64| format!("{bytes} bytes; {} at most", limits::FILE_BYTES_MAX);
+    tree.files()
+        .filter(too_big)
+        .filter(|file| file.name() != "Cargo.lock")
+        .map(|file| Finding::new(&file.path, 0, text(file.bytes)))
+        .collect()
+}
+
+/// Every package takes the workspace's lints.
+pub(super) fn manifests(tree: &Tree) -> Vec<Finding> {
+    let takes_lints = |text: &str| {
+        let mut lines = text.lines().skip_while(|line| line.trim() != "[lints]");
+        lines.nth(1).is_some_and(|line| line.replace(' ', "") == "workspace=true")
+    };
+    tree.files()
+        .filter(|file| file.name() == "Cargo.toml" && file.text.contains("[package]"))
+        .filter(|file| !takes_lints(&file.text))
+        .map(|file| Finding::new(&file.path, 0, "take the lints: [lints] workspace = true"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_names_are_found_in_files_and_folders() {
+        let bad = [("crates/a/src/utils.rs", ""), ("crates/common/x.rs", ""), ("a/io_util.rs", "")];
+        assert_eq!(names(&Tree::of(&bad)).len(), 3);
+        let good = [("crates/a/src/utility_meter.rs", ""), ("crates/commons/x.rs", "")];
+        assert_eq!(names(&Tree::of(&good)), []);
+    }
+
+    #[test]
+    fn sources_without_a_head_are_found() {
+        let bad = [("a.rs", "use b;\n"), ("a.c", "#include <b.h>\n")];
+        assert_eq!(heads(&Tree::of(&bad)).len(), 2);
+        let good = [("a.rs", "//! A.\n"), ("a.c", "/* A. */\n"), ("a.toml", "")];
+        assert_eq!(heads(&Tree::of(&good)), []);
+    }
+
+    #[test]
+    fn long_files_are_found_outside_tests() {
+        let long = "//\n".repeat(limits::FILE_LINES_MAX + 1);
+        assert_eq!(lengths(&Tree::of(&[("a/src/b.rs", &long)])).len(), 1);
+        assert_eq!(lengths(&Tree::of(&[("a/src/b/tests.rs", &long)])), []);
+        let short = "//\n".repeat(limits::FILE_LINES_MAX);
+        assert_eq!(lengths(&Tree::of(&[("a/src/b.rs", &short)])), []);
+    }
+
+    #[test]
+    fn long_lines_and_trailing_blanks_are_found() {
+        let wide = format!("// {}\n", "é".repeat(limits::LINE_CHARS_MAX - 3));
+        assert_eq!(lengths(&Tree::of(&[("a.rs", &wide)])), []);
+        let wider = format!("// {}\n", "é".repeat(limits::LINE_CHARS_MAX - 2));
+        assert_eq!(lengths(&Tree::of(&[("a.rs", &wider)])).len(), 1);
+        assert_eq!(lengths(&Tree::of(&[("a.rs", "// x \n")])).len(), 1);
+    }
+
+    #[test]
+    fn blobs_are_found_and_the_lock_file_is_none() {
+        let blob = "x".repeat(300 * 1024);
+        assert_eq!(bytes(&Tree::of(&[("a.bin", &blob)])).len(), 1);
+        assert_eq!(bytes(&Tree::of(&[("Cargo.lock", &blob), ("b", "x")])), []);
+    }
+
+    #[test]
+    fn a_package_that_ignores_the_lints_is_found() {
+        assert_eq!(manifests(&Tree::of(&[("a/Cargo.toml", "[package]\nname = \"a\"\n")])).len(), 1);
+        let good = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
+        assert_eq!(manifests(&Tree::of(&[("a/Cargo.toml", good)])), []);
+        assert_eq!(manifests(&Tree::of(&[("Cargo.toml", "[workspace]\n")])), []);
+    }
+}

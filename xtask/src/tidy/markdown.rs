@@ -1,0 +1,138 @@
+//! Pages: every link leads somewhere, every page has one title.
+
+use super::tree::File;
+use super::{Finding, Tree};
+
+/// Relative links and anchors resolve.
+pub(super) fn links(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for page in pages(tree) {
+        for (line, target) in targets(&page.text) {
+            if let Some(text) = broken(tree, page, target) {
+                found.push(Finding::new(&page.path, line, text));
+            }
+        }
+    }
+    found
+}
+
+/// One first-level heading per page.
+pub(super) fn headings(tree: &Tree) -> Vec<Finding> {
+    pages(tree)
+        .map(|page| (page, prose(&page.text).filter(|(_, line)| line.starts_with("# ")).count()))
+        .filter(|(_, count)| *count != 1)
+        .map(|(page, count)| Finding::new(&page.path, 0, format!("{count} titles (`# `), not 1")))
+        .collect()
+}
+
+fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
+    tree.files().filter(|file| file.path.ends_with(".md"))
+}
+
+/// The numbered lines that are not inside a code block.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        (!in_code && !fence).then_some((index + 1, line))
+    })
+}
+
+/// The target of each `[text](target)` with its line; code spans are not links, but may be texts.
+fn targets(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        // Every second piece between backticks is code.
+        for piece in line.split('`').step_by(2) {
+            found.extend(piece.split("](").skip(1).filter_map(|rest| {
+                let target = rest.split(')').next()?.split(' ').next()?;
+                Some((number, target))
+            }));
+        }
+    }
+    found
+}
+
+fn broken(tree: &Tree, page: &File, target: &str) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let folder = page.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let full = if path.is_empty() { Some(page.path.clone()) } else { resolve(folder, path) };
+    let Some(full) = full else {
+        return Some(format!("link leaves the project: {target}"));
+    };
+    match tree.get(&full) {
+        None if full.is_empty() || tree.has_folder(&full) => None,
+        None => Some(format!("link leads nowhere: {target}")),
+        Some(file) if anchor.is_empty() || anchors(&file.text).any(|a| a == anchor) => None,
+        Some(_) => Some(format!("no such heading: {target}")),
+    }
+}
+
+/// The anchors of a page's headings, as hosts make them.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
+    headings.map(|(_, line)| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
+/// `path` seen from `folder`, both from the root; `None` when it climbs out.
+pub(super) fn resolve(folder: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken_links(page: &str) -> Vec<usize> {
+        let tree = Tree::of(&[
+            ("docs/page.md", page),
+            ("docs/other.md", "# Other\n\n## A b, c\n"),
+            ("README.md", "# R\n"),
+        ]);
+        links(&tree).into_iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn good_links_pass() {
+        let page = "# P\n[a](other.md) [b](../README.md) [c](other.md#a-b-c) [d](#p)\n\
+                    [e](https://example.org/x) [f](../docs/) [`g`](other.md)\n";
+        assert_eq!(broken_links(page), [0; 0]);
+    }
+
+    #[test]
+    fn bad_links_are_found() {
+        let page = "# P\n[a](gone.md)\n[b](other.md#gone)\n[c](../../out.md)\n[`d`](gone.md)\n";
+        assert_eq!(broken_links(page), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn code_holds_no_links() {
+        assert_eq!(broken_links("# P\n```\n[a](gone.md)\n```\nand `[a](gone.md)` too\n"), [0; 0]);
+    }
+
+    #[test]
+    fn each_page_has_one_title() {
+        let count = |text: &str| headings(&Tree::of(&[("a.md", text)])).len();
+        assert_eq!(count("# A\n\n```sh\n# a comment\n```\n"), 0);
+        assert_eq!(count("## A\n"), 1);
+        assert_eq!(count("# A\n\n# B\n"), 1);
+    }
+}

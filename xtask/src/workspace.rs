@@ -1,0 +1,62 @@
+//! Where the workspace is and what it consists of, as cargo tells it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::process;
+
+/// One package of the workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Package {
+    /// The package's name.
+    pub(crate) name: String,
+    /// Names of the workspace's packages that it depends on, of any dependency kind.
+    pub(crate) depends_on: Vec<String>,
+    /// Its features, `default` left out.
+    pub(crate) features: Vec<String>,
+}
+
+/// The workspace's root folder.
+pub(crate) fn root() -> Result<PathBuf, Error> {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf();
+    let xtask = manifest.filter(|path| path.ends_with("xtask")).unwrap_or(here);
+    let root = xtask.parent().unwrap_or(&xtask);
+    root.canonicalize().map_err(Error::file(root))
+}
+
+/// The workspace's packages by `cargo metadata`.
+pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Error> {
+    let mut cargo = process::cargo(root);
+    cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
+    let json = process::output_of(&mut cargo)?;
+    parse(&serde_json::from_str(&json)?)
+}
+
+fn parse(metadata: &Value) -> Result<Vec<Package>, Error> {
+    let empty = Vec::new();
+    let all = metadata["packages"].as_array().unwrap_or(&empty);
+    let names: Vec<&str> = all.iter().filter_map(|package| package["name"].as_str()).collect();
+    let strings = |value: &Value, field: &str| -> Vec<String> {
+        let list = value.as_array().unwrap_or(&empty);
+        list.iter().filter_map(|entry| entry[field].as_str()).map(str::to_owned).collect()
+    };
+    let package = |value: &Value| Package {
+        name: value["name"].as_str().unwrap_or_default().to_owned(),
+        depends_on: strings(&value["dependencies"], "name")
+            .into_iter()
+            .filter(|name| names.contains(&name.as_str()))
+            .collect(),
+        features: value["features"]
+            .as_object()
+            .map(|features| features.keys().filter(|name| *name != "default").cloned().collect())
+            .unwrap_or_default(),
+    };
+    Ok(all.iter().map(package).collect())
+}
+
+#[cfg(test)]
+mod tests;
