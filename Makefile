@@ -4,7 +4,7 @@
 
 define tools
 	@command -v cargo >/dev/null || { echo "cargo is missing. Get Rust from https://rustup.rs," \
-	    "or on Debian: apt-get install rustup && rustup default stable. Then run make again."; exit 1; }
+	    "then run make again."; exit 1; }
 	@command -v cc >/dev/null || { echo "cc is missing: cargo links with it." \
 	    "On Debian: apt-get install gcc. Then run make again."; exit 1; }
 endef

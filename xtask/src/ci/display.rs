@@ -63,12 +63,12 @@ fn running(name: &str, seconds: f64, last: &str) -> String {
 }
 
 fn ended(name: &str, seconds: f64, fine: bool, note: &str) -> String {
-    let word = match (fine, note) {
-        (false, _) => "FAILED",
-        (true, "skipped") => "",
-        (true, _) => "ok",
+    let words = match (fine, note) {
+        (false, _) => ["FAILED", note],
+        (true, "skipped") => ["skipped", ""],
+        (true, _) => ["ok", note],
     };
-    format!("{name:<8} {seconds:>6.1} s  {word} {note}").trim_end().to_owned()
+    format!("{name:<8} {seconds:>6.1} s  {}", words.join(" ").trim_end())
 }
 
 #[cfg(test)]

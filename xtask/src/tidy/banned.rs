@@ -64,7 +64,6 @@ const BANS: &[Ban] = &[
     Ban { pattern: &["std", ":", ":", "fs"], applies: in_pure_modules, instead: NO_IO },
     Ban { pattern: &["std", ":", ":", "thread"], applies: in_pure_modules, instead: NO_IO },
     Ban { pattern: &["rustix", ":", ":"], applies: in_pure_modules, instead: NO_IO },
-    Ban { pattern: &["libc", ":", ":"], applies: in_pure_modules, instead: NO_IO },
 ];
 
 /// No banned call outside tests.
