@@ -1,1 +1,80 @@
-//! To be written.
+//! What does an application see? A [`Channel`]: asynchronous operations in, completions out.
+//!
+//! One channel per thread. A program puts sockets, pipes, files and timers into it
+//! ([`Channel::register`], [`Channel::listen`], [`Channel::connect`], …), asks for operations
+//! ([`Channel::accept`], [`Channel::read`], [`Channel::write`], …) and takes completions
+//! ([`Channel::dispatch`]). Operations of all handles are gathered and handed to the kernel in
+//! batches, without the program noticing. The model is MegaPipe's [MP]: partitioned accept
+//! queues, lightweight sockets without file descriptors, transparent batching.
+//!
+//! ```no_run
+//! use megapipe::{Accept, Channel, Config, Connection, Event, ListenOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut channel = Channel::create(Config::default())?;
+//! let listener = channel.listen(&"127.0.0.1:7000".parse()?, &ListenOptions::default(), 0)?;
+//! channel.accept(listener, Accept::lwsocket(u32::MAX).first_read(4096))?;
+//! loop {
+//!     let Some(done) = channel.dispatch(None)? else { continue };
+//!     match done.event {
+//!         Event::Read(Ok(data)) if !data.is_empty() => channel.write(done.handle, data)?,
+//!         Event::Write(Ok(_)) => channel.read(done.handle, 4096)?,
+//!         Event::Read(_) | Event::Write(_) => drop(channel.unregister(done.handle)?),
+//!         _ => {}
+//!     }
+//! }
+//! # }
+//! ```
+//!
+//! **What goes in**: descriptors, addresses, [`Payload`]s. **What comes out**: [`Completion`]s,
+//! whose [`ReadBuf`]s lend the received bytes.
+//!
+//! **Invariants.** Every operation gives exactly one completion unless its handle is unregistered
+//! first. Memory belongs to the channel from submission to completion. A stale handle, a handle
+//! of another channel, use after `fork` are errors by name ([`Misuse`]); use from another thread
+//! does not compile.
+//!
+//! **Where to start reading**: `channel.rs` (the calls), `state.rs` (what an operation means),
+//! `kernel/mod.rs` (what a driver does), `kernel/uring/` (how io_uring does it).
+//!
+//! [MP]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
+//! Network I/O".
+
+mod address;
+mod arena;
+mod buffer;
+mod channel;
+mod completion;
+mod config;
+mod counters;
+mod cpu_mask;
+mod error;
+mod handle;
+mod inspect;
+mod kernel;
+mod leave;
+pub mod limits;
+mod options;
+mod partition;
+mod report;
+mod slot;
+mod state;
+mod timers;
+mod waker;
+
+pub use address::{Address, AddressError, UnixAddress};
+pub use buffer::{Payload, ReadBuf, WriteBuf};
+pub use channel::Channel;
+pub use completion::{Accepted, Completion, Connection, Datagram, Event, ToFd, Unregistered};
+pub use config::{Config, DriverChoice};
+pub use counters::Counters;
+pub use cpu_mask::CpuMask;
+pub use error::{
+    ConnectError, CreateError, DispatchError, ListenError, Misuse, OpError, RegisterError,
+};
+pub use handle::{FIRST_LWSOCKET, Handle};
+pub use options::{
+    Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,
+};
+pub use report::{DriverKind, DriverReport, Explain, Feature};
+pub use waker::Waker;

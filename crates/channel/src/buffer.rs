@@ -1,0 +1,382 @@
+//! Who owns a byte on its way between the program and the kernel.
+//!
+//! - [`ReadBuf`]: bytes that a completion lends. Dropping it gives the memory back.
+//! - [`WriteBuf`]: memory that the channel lends to be filled and submitted.
+//! - [`Payload`]: what a write takes: a `WriteBuf`, a `ReadBuf` (an echo without a copy), or
+//!   memory of the program's own that it hands over or shares. The channel owns it until the
+//!   write has completed.
+//!
+//! Lengths are bytes. Nothing here blocks or fails.
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::kernel::pool::{Pool, PoolBuf};
+
+/// Received bytes. Dereferences to a slice; empty means end of file. Dropping it returns the
+/// memory to the channel, so holding on to many of them starves receiving.
+pub struct ReadBuf {
+    memory: ReadMemory,
+    start: u32,
+    len: u32,
+}
+
+enum ReadMemory {
+    Empty,
+    Pool(PoolBuf),
+    Heap(Rc<[u8]>),
+}
+
+impl ReadBuf {
+    /// What the end of a stream looks like.
+    pub(crate) const END: Self = Self { memory: ReadMemory::Empty, start: 0, len: 0 };
+
+    /// The first `len` bytes of a pool buffer.
+    pub(crate) fn from_pool(buffer: PoolBuf, len: usize) -> Self {
+        let len = len.min(buffer.len());
+        Self { memory: ReadMemory::Pool(buffer), start: 0, len: len as u32 }
+    }
+
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
+        let len = bytes.len() as u32;
+        Self { memory: ReadMemory::Heap(bytes.into()), start: 0, len }
+    }
+
+    /// A second view of the first `len` bytes; `self` keeps the rest.
+    ///
+    /// The two share the memory, which is free when both are gone.
+    pub fn split_to(&mut self, len: usize) -> Self {
+        let len = (len as u64).min(self.len.into()) as u32;
+        let memory = match &self.memory {
+            ReadMemory::Empty => ReadMemory::Empty,
+            ReadMemory::Pool(buffer) => ReadMemory::Pool(buffer.clone()),
+            ReadMemory::Heap(bytes) => ReadMemory::Heap(Rc::clone(bytes)),
+        };
+        let front = Self { memory, start: self.start, len };
+        self.start += len;
+        self.len -= len;
+        front
+    }
+
+    /// The same bytes in memory of their own, so that no pool buffer is held.
+    pub(crate) fn detached(&self) -> Self {
+        Self::from_vec(self.to_vec())
+    }
+
+    /// Whether a buffer of the channel's receive pool is held.
+    pub(crate) fn holds_pool_buffer(&self) -> bool {
+        matches!(self.memory, ReadMemory::Pool(_))
+    }
+}
+
+impl Deref for ReadBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let bytes = match &self.memory {
+            ReadMemory::Empty => &[][..],
+            ReadMemory::Pool(buffer) => buffer.bytes(),
+            ReadMemory::Heap(bytes) => bytes,
+        };
+        &bytes[self.start as usize..(self.start + self.len) as usize]
+    }
+}
+
+impl AsRef<[u8]> for ReadBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for ReadBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReadBuf({} bytes)", self.len)
+    }
+}
+
+/// Memory to be filled and submitted. Starts empty and grows by appending; small ones come from
+/// the channel's pool, and what does not fit there moves to the heap.
+pub struct WriteBuf {
+    memory: WriteMemory,
+}
+
+enum WriteMemory {
+    Pool { buffer: PoolBuf, len: usize },
+    Heap(Vec<u8>),
+}
+
+impl WriteBuf {
+    pub(crate) fn with_capacity(pool: &Rc<Pool>, capacity: usize) -> Self {
+        let from_pool = if capacity <= pool.buffer_len() { pool.take() } else { None };
+        let memory = match from_pool {
+            Some(buffer) => WriteMemory::Pool { buffer, len: 0 },
+            None => WriteMemory::Heap(Vec::with_capacity(capacity)),
+        };
+        Self { memory }
+    }
+
+    /// Bytes appended so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.memory {
+            WriteMemory::Pool { len, .. } => *len,
+            WriteMemory::Heap(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether nothing was appended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that fit before the memory has to move.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        match &self.memory {
+            WriteMemory::Pool { buffer, .. } => buffer.len(),
+            WriteMemory::Heap(bytes) => bytes.capacity(),
+        }
+    }
+
+    /// Appends. What is beyond the capacity moves the content to a larger piece of memory.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        if let WriteMemory::Pool { buffer, len } = &mut self.memory {
+            let room = buffer.bytes_mut().and_then(|all| all.get_mut(*len..*len + bytes.len()));
+            if let Some(room) = room {
+                room.copy_from_slice(bytes);
+                *len += bytes.len();
+                return;
+            }
+            let mut moved = Vec::with_capacity((*len + bytes.len()).next_power_of_two());
+            moved.extend_from_slice(&buffer.bytes()[..*len]);
+            self.memory = WriteMemory::Heap(moved);
+        }
+        if let WriteMemory::Heap(vec) = &mut self.memory {
+            vec.extend_from_slice(bytes);
+        }
+    }
+
+    /// Lengthens (with zeros) or shortens to `len` bytes.
+    pub fn resize(&mut self, len: usize) {
+        if let WriteMemory::Pool { buffer, len: old } = &mut self.memory
+            && let Some(all) = buffer.bytes_mut()
+            && len <= all.len()
+        {
+            if len > *old {
+                all[*old..len].fill(0);
+            }
+            *old = len;
+            return;
+        }
+        if let WriteMemory::Pool { .. } = &self.memory {
+            let content = self.to_vec();
+            self.memory = WriteMemory::Heap(content);
+        }
+        if let WriteMemory::Heap(vec) = &mut self.memory {
+            vec.resize(len, 0);
+        }
+    }
+
+    /// The bytes appended so far, to be changed in place.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            WriteMemory::Pool { buffer, len } => match buffer.bytes_mut() {
+                Some(all) => &mut all[..*len],
+                // A WriteBuf is the only owner of its buffer; an empty slice is the safe answer.
+                None => &mut [],
+            },
+            WriteMemory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Deref for WriteBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.memory {
+            WriteMemory::Pool { buffer, len } => &buffer.bytes()[..*len],
+            WriteMemory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl io::Write for WriteBuf {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for WriteBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WriteBuf({} of {} bytes)", self.len(), self.capacity())
+    }
+}
+
+/// What a write sends. The channel owns it from submission to completion.
+#[non_exhaustive]
+pub enum Payload {
+    /// Memory of the channel, filled by the program.
+    Write(WriteBuf),
+    /// Received bytes, sent on without a copy.
+    Read(ReadBuf),
+    /// Memory handed over.
+    Vec(Vec<u8>),
+    /// Constant bytes.
+    Static(&'static [u8]),
+    /// A part of shared memory: sent without a copy, and to many peers at once if wished.
+    Shared(Arc<[u8]>, Range<usize>),
+    /// A part of whatever owns bytes.
+    Owner(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
+}
+
+impl Payload {
+    /// A part of shared bytes. A range beyond the end is cut at the end.
+    #[must_use]
+    pub fn shared(bytes: Arc<[u8]>, range: Range<usize>) -> Self {
+        let range = clamp(range, bytes.len());
+        Self::Shared(bytes, range)
+    }
+
+    /// A part of what an owner holds. A range beyond the end is cut at the end.
+    #[must_use]
+    pub fn owner(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Self {
+        let range = clamp(range, (*owner).as_ref().len());
+        Self::Owner(owner, range)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Write(buffer) => buffer,
+            Self::Read(buffer) => buffer,
+            Self::Vec(bytes) => bytes,
+            Self::Static(bytes) => bytes,
+            Self::Shared(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
+            Self::Owner(owner, range) => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Whether there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn clamp(range: Range<usize>, len: usize) -> Range<usize> {
+    let end = range.end.min(len);
+    range.start.min(end)..end
+}
+
+impl From<WriteBuf> for Payload {
+    fn from(buffer: WriteBuf) -> Self {
+        Self::Write(buffer)
+    }
+}
+
+impl From<ReadBuf> for Payload {
+    fn from(buffer: ReadBuf) -> Self {
+        Self::Read(buffer)
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Vec(bytes)
+    }
+}
+
+impl From<&'static [u8]> for Payload {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self::Static(bytes)
+    }
+}
+
+impl<const N: usize> From<&'static [u8; N]> for Payload {
+    fn from(bytes: &'static [u8; N]) -> Self {
+        Self::Static(bytes)
+    }
+}
+
+impl From<&'static str> for Payload {
+    fn from(text: &'static str) -> Self {
+        Self::Static(text.as_bytes())
+    }
+}
+
+impl From<Arc<[u8]>> for Payload {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        let len = bytes.len();
+        Self::Shared(bytes, 0..len)
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_read_can_be_handed_out_in_pieces() {
+        let mut all = ReadBuf::from_vec(b"hello world".to_vec());
+        let front = all.split_to(5);
+        assert_eq!((&*front, &*all), (&b"hello"[..], &b" world"[..]));
+        assert!(all.split_to(100).len() == 6 && all.is_empty());
+    }
+
+    #[test]
+    fn a_write_buffer_moves_to_the_heap_when_it_outgrows_the_pool() {
+        let pool = Pool::new(64, 4).unwrap();
+        let mut buffer = WriteBuf::with_capacity(&pool, 10);
+        buffer.write_all(&[7; 60]).unwrap();
+        assert_eq!((pool.free_count(), buffer.capacity()), (3, 64));
+        buffer.extend_from_slice(&[8; 10]);
+        assert_eq!((pool.free_count(), buffer.len()), (4, 70));
+        assert_eq!((buffer[59], buffer[60]), (7, 8));
+    }
+
+    #[test]
+    fn growing_never_shows_what_another_owner_left_in_the_buffer() {
+        let pool = Pool::new(64, 4).unwrap();
+        let mut buffer = WriteBuf::with_capacity(&pool, 64);
+        buffer.extend_from_slice(&[0xaa; 64]);
+        drop(buffer);
+        let mut again = WriteBuf::with_capacity(&pool, 64);
+        again.resize(64);
+        assert_eq!(*again, [0; 64]);
+        again.resize(80);
+        assert_eq!(again.len(), 80);
+    }
+
+    #[test]
+    fn parts_are_cut_at_the_end_of_what_they_are_part_of() {
+        let shared: Arc<[u8]> = Arc::from(&b"0123456789"[..]);
+        assert_eq!(Payload::shared(Arc::clone(&shared), 8..20).as_slice(), b"89");
+        assert_eq!(Payload::shared(Arc::clone(&shared), 30..40).len(), 0);
+        assert_eq!(Payload::owner(Arc::new(b"abc".to_vec()), 1..3).as_slice(), b"bc");
+    }
+}

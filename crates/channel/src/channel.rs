@@ -1,0 +1,855 @@
+//! The channel: the calls of architecture §6, for one thread.
+//!
+//! Read first: `lib.rs` for the tour, `state.rs` for what an operation means.
+//!
+//! Invariants
+//! - A call checks its handle and arguments, puts the operation into [`State`], and tells the
+//!   driver; it never waits for the kernel (`unregister` of a registered descriptor, which takes
+//!   requests back first, is the one exception).
+//! - Operations go to the kernel when (i) a batch is full, (ii) no completion is left to hand
+//!   out, (iii) `flush` is called [MP 3.4.3].
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketType};
+
+use crate::address::Address;
+use crate::buffer::{Payload, WriteBuf};
+use crate::completion::{Completion, Unregistered};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::cpu_mask::CpuMask;
+use crate::error::{ConnectError, CreateError, DispatchError, ListenError, Misuse, RegisterError};
+use crate::handle::Handle;
+use crate::kernel::fork::ForkMark;
+use crate::kernel::sockaddr::RawAddress;
+use crate::kernel::{self, Driver, sys};
+use crate::limits;
+use crate::options::{Accept, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind};
+use crate::partition::{self, Inbox};
+use crate::report::{DriverKind, DriverReport};
+use crate::slot::{Body, End, Extra, FileJob, Kind, Listener, Phase, ReadOp, Receiving, WriteOp};
+use crate::state::State;
+use crate::timers::Due;
+use crate::waker::Waker;
+
+/// Asynchronous operations in, completions out, for one thread.
+///
+/// Make it on the thread that uses it: it is neither `Send` nor `Sync`. After `fork`, every call
+/// in the child gives an error by name; make a new one there.
+///
+/// Dropping a channel closes its lwsockets and its registered descriptors, and hands what its
+/// partitioned listeners hold to their siblings.
+pub struct Channel {
+    // Before `state`: the driver takes the kernel's hands off the buffers first.
+    pub(crate) driver: Box<dyn Driver>,
+    pub(crate) state: State,
+    report: DriverReport,
+    pub(crate) waker: Waker,
+    pub(crate) inbox: Arc<Inbox>,
+    fork: ForkMark,
+    orphans: Vec<Handle>,
+    not_send: PhantomData<*const ()>,
+}
+
+/// Membership: what is in the channel.
+impl Channel {
+    /// Makes a channel for the calling thread. Tries what the kernel offers; does not block.
+    ///
+    /// # Errors
+    /// [`CreateError`] names the configuration's field that is wrong, the driver that was forced
+    /// and does not work here, or what the kernel refused.
+    pub fn create(config: Config) -> Result<Self, CreateError> {
+        let mut config = config.validated()?;
+        if let Some(core) = config.core {
+            pin(core)?;
+        }
+        let descriptors = sys::raise_descriptor_limit();
+        config.max_lwsockets = config.max_lwsockets.min(descriptors.min(1 << 31) as u32);
+        let kernel = |what| move |source| CreateError::Kernel { what, source };
+        let mut state = State::new(config.clone()).map_err(kernel("memory for buffers"))?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| kernel("an eventfd")(errno.into()))?;
+        let event = Arc::new(event);
+        let (driver, report) = kernel::create(&config, &mut state, &event)?;
+        let waker = Waker::new(event);
+        Ok(Self {
+            driver,
+            state,
+            report,
+            inbox: Inbox::new(waker.clone()),
+            waker,
+            fork: ForkMark::get(),
+            orphans: Vec::new(),
+            not_send: PhantomData,
+        })
+    }
+
+    /// Puts a descriptor of any kind into the channel: TCP, UDP or UNIX socket, listening or
+    /// connected, pipe, FIFO, terminal, signalfd, timerfd, eventfd, disk file.
+    ///
+    /// The channel owns the descriptor until `unregister` gives it back. With a `cpu_mask`, a
+    /// listening socket gets an accept queue of its own for connections that arrive on those
+    /// cores; the descriptor stays as the address's reservation.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; the descriptor is closed then.
+    pub fn register(
+        &mut self,
+        fd: OwnedFd,
+        cookie: u64,
+        cpu_mask: Option<CpuMask>,
+    ) -> Result<Handle, RegisterError> {
+        self.check_fork()?;
+        let raw = fd.as_raw_fd();
+        if self.state.is_fd_registered(raw) {
+            // The number can only be there twice if the program closed it behind our back; what
+            // is open under it now is not ours to close.
+            std::mem::forget(fd);
+            return Err(RegisterError::AlreadyRegistered);
+        }
+        let kernel = |what| move |source| RegisterError::Kernel { what, source };
+        let kind = sys::kind_of(fd.as_fd())
+            .map_err(kernel("cannot look at the descriptor"))?
+            .map_err(|kind| RegisterError::Unsupported { kind })?;
+        if cpu_mask.is_some() && kind != Kind::Listener {
+            return Err(RegisterError::MaskNotPossible);
+        }
+        let extra = match kind {
+            Kind::Listener => {
+                let connection = sys::connection_kind(fd.as_fd())
+                    .map_err(kernel("cannot look at the listening socket"))?
+                    .map_err(|kind| RegisterError::Unsupported { kind })?;
+                Some(Listener::new(connection, limits::BACKLOG_DEFAULT, None))
+            }
+            _ => None,
+        };
+        if let (Some(mask), true) = (cpu_mask, self.state.config.partition) {
+            return self.register_split(fd, cookie, mask);
+        }
+        let index = self.state.allocate(kind, cookie)?;
+        self.state.number_by_fd(index, raw);
+        let slot = self.state.slot(index);
+        slot.set_fd(fd);
+        slot.extra = extra.map(|listener| Box::new(Extra::Listener(listener)));
+        self.attach(index).map_err(kernel("cannot watch the descriptor"))?;
+        Ok(self.state.handle(index))
+    }
+
+    /// A listening socket with a mask: the channel gets a socket of its own beside it.
+    fn register_split(
+        &mut self,
+        fd: OwnedFd,
+        cookie: u64,
+        mask: CpuMask,
+    ) -> Result<Handle, RegisterError> {
+        let nonblocking = self.report.driver == DriverKind::Epoll;
+        let (socket, membership) = partition::split(fd.as_fd(), mask, &self.inbox, nonblocking)?;
+        let listener = Listener::new(Kind::Tcp, limits::BACKLOG_DEFAULT, Some(membership));
+        let raw = fd.as_raw_fd();
+        let index = self.state.allocate(Kind::Listener, cookie)?;
+        self.state.number_by_fd(index, raw);
+        let slot = self.state.slot(index);
+        slot.set_fd(socket);
+        slot.extra = Some(Box::new(Extra::Listener(Listener { reserved: Some(fd), ..listener })));
+        self.attach(index)
+            .map_err(|source| RegisterError::Kernel { what: "cannot watch the socket", source })?;
+        Ok(self.state.handle(index))
+    }
+
+    fn attach(&mut self, index: u32) -> std::io::Result<()> {
+        let attached = self.driver.attach(&mut self.state, index);
+        if attached.is_err() {
+            self.state.retire(index);
+            self.state.release(index);
+        }
+        attached
+    }
+
+    /// Takes a handle out of the channel. Its operations that have not completed are cancelled,
+    /// and completions not yet handed out are never seen.
+    ///
+    /// An lwsocket is closed: with FIN after what was sent, or with RST if the peer's data was
+    /// not read (as close(2) does). A registered descriptor is given back, together with bytes
+    /// that the channel had received ahead; for this it waits until the kernel has let go, which
+    /// does not depend on the peer.
+    ///
+    /// A partitioned listener leaves its group without losing a connection, if a sibling channel
+    /// is there to take them.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        if !handle.is_lwsocket() {
+            return Ok(self.withdraw(index));
+        }
+        self.detach(index);
+        Ok(Unregistered::default())
+    }
+
+    fn withdraw(&mut self, index: u32) -> Unregistered {
+        if let Some(listener) = self.state.slot(index).listener()
+            && let Some(fd) = listener.reserved.take()
+        {
+            self.detach(index);
+            return Unregistered { fd: Some(fd), unread: Vec::new() };
+        }
+        self.state.retire(index);
+        let fd = self.driver.withdraw(&mut self.state, index);
+        let unread = self.state.take_unread(index);
+        self.state.release(index);
+        Unregistered { fd, unread }
+    }
+
+    pub(crate) fn detach(&mut self, index: u32) {
+        self.state.retire(index);
+        if self.state.slot(index).kind == Kind::Listener {
+            self.retreat(index);
+        }
+        self.driver.detach(&mut self.state, index);
+    }
+
+    /// A listener leaves: no new connection for it, and nobody inherits from it any more.
+    fn retreat(&mut self, index: u32) {
+        let Some(listener) = self.state.slot(index).listener() else { return };
+        if let Some(membership) = &listener.membership {
+            membership.retreat();
+        }
+        if listener.heir.is_none() {
+            self.drop_adopted(index);
+        }
+    }
+
+    /// Gives a handle another cookie; completions handed out from now on carry it.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    pub fn set_cookie(&mut self, handle: Handle, cookie: u64) -> Result<(), Misuse> {
+        let index = self.state.find(handle)?;
+        self.state.slot(index).cookie = cookie;
+        Ok(())
+    }
+
+    /// The lwsocket that has a number (from 2^30 up), for interfaces that pass numbers.
+    #[must_use]
+    pub fn lwsocket(&self, number: u32) -> Option<Handle> {
+        self.state.lwsocket(number)
+    }
+
+    /// Changes which cores' connections a partitioned listener takes; connections that are in
+    /// its queue stay. (The paper left this open [MP 3.4.1].)
+    ///
+    /// # Errors
+    /// `MaskNotPossible` without a partitioned listener or with an empty mask, `MaskOverlaps` if
+    /// a sibling has one of the cores; nothing has changed then.
+    pub fn set_cpu_mask(&mut self, listener: Handle, mask: CpuMask) -> Result<(), RegisterError> {
+        self.check_fork()?;
+        let index = self.state.find(listener)?;
+        let queues = self.state.slot(index).listener().ok_or(RegisterError::MaskNotPossible)?;
+        let membership = queues.membership.as_ref().ok_or(RegisterError::MaskNotPossible)?;
+        membership.set_mask(mask)
+    }
+
+    /// Listens on an address. TCP with `share` (the default): the channel gets an accept queue of
+    /// its own, and other channels may listen on the same address. The handle is an lwsocket's:
+    /// `unregister` closes the socket.
+    ///
+    /// # Errors
+    /// [`ListenError`] names the step that the kernel refused.
+    pub fn listen(
+        &mut self,
+        address: &Address,
+        options: &ListenOptions,
+        cookie: u64,
+    ) -> Result<Handle, ListenError> {
+        self.check_fork()?;
+        let nonblocking = self.report.driver == DriverKind::Epoll;
+        let is_inet = address.as_inet().is_some();
+        let (socket, membership) = if is_inet && options.share && self.state.config.partition {
+            let (fd, membership) = partition::listen(address, options, &self.inbox, nonblocking)?;
+            (fd, Some(membership))
+        } else {
+            (sys::listening_socket(address, options, nonblocking)?, None)
+        };
+        let connection = if is_inet { Kind::Tcp } else { Kind::UnixStream };
+        let listener = Listener::new(connection, options.backlog, membership);
+        let index = self.state.allocate(Kind::Listener, cookie)?;
+        let slot = self.state.slot(index);
+        slot.set_fd(socket);
+        slot.extra = Some(Box::new(Extra::Listener(listener)));
+        self.attach(index).map_err(|source| ListenError::Kernel { what: "watch", source })?;
+        Ok(self.state.handle(index))
+    }
+
+    /// Connects to an address; `Event::Connect` says when or why not. Writes and reads may be
+    /// queued before that.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if the attempt could not even start.
+    pub fn connect(
+        &mut self,
+        address: &Address,
+        options: &ConnectOptions,
+        cookie: u64,
+    ) -> Result<Handle, ConnectError> {
+        self.check_fork()?;
+        self.state.admit()?;
+        let nonblocking = self.report.driver == DriverKind::Epoll;
+        let socket = sys::connecting_socket(address, options, nonblocking)?;
+        let kind = if address.as_inet().is_some() { Kind::Tcp } else { Kind::UnixStream };
+        let index = self.state.allocate(kind, cookie)?;
+        let slot = self.state.slot(index);
+        slot.set_fd(socket);
+        slot.phase = Phase::Starting;
+        slot.extra =
+            Some(Box::new(Extra::Connecting { raw: RawAddress::new(address), abandoned: false }));
+        self.attach(index).map_err(|source| ConnectError::Kernel { what: "watch", source })?;
+        if let Some(timeout) = options.timeout {
+            self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
+        }
+        self.driver.start_connect(&mut self.state, index);
+        Ok(self.state.handle(index))
+    }
+
+    /// Makes a datagram socket, bound if an address is given.
+    ///
+    /// # Errors
+    /// [`ListenError`] names the step that the kernel refused.
+    pub fn socket(
+        &mut self,
+        kind: SocketKind,
+        bind: Option<&Address>,
+        cookie: u64,
+    ) -> Result<Handle, ListenError> {
+        self.check_fork()?;
+        let (family, kind) = match kind {
+            SocketKind::Udp4 => (AddressFamily::INET, Kind::Udp),
+            SocketKind::Udp6 => (AddressFamily::INET6, Kind::Udp),
+            SocketKind::UnixDatagram => (AddressFamily::UNIX, Kind::UnixDatagram),
+        };
+        let kernel = |what| move |source| ListenError::Kernel { what, source };
+        let nonblocking = self.report.driver == DriverKind::Epoll;
+        let socket =
+            sys::socket(family, SocketType::DGRAM, nonblocking).map_err(kernel("make a socket"))?;
+        if let Some(address) = bind {
+            sys::bind(socket.as_fd(), address).map_err(kernel("bind"))?;
+        }
+        let index = self.state.allocate(kind, cookie)?;
+        self.state.slot(index).set_fd(socket);
+        self.attach(index).map_err(kernel("watch"))?;
+        Ok(self.state.handle(index))
+    }
+
+    /// Opens a disk file; `Event::Open` says when or why not. Reads and writes may be queued
+    /// after that completion. The handle is an lwsocket's: `unregister` closes the file.
+    ///
+    /// # Errors
+    /// [`Misuse::InvalidPath`] for a path with a NUL byte.
+    pub fn open(
+        &mut self,
+        path: &Path,
+        options: &OpenOptions,
+        cookie: u64,
+    ) -> Result<Handle, Misuse> {
+        use std::os::unix::ffi::OsStrExt;
+        self.check_fork()?;
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.contains(&0) || bytes.len() >= libc::PATH_MAX as usize {
+            return Err(Misuse::InvalidPath);
+        }
+        self.state.admit()?;
+        let index = self.state.allocate(Kind::File, cookie)?;
+        self.state.slot(index).phase = Phase::Starting;
+        self.driver.start_open(&mut self.state, index, path.to_owned(), *options);
+        Ok(self.state.handle(index))
+    }
+
+    /// Sets a timer: first after `after`, then each `period` if one is given. `unregister`
+    /// cancels it; a one-shot timer's handle too has to be unregistered.
+    ///
+    /// # Errors
+    /// [`Misuse::InvalidDuration`] for a period of zero or a time beyond a thousand years.
+    pub fn timer(
+        &mut self,
+        after: Duration,
+        period: Option<Duration>,
+        cookie: u64,
+    ) -> Result<Handle, Misuse> {
+        const LONGEST: Duration = Duration::from_secs(1000 * 366 * 86_400);
+        self.check_fork()?;
+        if after > LONGEST || period.is_some_and(|period| period.is_zero() || period > LONGEST) {
+            return Err(Misuse::InvalidDuration);
+        }
+        let at = Instant::now().checked_add(after).ok_or(Misuse::InvalidDuration)?;
+        self.state.admit()?;
+        let index = self.state.allocate(Kind::Timer, cookie)?;
+        self.state.slot(index).extra = Some(Box::new(Extra::Timer { period }));
+        self.state.set_deadline(index, Some(at), Due::Timer);
+        Ok(self.state.handle(index))
+    }
+}
+
+/// Operations. Each is queued, goes to the kernel in a batch, and gives one completion.
+impl Channel {
+    /// Asks for `count` connections: one `Event::Accept` each.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes.
+    pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(listener)?;
+        if accept.count == 0 {
+            return Err(Misuse::InvalidCount);
+        }
+        if let Some(len) = accept.first_read {
+            check_len(len, limits::READ_LEN_MAX)?;
+        }
+        let kind = self.state.slot(index).kind.name();
+        let Some(queues) = self.state.slot(index).listener() else {
+            return Err(Misuse::WrongKind { call: "accept", kind });
+        };
+        if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
+            return Err(Misuse::TooManyOperations);
+        }
+        queues.credits.push_back(accept);
+        self.state.admit()?;
+        self.driver.start_accept(&mut self.state, index);
+        Ok(())
+    }
+
+    /// Asks for up to `len` bytes: `Event::Read` with at least one, or none at the end. On
+    /// message sockets: one message, cut at `len`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a wrong handle, a listener or timer, a length of no or too many bytes.
+    pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        check_len(len, limits::READ_LEN_MAX)?;
+        self.queue_read(index, ReadOp { len: len as u32, with_sender: false }, "read")
+    }
+
+    /// Asks for one message and its sender: `Event::RecvFrom`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no message socket, a length of no or too many bytes.
+    pub fn recvfrom(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        check_len(len, limits::READ_LEN_MAX)?;
+        self.require(index, "recvfrom", Kind::is_message)?;
+        self.queue_read(index, ReadOp { len: len as u32, with_sender: true }, "recvfrom")
+    }
+
+    fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
+        let state = &mut self.state;
+        let slot = state.slot(index);
+        match slot.phase {
+            Phase::Moving => return Err(Misuse::Closing),
+            Phase::Starting if slot.kind == Kind::File => {
+                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
+            }
+            _ => {}
+        }
+        let kind = slot.kind;
+        if !(kind.is_socket() || kind.is_plain()) {
+            return Err(Misuse::WrongKind { call, kind: kind.name() });
+        }
+        state.admit()?;
+        state.queue_read(index, read);
+        let slot = state.slot(index);
+        if kind.is_stream() {
+            if !slot.unread.is_empty() || slot.end != End::Not {
+                state.counters.reads_at_once += 1;
+                state.answer_reads(index);
+            } else if slot.receiving == Receiving::No && slot.phase == Phase::Open {
+                self.driver.start_receive(state, index);
+            }
+        } else if !slot.flags.reading && slot.phase == Phase::Open {
+            self.driver.start_read(state, index);
+        }
+        Ok(())
+    }
+
+    /// Asks for up to `len` bytes at an offset of a disk file: `Event::Read`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no open file, a length of no or too many bytes.
+    pub fn read_at(&mut self, handle: Handle, offset: u64, len: usize) -> Result<(), Misuse> {
+        check_len(len, limits::READ_LEN_MAX)?;
+        self.file_job(handle, "read_at", FileJob::ReadAt { offset, len })
+    }
+
+    /// Writes at an offset of a disk file: `Event::Write`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no open file, no or too many bytes.
+    pub fn write_at(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        data: impl Into<Payload>,
+    ) -> Result<(), Misuse> {
+        let data = data.into();
+        check_len(data.len(), limits::WRITE_LEN_MAX)?;
+        self.file_job(handle, "write_at", FileJob::WriteAt { offset, data })
+    }
+
+    /// Asks for a file's data to be on the device: `Event::Fsync`. Covers writes that have
+    /// completed, not those that are under way.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no open file.
+    pub fn fsync(&mut self, handle: Handle) -> Result<(), Misuse> {
+        self.file_job(handle, "fsync", FileJob::Fsync)
+    }
+
+    fn file_job(&mut self, handle: Handle, call: &'static str, job: FileJob) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, call, |kind| kind == Kind::File)?;
+        match self.state.slot(index).phase {
+            Phase::Open => {}
+            Phase::Starting => {
+                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
+            }
+            _ => return Err(Misuse::Closing),
+        }
+        self.state.admit()?;
+        self.driver.start_job(&mut self.state, index, job);
+        Ok(())
+    }
+
+    /// Sends bytes: `Event::Write` when the kernel has all of them, or an error; never a part.
+    /// Writes of one handle go out in order.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
+    pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+        let data = data.into();
+        let len = data.len();
+        self.queue_data(handle, Body::One(data), len, None, "write")
+    }
+
+    /// Sends several pieces of memory as one write, without joining them.
+    ///
+    /// # Errors
+    /// [`Misuse`] as for `write`; also more than 1,024 pieces.
+    pub fn writev(
+        &mut self,
+        handle: Handle,
+        data: impl IntoIterator<Item = Payload>,
+    ) -> Result<(), Misuse> {
+        let parts: Box<[Payload]> = data.into_iter().collect();
+        if parts.len() > limits::WRITE_PARTS_MAX {
+            let (len, max) = (parts.len(), limits::WRITE_PARTS_MAX);
+            return Err(Misuse::InvalidLength { len, max });
+        }
+        let len = parts.iter().map(Payload::len).sum();
+        self.queue_data(handle, Body::Many(parts), len, None, "writev")
+    }
+
+    /// Sends one message to an address: `Event::SendTo`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no message socket, too many bytes.
+    pub fn sendto(
+        &mut self,
+        handle: Handle,
+        data: impl Into<Payload>,
+        to: &Address,
+    ) -> Result<(), Misuse> {
+        let data = data.into();
+        let len = data.len();
+        self.queue_data(handle, Body::One(data), len, Some(to), "sendto")
+    }
+
+    fn queue_data(
+        &mut self,
+        handle: Handle,
+        body: Body,
+        len: usize,
+        to: Option<&Address>,
+        call: &'static str,
+    ) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        let slot = self.state.slot(index);
+        let kind = slot.kind;
+        let suits =
+            if to.is_some() { kind.is_message() } else { kind.is_socket() || kind.is_plain() };
+        if !suits {
+            return Err(Misuse::WrongKind { call, kind: kind.name() });
+        }
+        if slot.phase == Phase::Moving {
+            return Err(Misuse::Closing);
+        }
+        // An empty message is a message; an empty write to a stream would never complete.
+        if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {
+            return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX });
+        }
+        let to = to.map(|to| Box::new(to.clone()));
+        self.queue_write(index, WriteOp { body, len, done: 0, to })
+    }
+
+    fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), Misuse> {
+        self.state.admit()?;
+        self.state.queue_write(index, write);
+        let slot = self.state.slot(index);
+        if !slot.flags.writing && slot.phase != Phase::Starting {
+            self.driver.start_write(&mut self.state, index);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection: `Event::Disconnect`. The handle stays registered until `unregister`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no connection.
+    pub fn disconnect(&mut self, handle: Handle, how: Disconnect) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, "disconnect", Kind::is_socket)?;
+        if self.state.slot(index).phase == Phase::Moving {
+            return Err(Misuse::Closing);
+        }
+        if how == Disconnect::Reset && self.state.slot(index).kind == Kind::Tcp {
+            self.state.admit()?;
+            self.driver.start_reset(&mut self.state, index);
+            return Ok(());
+        }
+        self.queue_write(index, WriteOp { body: Body::Disconnect(how), len: 0, done: 0, to: None })
+    }
+
+    /// Turns a handle into a descriptor of the process, after the writes that are queued:
+    /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
+    /// Reads that wait complete as cancelled.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no connection.
+    pub fn to_fd(&mut self, handle: Handle) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, "to_fd", Kind::is_socket)?;
+        if self.state.slot(index).phase != Phase::Open {
+            return Err(Misuse::Closing);
+        }
+        self.queue_write(index, WriteOp { body: Body::ToFd, len: 0, done: 0, to: None })?;
+        self.state.slot(index).phase = Phase::Moving;
+        Ok(())
+    }
+
+    fn require(
+        &mut self,
+        index: u32,
+        call: &'static str,
+        suits: impl Fn(Kind) -> bool,
+    ) -> Result<(), Misuse> {
+        let kind = self.state.slot(index).kind;
+        if suits(kind) { Ok(()) } else { Err(Misuse::WrongKind { call, kind: kind.name() }) }
+    }
+}
+
+/// Completions.
+impl Channel {
+    /// Hands over what is queued now, without waiting for anything.
+    ///
+    /// # Errors
+    /// [`DispatchError`] if the kernel refused; what was queued stays queued.
+    pub fn flush(&mut self) -> Result<(), DispatchError> {
+        self.check_fork().map_err(|_| DispatchError::Forked)?;
+        self.driver.flush(&mut self.state)
+    }
+
+    /// The next completion. When none is left, hands over what is queued and waits, at most
+    /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over.
+    ///
+    /// # Errors
+    /// [`DispatchError`] if the kernel refused.
+    #[inline]
+    pub fn dispatch(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completion>, DispatchError> {
+        if let Some(completion) = self.next_ready() {
+            return Ok(Some(completion));
+        }
+        self.driver.harvest(&mut self.state);
+        if let Some(completion) = self.next_ready() {
+            return Ok(Some(completion));
+        }
+        self.wait(timeout)
+    }
+
+    /// Appends up to `max` completions to `out`; waits only for the first, as `dispatch` does.
+    /// Returns how many.
+    ///
+    /// # Errors
+    /// [`DispatchError`] if the kernel refused.
+    pub fn dispatch_many(
+        &mut self,
+        out: &mut Vec<Completion>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, DispatchError> {
+        let mut count = 0;
+        while count < max {
+            let completion = match count {
+                0 => self.dispatch(timeout)?,
+                _ => self.next_ready().or_else(|| {
+                    self.driver.harvest(&mut self.state);
+                    self.next_ready()
+                }),
+            };
+            let Some(completion) = completion else { break };
+            out.push(completion);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn next_ready(&mut self) -> Option<Completion> {
+        if self.state.woken {
+            self.on_woken();
+        }
+        let completion = self.state.pop_ready(&mut self.orphans);
+        if !self.orphans.is_empty() {
+            self.drop_orphans();
+        }
+        completion
+    }
+
+    /// Connections whose Accept completion was never seen, because the listener left: nobody
+    /// knows them.
+    fn drop_orphans(&mut self) {
+        while let Some(handle) = self.orphans.pop() {
+            if let Ok(index) = self.state.find(handle) {
+                self.state.counters.connections_dropped += 1;
+                self.detach(index);
+            }
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
+        self.check_fork().map_err(|_| DispatchError::Forked)?;
+        let deadline = match timeout {
+            Some(timeout) if !timeout.is_zero() => Instant::now().checked_add(timeout),
+            _ => None,
+        };
+        let mut remaining = timeout;
+        loop {
+            let patience = self.shortest(remaining);
+            self.driver.wait(&mut self.state, patience)?;
+            self.driver.harvest(&mut self.state);
+            if !self.state.timers.is_empty() {
+                self.expire_timers();
+            }
+            if let Some(completion) = self.next_ready() {
+                return Ok(Some(completion));
+            }
+            match (timeout, deadline) {
+                (None, _) => {}
+                (Some(_), None) => return Ok(None),
+                (Some(_), Some(deadline)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    remaining = Some(left);
+                }
+            }
+        }
+    }
+
+    /// The program's patience or the next timer, whichever ends first.
+    fn shortest(&self, remaining: Option<Duration>) -> Option<Duration> {
+        if self.state.timers.is_empty() {
+            return remaining;
+        }
+        let timer = self.state.timers.until_next(Instant::now());
+        match (timer, remaining) {
+            (Some(timer), Some(remaining)) => Some(timer.min(remaining)),
+            (timer, remaining) => timer.or(remaining),
+        }
+    }
+
+    fn expire_timers(&mut self) {
+        let now = Instant::now();
+        while let Some((index, due)) = self.state.timers.expire(now) {
+            match due {
+                Due::Timer => self.state.on_timer(index, now),
+                Due::Connect => {
+                    self.state.slot(index).deadline = None;
+                    self.driver.abandon_connect(&mut self.state, index);
+                }
+                Due::AcceptAgain => {
+                    self.state.slot(index).deadline = None;
+                    if let Some(listener) = self.state.slot(index).listener() {
+                        listener.exhausted = false;
+                    }
+                    self.driver.start_accept(&mut self.state, index);
+                }
+                Due::LeaveGrace => {
+                    self.state.slot(index).deadline = None;
+                    self.detach(index);
+                }
+            }
+        }
+    }
+}
+
+/// Memory, and looking in.
+impl Channel {
+    /// Memory to be filled and written: empty, with room for `capacity` bytes.
+    #[must_use]
+    pub fn alloc(&mut self, capacity: usize) -> WriteBuf {
+        WriteBuf::with_capacity(&self.state.send_pool, capacity)
+    }
+
+    /// Wakes this channel's `dispatch` from other threads.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Which driver serves the channel, why, and what it found on this kernel.
+    #[must_use]
+    pub const fn report(&self) -> &DriverReport {
+        &self.report
+    }
+
+    /// What was counted since the channel was made.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.state.counters
+    }
+
+    /// Bytes of user-space memory behind the handles and their queues, without the buffers.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.state.memory_bytes()
+    }
+
+    pub(crate) fn check_fork(&self) -> Result<(), Misuse> {
+        if self.fork.is_wiped() { Err(Misuse::Forked) } else { Ok(()) }
+    }
+}
+
+fn check_len(len: usize, max: usize) -> Result<(), Misuse> {
+    if (1..=max).contains(&len) { Ok(()) } else { Err(Misuse::InvalidLength { len, max }) }
+}
+
+fn pin(core: usize) -> Result<(), CreateError> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|errno| CreateError::Pin { core, source: errno.into() })
+}

@@ -1,0 +1,100 @@
+//! What a channel hands back: one completion for each operation.
+
+use std::os::fd::OwnedFd;
+
+use crate::address::Address;
+use crate::buffer::ReadBuf;
+use crate::error::OpError;
+use crate::handle::Handle;
+
+/// One finished operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// Whose operation it was.
+    pub handle: Handle,
+    /// The handle's cookie when the completion was handed out.
+    pub cookie: u64,
+    /// What finished, and how.
+    pub event: Event,
+}
+
+/// What finished. Every variant but `Timer` and `Wake` answers one call of the same name.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A connection arrived.
+    Accept(Result<Accepted, OpError>),
+    /// The connection is established, or is not going to be.
+    Connect(Result<(), OpError>),
+    /// The file is open.
+    Open(Result<(), OpError>),
+    /// Bytes arrived (for `read` and `read_at`). Empty: the end of the file or stream.
+    Read(Result<ReadBuf, OpError>),
+    /// All bytes were written (for `write`, `writev`, `write_at`); the number of bytes.
+    Write(Result<usize, OpError>),
+    /// A message arrived.
+    RecvFrom(Result<Datagram, OpError>),
+    /// A message was sent; the number of bytes.
+    SendTo(Result<usize, OpError>),
+    /// The file's data is on the device.
+    Fsync(Result<(), OpError>),
+    /// The connection's direction or directions are closed, or it was reset.
+    Disconnect(Result<(), OpError>),
+    /// A timer expired, so many times since its last completion.
+    Timer {
+        /// At least 1.
+        expirations: u64,
+    },
+    /// The handle left the channel as a descriptor.
+    ToFd(Result<ToFd, OpError>),
+    /// Somebody called [`crate::Waker::wake`]; several calls may give one completion.
+    Wake,
+}
+
+/// A new connection.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection, in the form that was asked for.
+    pub connection: Connection,
+    /// Connections known to be waiting behind this one in the channel's accept queue.
+    pub pending: u32,
+}
+
+/// A connection that was just accepted.
+#[derive(Debug)]
+pub enum Connection {
+    /// A handle of this channel, ready for use.
+    Lwsocket(Handle),
+    /// A descriptor of the process, to be registered in this or any other channel.
+    Fd(OwnedFd),
+}
+
+/// A received message.
+#[derive(Debug)]
+pub struct Datagram {
+    /// The message's bytes, or as many as were asked for.
+    pub data: ReadBuf,
+    /// The sender, if it has an address.
+    pub from: Option<Address>,
+    /// Whether the message was longer than asked for; the rest is lost, as with `recvfrom(2)`.
+    pub truncated: bool,
+}
+
+/// A handle that became a descriptor.
+#[derive(Debug)]
+pub struct ToFd {
+    /// The descriptor, close-on-exec.
+    pub fd: OwnedFd,
+    /// Bytes that the channel had received and nobody had read, oldest first.
+    pub unread: Vec<ReadBuf>,
+}
+
+/// What is left when a handle was unregistered.
+#[derive(Debug, Default)]
+pub struct Unregistered {
+    /// The descriptor that was registered; `None` for an lwsocket, which is gone.
+    pub fd: Option<OwnedFd>,
+    /// Bytes that the channel had received and nobody had read, oldest first. Empty for an
+    /// lwsocket.
+    pub unread: Vec<ReadBuf>,
+}

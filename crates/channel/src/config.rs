@@ -1,0 +1,176 @@
+//! What a program may choose about a channel, with the defaults that suit a server.
+
+use crate::error::CreateError;
+use crate::limits;
+
+/// Which kernel interface carries the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DriverChoice {
+    /// io_uring if a trial of it works here, else epoll; [`crate::DriverReport`] says which and why.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// epoll, for sandboxes that forbid io_uring and for comparison.
+    Epoll,
+}
+
+/// A channel's configuration. Start from `Config::default()` and change what matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Which driver. Default: [`DriverChoice::Auto`].
+    pub driver: DriverChoice,
+    /// Operations gathered before they go to the kernel (1 = no batching). Default 32 [MP 3.4.3].
+    pub batch: u32,
+    /// Entries of the submission queue, rounded up to a power of two. Default 1,024.
+    pub submission_entries: u32,
+    /// Entries of the completion queue, rounded up to a power of two. Default 8,192.
+    pub completion_entries: u32,
+    /// lwsockets that may be open at once. Default 65,536, lowered to RLIMIT_NOFILE's hard limit.
+    pub max_lwsockets: u32,
+    /// Bytes of one receive buffer, so of one `Read` completion at most. Default 4,096.
+    pub buffer_len: usize,
+    /// Receive buffers of the channel, a power of two. Default 1,024.
+    pub buffer_count: u16,
+    /// Pin the calling thread to this core. Default: leave it where it is.
+    pub core: Option<usize>,
+    /// Accept lwsockets as such. Off: they are backed by an ordinary descriptor [MP 5.1, -L].
+    pub lwsockets: bool,
+    /// Give each channel its own accept queue. Off: all share the listener's [MP 5.1, -P].
+    pub partition: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            driver: DriverChoice::Auto,
+            batch: limits::BATCH_DEFAULT,
+            submission_entries: limits::SUBMISSION_ENTRIES_DEFAULT,
+            completion_entries: limits::COMPLETION_ENTRIES_DEFAULT,
+            max_lwsockets: limits::LWSOCKETS_DEFAULT,
+            buffer_len: limits::BUFFER_LEN_DEFAULT,
+            buffer_count: limits::BUFFER_COUNT_DEFAULT,
+            core: None,
+            lwsockets: true,
+            partition: true,
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.$name = $name;
+            self
+        }
+    )*};
+}
+
+impl Config {
+    setters! {
+        /// Sets [`Config::driver`].
+        driver: DriverChoice;
+        /// Sets [`Config::batch`].
+        batch: u32;
+        /// Sets [`Config::submission_entries`].
+        submission_entries: u32;
+        /// Sets [`Config::completion_entries`].
+        completion_entries: u32;
+        /// Sets [`Config::max_lwsockets`].
+        max_lwsockets: u32;
+        /// Sets [`Config::buffer_len`].
+        buffer_len: usize;
+        /// Sets [`Config::buffer_count`].
+        buffer_count: u16;
+        /// Sets [`Config::lwsockets`].
+        lwsockets: bool;
+        /// Sets [`Config::partition`].
+        partition: bool;
+    }
+
+    /// Sets [`Config::core`].
+    #[must_use]
+    pub fn core(mut self, core: usize) -> Self {
+        self.core = Some(core);
+        self
+    }
+
+    /// Checks every field against `limits` and rounds queue sizes up.
+    ///
+    /// # Errors
+    /// [`CreateError::Config`] names the first field that is out of range.
+    pub(crate) fn validated(mut self) -> Result<Self, CreateError> {
+        in_range("batch", self.batch.into(), 1, limits::BATCH_MAX.into())?;
+        in_range(
+            "submission_entries",
+            self.submission_entries.into(),
+            limits::SUBMISSION_ENTRIES_MIN.into(),
+            limits::SUBMISSION_ENTRIES_MAX.into(),
+        )?;
+        self.submission_entries = self.submission_entries.next_power_of_two();
+        in_range(
+            "completion_entries",
+            self.completion_entries.into(),
+            self.submission_entries.into(),
+            limits::COMPLETION_ENTRIES_MAX.into(),
+        )?;
+        self.completion_entries = self.completion_entries.next_power_of_two();
+        in_range("max_lwsockets", self.max_lwsockets.into(), 1, limits::HANDLES_MAX.into())?;
+        in_range(
+            "buffer_len",
+            self.buffer_len as u64,
+            limits::BUFFER_LEN_MIN as u64,
+            limits::BUFFER_LEN_MAX as u64,
+        )?;
+        in_range(
+            "buffer_count",
+            self.buffer_count.into(),
+            limits::BUFFER_COUNT_MIN.into(),
+            limits::BUFFER_COUNT_MAX.into(),
+        )?;
+        self.buffer_count = self.buffer_count.next_power_of_two();
+        if let Some(core) = self.core {
+            in_range("core", core as u64, 0, limits::CPUS_MAX as u64 - 1)?;
+        }
+        // A batch larger than the queue would be cut by the queue anyway.
+        self.batch = self.batch.min(self.submission_entries);
+        Ok(self)
+    }
+}
+
+fn in_range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), CreateError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(CreateError::Config { field, value, min, max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_the_papers() {
+        let config = Config::default().validated().unwrap();
+        assert_eq!(config.batch, 32);
+    }
+
+    #[test]
+    fn the_error_names_the_field_and_its_range() {
+        let error = Config::default().batch(0).validated().unwrap_err();
+        assert_eq!(error.to_string(), "configuration: batch = 0 is outside 1..=4096");
+        assert!(Config::default().buffer_len(63).validated().is_err());
+        assert!(Config::default().completion_entries(16).validated().is_err());
+    }
+
+    #[test]
+    fn queue_sizes_are_rounded_up_to_powers_of_two() {
+        let config = Config::default().submission_entries(100).buffer_count(100);
+        let config = config.validated().unwrap();
+        assert_eq!((config.submission_entries, config.buffer_count), (128, 128));
+    }
+}

@@ -1,0 +1,52 @@
+//! What a channel counted since it was made. Plain numbers: one thread owns them.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Totals since the channel was made.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Each counter's name and value, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Operations taken from the program.
+    operations,
+    /// Completions handed to the program.
+    completions,
+    /// System calls that submitted, waited or polled.
+    system_calls,
+    /// Requests handed to the kernel.
+    kernel_requests,
+    /// Answers taken from the kernel.
+    kernel_answers,
+    /// Connections accepted.
+    accepted,
+    /// Reads answered from bytes that had arrived before the read.
+    reads_at_once,
+    /// Times a receive found no free buffer.
+    buffers_exhausted,
+    /// Unread bytes moved out of pool buffers to make them free.
+    spilled_bytes,
+    /// Times receiving paused because a handle had too much unread.
+    receive_paused,
+    /// Times the completion queue overflowed into the kernel's list.
+    completion_overflows,
+    /// Times accepting stopped for want of descriptors.
+    accept_exhausted,
+    /// Connections handed to or taken from a sibling channel of the same listener.
+    connections_passed,
+    /// Connections closed because nobody could take them.
+    connections_dropped,
+    /// Answers of the kernel that named no live request (should stay 0).
+    stray_answers,
+}

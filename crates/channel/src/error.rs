@@ -1,0 +1,313 @@
+//! What can go wrong, sorted by whose fault it is.
+//!
+//! - [`Misuse`]: the caller's mistake, returned by the call itself; nothing was queued.
+//! - [`OpError`]: the operation was taken and failed; carried by its completion. The peer, the
+//!   network or a resource is the cause.
+//! - `CreateError`, `RegisterError`, `ListenError`, `ConnectError`, `DispatchError`: one per call
+//!   that asks the kernel for something at once.
+//!
+//! errno values appear here only to name what the kernel said; the C border translates back.
+
+use std::io;
+
+use thiserror::Error;
+
+macro_rules! op_errors {
+    ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
+        /// Why an operation that was accepted did not succeed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+        #[non_exhaustive]
+        pub enum OpError {
+            $($(#[$doc])* #[error($text)] $name,)*
+            /// The kernel gave an error number that has no name here.
+            #[error("the kernel answered with error {0}")]
+            Os(i32),
+        }
+
+        impl OpError {
+            /// The name of a kernel error number (positive, as in `errno`).
+            #[must_use]
+            pub const fn from_raw_os_error(errno: i32) -> Self {
+                match errno {
+                    $(libc::$errno => Self::$name,)*
+                    other => Self::Os(other),
+                }
+            }
+
+            /// The kernel's error number (positive, as in `errno`).
+            #[must_use]
+            pub const fn raw_os_error(self) -> i32 {
+                match self {
+                    $(Self::$name => libc::$errno,)*
+                    Self::Os(errno) => errno,
+                }
+            }
+        }
+    };
+}
+
+op_errors! {
+    /// The peer reset the connection.
+    Reset = ECONNRESET, "connection reset by peer";
+    /// Nobody listens there, or the peer refused.
+    Refused = ECONNREFUSED, "connection refused";
+    /// The connection was aborted locally or by the network.
+    Aborted = ECONNABORTED, "connection aborted";
+    /// No answer in time: the connection's own time-out, or the peer stopped acknowledging.
+    TimedOut = ETIMEDOUT, "timed out";
+    /// The sending direction is closed.
+    BrokenPipe = EPIPE, "the sending direction is closed";
+    /// The operation was cancelled before it did anything.
+    Cancelled = ECANCELED, "cancelled";
+    /// The socket is not connected.
+    NotConnected = ENOTCONN, "not connected";
+    /// No route to the peer's network.
+    NetworkUnreachable = ENETUNREACH, "network unreachable";
+    /// No route to the peer's host.
+    HostUnreachable = EHOSTUNREACH, "host unreachable";
+    /// The process has no file descriptor left (RLIMIT_NOFILE).
+    NoDescriptors = EMFILE, "no file descriptor left in this process";
+    /// The system or the channel's table of lwsockets has no room left.
+    TableFull = ENFILE, "the descriptor table is full";
+    /// No receive buffer was free.
+    NoBuffers = ENOBUFS, "no buffer left";
+    /// The kernel had no memory.
+    NoMemory = ENOMEM, "the kernel has no memory left";
+    /// The local address is taken.
+    AddressInUse = EADDRINUSE, "address in use";
+    /// The local address is not on this host, or no local port is free.
+    AddressNotAvailable = EADDRNOTAVAIL, "address not available";
+    /// A firewall or a permission forbids it.
+    PermissionDenied = EPERM, "not permitted";
+    /// File permissions forbid it.
+    AccessDenied = EACCES, "access denied";
+    /// There is no such file.
+    NotFound = ENOENT, "no such file";
+    /// The message does not fit into one datagram.
+    MessageTooLong = EMSGSIZE, "message too long";
+    /// The disk is full.
+    NoSpace = ENOSPC, "no space left on device";
+    /// The disk or device failed.
+    InputOutput = EIO, "input/output error";
+    /// The descriptor does not support the operation (for instance, read on a write-only file).
+    BadDescriptor = EBADF, "the descriptor does not allow this operation";
+    /// An argument that only the kernel could judge was wrong.
+    InvalidInput = EINVAL, "invalid argument";
+    /// The kernel does not support the operation for this kind of descriptor.
+    NotSupported = EOPNOTSUPP, "operation not supported";
+}
+
+impl OpError {
+    pub(crate) fn from_io(error: &io::Error) -> Self {
+        Self::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl From<OpError> for io::Error {
+    fn from(error: OpError) -> Self {
+        Self::from_raw_os_error(error.raw_os_error())
+    }
+}
+
+impl From<rustix::io::Errno> for OpError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::from_raw_os_error(errno.raw_os_error())
+    }
+}
+
+/// The caller's mistake. Nothing was queued and nothing changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// The handle was unregistered, or the number was never given out.
+    #[error("the handle is stale: it was unregistered or never existed")]
+    StaleHandle,
+    /// The handle belongs to another channel.
+    #[error("the handle belongs to another channel")]
+    ForeignHandle,
+    /// This kind of handle does not know the call.
+    #[error("{call} is not possible on a {kind}")]
+    WrongKind {
+        /// The call.
+        call: &'static str,
+        /// What the handle is.
+        kind: &'static str,
+    },
+    /// The process forked after the channel was made; a channel does not survive in the child.
+    #[error("the channel was made before fork() and cannot be used in the child")]
+    Forked,
+    /// As many operations as the channel or the handle may hold are queued already.
+    #[error("too many operations outstanding")]
+    TooManyOperations,
+    /// As many handles as the channel may hold are registered already.
+    #[error("too many handles in this channel")]
+    TooManyHandles,
+    /// A length is zero or beyond the limit.
+    #[error("a length of {len} bytes is outside 1..={max}")]
+    InvalidLength {
+        /// What was asked for.
+        len: usize,
+        /// The largest allowed.
+        max: usize,
+    },
+    /// A duration is zero or too long.
+    #[error("a timer's time must be at least a nanosecond and at most a thousand years")]
+    InvalidDuration,
+    /// A path contains a NUL byte or is too long.
+    #[error("the path contains a NUL byte or is too long")]
+    InvalidPath,
+    /// An address family that this handle cannot use.
+    #[error("the address does not fit the socket")]
+    InvalidAddress,
+    /// The handle is being disconnected or moved; no further operation of this kind is possible.
+    #[error("the handle is being disconnected or moved out of the channel")]
+    Closing,
+    /// `count` is zero.
+    #[error("the count must be at least one")]
+    InvalidCount,
+}
+
+/// Why a channel could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A value of the configuration is out of range.
+    #[error("configuration: {field} = {value} is outside {min}..={max}")]
+    Config {
+        /// The field's name.
+        field: &'static str,
+        /// What was given.
+        value: u64,
+        /// The smallest allowed.
+        min: u64,
+        /// The largest allowed.
+        max: u64,
+    },
+    /// The driver that was forced cannot work here.
+    #[error("the {driver} driver is not available: {reason}")]
+    DriverUnavailable {
+        /// The driver that was asked for.
+        driver: &'static str,
+        /// What the probe found.
+        reason: String,
+    },
+    /// The thread could not be pinned to the core asked for.
+    #[error("cannot pin this thread to core {core}")]
+    Pin {
+        /// The core asked for.
+        core: usize,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused a resource.
+    #[error("cannot get {what}")]
+    Kernel {
+        /// The resource.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Why a descriptor could not be registered, or a mask not changed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The caller's mistake.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// This kind of file cannot do asynchronous I/O.
+    #[error("a {kind} cannot be registered")]
+    Unsupported {
+        /// What the descriptor is.
+        kind: &'static str,
+    },
+    /// The descriptor's number is already registered in this channel.
+    #[error("the descriptor is already registered in this channel")]
+    AlreadyRegistered,
+    /// The mask shares cores with another channel's mask on the same listener.
+    #[error("core {core} is already in another channel's mask for this listener")]
+    MaskOverlaps {
+        /// The first core that both have.
+        core: usize,
+    },
+    /// The mask is empty, or the handle is no partitioned listener.
+    #[error("a core mask needs a partitioned listener and at least one core")]
+    MaskNotPossible,
+    /// The kernel refused.
+    #[error("{what}")]
+    Kernel {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Why a listening or datagram socket could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The socket was made, but could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The caller's mistake.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// The kernel refused.
+    #[error("cannot {what}")]
+    Kernel {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Why a connection attempt could not even start. (That it failed later is in its completion.)
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The caller's mistake.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// The kernel refused.
+    #[error("cannot {what}")]
+    Kernel {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Why completions could not be fetched. The channel stays usable unless it says otherwise.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DispatchError {
+    /// The process forked after the channel was made.
+    #[error("the channel was made before fork() and cannot be used in the child")]
+    Forked,
+    /// The kernel refused.
+    #[error("the kernel refused to take operations or to give completions")]
+    Kernel(#[source] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OpError;
+
+    #[test]
+    fn every_error_number_survives_the_round_trip() {
+        for errno in 1..134 {
+            assert_eq!(OpError::from_raw_os_error(errno).raw_os_error(), errno);
+        }
+        assert_eq!(OpError::from_raw_os_error(libc::ECONNRESET), OpError::Reset);
+        assert_eq!(OpError::from_raw_os_error(133), OpError::Os(133));
+    }
+}

@@ -1,0 +1,133 @@
+//! The name of a thing inside a channel.
+//!
+//! A handle is 64 bits: `number (31) | generation (21) | channel tag (12)`, high to low.
+//!
+//! Invariants
+//! - `number >= 2^30` exactly for lwsockets [MP 4.1.1]; else it is the file descriptor's number.
+//! - The generation changes when a handle leaves its channel, so that a stale handle is an error
+//!   and never somebody else's connection.
+//! - The tag tells channels of one process apart. It repeats after 4,095 channels.
+//! - The value 0 is nobody's handle ([`Handle::NONE`]): tag 0 is never given out.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The first number of an lwsocket [MP 4.1.1].
+pub const FIRST_LWSOCKET: u32 = 1 << 30;
+
+const TAG_BITS: u32 = 12;
+const GENERATION_BITS: u32 = 21;
+const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
+pub(crate) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+const _: () = assert!(TAG_BITS + GENERATION_BITS + 31 == 64);
+
+/// Names one socket, file, timer or pipe inside one channel. Plain data: copy it, store it,
+/// compare it. Using it after `unregister`, or in another channel, is an error by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(u64);
+
+impl Handle {
+    /// Nobody's handle: what completions carry that belong to no handle (`Event::Wake`).
+    pub const NONE: Self = Self(0);
+
+    pub(crate) const fn new(number: u32, generation: u32, tag: ChannelTag) -> Self {
+        Self(
+            (number as u64) << (TAG_BITS + GENERATION_BITS)
+                | ((generation & GENERATION_MASK) as u64) << TAG_BITS
+                | tag.0 as u64,
+        )
+    }
+
+    /// The handle's number: from 2^30 up for an lwsocket, the descriptor's number otherwise.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        (self.0 >> (TAG_BITS + GENERATION_BITS)) as u32
+    }
+
+    /// Whether this is an lwsocket, which exists only inside its channel.
+    #[must_use]
+    pub const fn is_lwsocket(self) -> bool {
+        self.number() >= FIRST_LWSOCKET
+    }
+
+    /// The bits, for a foreign interface or a table.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// A handle from its bits. Any value is safe: a wrong one is a [`crate::Misuse`] when used.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Tells the channels of a process apart; 0 for [`Handle::NONE`] only.
+    #[must_use]
+    pub const fn channel_tag(self) -> u16 {
+        (self.0 & TAG_MASK) as u16
+    }
+
+    pub(crate) const fn generation(self) -> u32 {
+        ((self.0 >> TAG_BITS) as u32) & GENERATION_MASK
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NONE {
+            return f.write_str("Handle(none)");
+        }
+        let (kind, number) = if self.is_lwsocket() {
+            ("lw", self.number() - FIRST_LWSOCKET)
+        } else {
+            ("fd", self.number())
+        };
+        write!(f, "Handle({kind}{number}.{} in channel {})", self.generation(), self.channel_tag())
+    }
+}
+
+/// Tells the channels of one process apart inside handles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChannelTag(u16);
+
+impl ChannelTag {
+    /// The next tag in turn, 1..=4095.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: the counter orders nothing but itself.
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed) % (TAG_MASK as u32);
+        Self(turn as u16 + 1)
+    }
+
+    pub(crate) const fn value(self) -> u16 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_fields_do_not_disturb_each_other() {
+        let tag = ChannelTag(4095);
+        for (number, generation) in [(0, 0), (FIRST_LWSOCKET, GENERATION_MASK), (0x7fff_ffff, 1)] {
+            let handle = Handle::new(number, generation, tag);
+            assert_eq!(handle.number(), number);
+            assert_eq!(handle.generation(), generation);
+            assert_eq!(handle.channel_tag(), 4095);
+            assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+            assert_eq!(handle.is_lwsocket(), number >= FIRST_LWSOCKET);
+        }
+    }
+
+    #[test]
+    fn no_channel_ever_gives_out_the_empty_handle() {
+        for _ in 0..5000 {
+            let tag = ChannelTag::next();
+            assert_ne!(Handle::new(0, 0, tag), Handle::NONE);
+        }
+    }
+}

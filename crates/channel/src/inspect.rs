@@ -1,0 +1,125 @@
+//! Looking into a channel: addresses, options, and why a handle takes the path it takes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::address::Address;
+use crate::channel::Channel;
+use crate::error::{Misuse, OpError};
+use crate::handle::Handle;
+use crate::kernel::sys;
+use crate::report::{DriverKind, Explain};
+use crate::slot::{Kind, Target};
+
+impl Channel {
+    /// The local address of a socket. A system call; for an lwsocket several, because a direct
+    /// descriptor has to become a file descriptor for it: not for the hot path.
+    ///
+    /// # Errors
+    /// [`OpError::BadDescriptor`] for a stale handle or one that is no socket, or what the kernel
+    /// said.
+    pub fn local_address(&mut self, handle: Handle) -> Result<Address, OpError> {
+        self.with_descriptor(handle, |fd| sys::local_address(fd))
+    }
+
+    /// The peer's address of a connected socket. Costs as [`Channel::local_address`] does.
+    ///
+    /// # Errors
+    /// As [`Channel::local_address`].
+    pub fn peer_address(&mut self, handle: Handle) -> Result<Address, OpError> {
+        self.with_descriptor(handle, |fd| sys::peer_address(fd))
+    }
+
+    fn with_descriptor(
+        &mut self,
+        handle: Handle,
+        ask: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<Option<Address>>,
+    ) -> Result<Address, OpError> {
+        let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
+        let asked = match self.state.slot(index).fd.as_ref() {
+            Some(fd) => ask(fd.as_fd()),
+            None => {
+                let fd = self.descriptor_of_direct(index)?;
+                ask(fd.as_fd())
+            }
+        };
+        asked.map_err(|error| OpError::from_io(&error))?.ok_or(OpError::NotConnected)
+    }
+
+    /// A file descriptor beside a direct one, for calls that know only those.
+    fn descriptor_of_direct(&mut self, index: u32) -> Result<OwnedFd, OpError> {
+        match self.state.slot(index).target {
+            Target::Direct(direct) => self.driver.install(&mut self.state, direct),
+            Target::Fd(_) | Target::None => Err(OpError::BadDescriptor),
+        }
+    }
+
+    /// Which path a handle takes, and why; what waits on it.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    pub fn explain(&mut self, handle: Handle) -> Result<Explain, Misuse> {
+        let index = self.state.find(handle)?;
+        let driver = self.report().driver;
+        let (local, peer) = (self.local_address(handle).ok(), self.peer_address(handle).ok());
+        let incoming = match self.state.slot(index).fd.as_ref() {
+            Some(fd) => sys::incoming_cpu(fd.as_fd()).ok(),
+            None => None,
+        };
+        let lwsockets = self.state.config.lwsockets;
+        let partition = self.state.config.partition;
+        let slot = self.state.slot(index);
+        let (kind, target, reads, writes) = (slot.kind, slot.target, slot.reads, slot.writes);
+        let unread_bytes = u64::from(slot.unread_bytes);
+        let listener = slot.listener();
+        let member = listener.as_ref().is_some_and(|it| it.membership.is_some());
+        let cpu_mask = listener.and_then(|it| it.membership.as_ref()?.mask());
+        let mut remarks = Vec::new();
+        if handle.is_lwsocket() && kind == Kind::Tcp && matches!(target, Target::Fd(_)) {
+            remarks.push(fd_backed(driver, lwsockets).to_owned());
+        }
+        if kind == Kind::Listener && !member {
+            remarks.push(unpartitioned(partition, local.as_ref()).to_owned());
+        }
+        if member && cpu_mask.is_none() {
+            remarks.push("takes connections of cores that no sibling's mask names".to_owned());
+        }
+        Ok(Explain {
+            handle,
+            kind: kind.name(),
+            backend: "kernel",
+            driver,
+            path: match target {
+                Target::Fd(fd) => format!("file descriptor {fd}"),
+                Target::Direct(direct) => format!("direct descriptor {direct}"),
+                Target::None => "no descriptor".to_owned(),
+            },
+            local,
+            peer,
+            cpu_mask,
+            incoming_cpu: incoming.and_then(|cpu| u32::try_from(cpu).ok()),
+            unread_bytes,
+            reads: self.state.reads.iter(reads).count(),
+            writes: self.state.writes.iter(writes).count(),
+            remarks,
+        })
+    }
+}
+
+const fn fd_backed(driver: DriverKind, lwsockets: bool) -> &'static str {
+    match (driver, lwsockets) {
+        (_, false) => "lwsockets are switched off by configuration: it has a file descriptor",
+        (DriverKind::Epoll, _) => "the epoll driver knows only file descriptors",
+        (DriverKind::Uring, _) => {
+            "it has a file descriptor: it was connected from here, came from a sibling channel, \
+             or this kernel lacks direct accept or FIXED_FD_INSTALL"
+        }
+    }
+}
+
+fn unpartitioned(partition: bool, local: Option<&Address>) -> &'static str {
+    match (partition, local) {
+        (false, _) => "partitioning is switched off by configuration: one accept queue for all",
+        (_, Some(Address::Unix(_))) => "UNIX sockets have one accept queue for all",
+        _ => "registered without a mask: its accept queue is shared by whoever has the socket",
+    }
+}

@@ -1,0 +1,128 @@
+//! The `kernel` back end: Linux does TCP, and a driver carries operations to it and answers back.
+//!
+//! Two drivers, one meaning: [`uring`] and [`epoll`] implement [`Driver`] over the same
+//! [`State`]. A driver decides *how* something is asked of the kernel and when; what an operation
+//! means, and which completions it gives, is decided in `state.rs`, once.
+//!
+//! Unsafe code is allowed in this folder and nowhere else in the crate.
+//!
+//! Invariants
+//! - A driver never calls the program. It calls `State::on_*`, which queue completions.
+//! - `slot.kernel_requests` counts the requests whose last answer has not come; a driver calls
+//!   `State::release` only when it is 0.
+//! - Memory that the kernel was given stays where it is until the last answer to that request.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::{Config, DriverChoice};
+use crate::error::{CreateError, DispatchError, OpError};
+use crate::options::OpenOptions;
+use crate::report::{DriverKind, DriverReport};
+use crate::slot::FileJob;
+use crate::state::State;
+
+pub(crate) mod epoll;
+pub(crate) mod fork;
+pub(crate) mod pool;
+pub(crate) mod sockaddr;
+pub(crate) mod steering;
+pub(crate) mod sys;
+pub(crate) mod uring;
+
+/// How operations reach the kernel and answers come back. All slots are named by index.
+pub(crate) trait Driver {
+    /// A slot has its descriptor and is open: make it known to the kernel, if that is needed.
+    fn attach(&mut self, state: &mut State, slot: u32) -> std::io::Result<()>;
+
+    /// A stream has a read that waits and nothing unread (`State::wants_data`).
+    fn start_receive(&mut self, state: &mut State, slot: u32);
+
+    /// A message or plain descriptor has a read that waits, and none is with the kernel.
+    fn start_read(&mut self, state: &mut State, slot: u32);
+
+    /// The head of the slot's writes is to be done, and none is with the kernel: data, a
+    /// disconnect or a move.
+    fn start_write(&mut self, state: &mut State, slot: u32);
+
+    /// The slot is `Starting`, with `Extra::Connecting`: connect it.
+    fn start_connect(&mut self, state: &mut State, slot: u32);
+
+    /// The connection attempt has taken too long: end it with `OpError::TimedOut`.
+    fn abandon_connect(&mut self, state: &mut State, slot: u32);
+
+    /// The slot is `Starting`: open the file.
+    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions);
+
+    /// Work at an offset of a disk file; any number may be with the kernel, in any order.
+    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob);
+
+    /// The listener's credit or the room for connections changed: accept as far as they allow.
+    fn start_accept(&mut self, state: &mut State, slot: u32);
+
+    /// Reset the connection at once; complete the `Disconnect` when done.
+    fn start_reset(&mut self, state: &mut State, slot: u32);
+
+    /// The slot was retired: take everything back from the kernel, close what the slot owns, and
+    /// release the slot, now or when the last answer comes.
+    fn detach(&mut self, state: &mut State, slot: u32);
+
+    /// The slot's descriptor goes back to the program: take everything back from the kernel,
+    /// before returning. Bytes that arrive meanwhile are in `slot.unread`. Blocks shortly.
+    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd>;
+
+    /// Hand over what is queued.
+    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError>;
+
+    /// Turn answers that were fetched already into completions, until there is one or no answer
+    /// is left. No system call.
+    fn harvest(&mut self, state: &mut State);
+
+    /// Hand over what is queued and fetch answers; wait for the first one at most `timeout`
+    /// (`None`: for ever).
+    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError>;
+
+    /// A file descriptor beside a direct one. Blocks shortly.
+    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError>;
+
+    /// The channel woke up in a fork's child: never touch the kernel's side again.
+    fn abandon(&mut self);
+
+    /// The channel ends: take all memory back from the kernel.
+    fn shut_down(&mut self, state: &mut State);
+}
+
+/// Chooses and makes the driver: what was asked for, or the first that a trial shows to work.
+///
+/// `wake` is the descriptor that [`crate::Waker`] writes to.
+///
+/// # Errors
+/// [`CreateError::DriverUnavailable`] if a driver was forced and does not work here.
+pub(crate) fn create(
+    config: &Config,
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(Box<dyn Driver>, DriverReport), CreateError> {
+    match config.driver {
+        DriverChoice::Uring => {
+            let (driver, report) = uring::Uring::create(state, wake)?;
+            Ok((Box::new(driver), report.chosen("forced by configuration")))
+        }
+        DriverChoice::Epoll => {
+            let (driver, report) = epoll::Epoll::create(state, wake)?;
+            Ok((Box::new(driver), report.chosen("forced by configuration")))
+        }
+        DriverChoice::Auto => match uring::Uring::create(state, wake) {
+            Ok((driver, report)) => {
+                Ok((Box::new(driver), report.chosen("io_uring works on this kernel")))
+            }
+            Err(CreateError::DriverUnavailable { reason, .. }) => {
+                let (driver, report) = epoll::Epoll::create(state, wake)?;
+                let why = format!("io_uring does not work here: {reason}");
+                Ok((Box::new(driver), report.fallen_back(DriverKind::Uring, &why)))
+            }
+            Err(other) => Err(other),
+        },
+    }
+}

@@ -1,0 +1,151 @@
+//! Which socket of a SO_REUSEPORT group takes a new connection: a classic BPF program that looks
+//! at the core on which the connection's packet is processed [MP 3.4.1].
+//!
+//! Read first: socket(7) SO_ATTACH_REUSEPORT_CBPF; the kernel's filter documentation for the
+//! ancillary loads. The program returns a socket's index in the group; an index beyond the last
+//! falls back to the kernel's hash.
+//!
+//! Pure: members in, instructions out; the interpreter in the tests runs what was written.
+
+use libc::sock_filter;
+
+use crate::cpu_mask::CpuMask;
+
+const LOAD_ABSOLUTE: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const JUMP_GREATER: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
+const MODULO: u16 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
+const ADD: u16 = 0x04; // BPF_ALU | BPF_ADD | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+const RETURN_A: u16 = 0x16; // BPF_RET | BPF_A
+
+const ANCILLARY: u32 = 0xffff_f000; // SKF_AD_OFF
+const CURRENT_CPU: u32 = ANCILLARY + 36; // SKF_AD_CPU
+const RANDOM: u32 = ANCILLARY + 56; // SKF_AD_RANDOM
+
+/// The longest program that the kernel takes.
+pub(crate) const INSTRUCTIONS_MAX: usize = 4096;
+
+/// One socket of the group, in the kernel's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Member {
+    /// Takes the connections of these cores.
+    Cores(CpuMask),
+    /// Takes the connections of cores that no mask names.
+    Rest,
+    /// Takes no new connection (a listener that leaves, or that no channel accepts from).
+    Idle,
+}
+
+const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+/// The program for a group, or `None` if the kernel's own hash does the same.
+///
+/// Cores in a mask go to their member. The rest is spread at random over the `Rest` members, or,
+/// if there are none, over all members with a mask, so that no connection waits where nobody
+/// accepts.
+pub(crate) fn program(members: &[Member]) -> Option<Vec<sock_filter>> {
+    if members.iter().all(|member| *member == Member::Rest) {
+        return None;
+    }
+    let mut code = vec![instruction(LOAD_ABSOLUTE, 0, 0, CURRENT_CPU)];
+    for (index, member) in members.iter().enumerate() {
+        let Member::Cores(mask) = member else { continue };
+        for cpu in mask.iter() {
+            code.push(instruction(JUMP_EQUAL, 0, 1, cpu as u32));
+            code.push(instruction(RETURN, 0, 0, index as u32));
+        }
+    }
+    let indices_of = |wanted: fn(&Member) -> bool| -> Vec<u32> {
+        let indexed = (0u32..).zip(members);
+        indexed.filter(|(_, member)| wanted(member)).map(|(index, _)| index).collect()
+    };
+    let mut takers = indices_of(|member| *member == Member::Rest);
+    if takers.is_empty() {
+        takers = indices_of(|member| matches!(member, Member::Cores(_)));
+    }
+    spread(&mut code, &takers);
+    (code.len() <= INSTRUCTIONS_MAX).then_some(code)
+}
+
+/// One of `takers` at random.
+fn spread(code: &mut Vec<sock_filter>, takers: &[u32]) {
+    match takers {
+        [] => code.push(instruction(RETURN, 0, 0, u32::MAX)),
+        [only] => code.push(instruction(RETURN, 0, 0, *only)),
+        [first, .., last] => {
+            code.push(instruction(LOAD_ABSOLUTE, 0, 0, RANDOM));
+            code.push(instruction(MODULO, 0, 0, takers.len() as u32));
+            if (last - first) as usize == takers.len() - 1 {
+                code.push(instruction(ADD, 0, 0, *first));
+                code.push(instruction(RETURN_A, 0, 0, 0));
+                return;
+            }
+            for (turn, taker) in (0u32..).zip(takers) {
+                code.push(instruction(JUMP_GREATER, 1, 0, turn));
+                code.push(instruction(RETURN, 0, 0, *taker));
+            }
+            code.push(instruction(RETURN, 0, 0, *last));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel would.
+    fn run(code: &[sock_filter], cpu: u32, random: u32) -> u32 {
+        let (mut at, mut a) = (0, 0u32);
+        loop {
+            let sock_filter { code: op, jt, jf, k } = code[at];
+            at += 1;
+            match op {
+                LOAD_ABSOLUTE if k == CURRENT_CPU => a = cpu,
+                LOAD_ABSOLUTE if k == RANDOM => a = random,
+                JUMP_EQUAL => at += usize::from(if a == k { jt } else { jf }),
+                JUMP_GREATER => at += usize::from(if a > k { jt } else { jf }),
+                MODULO => a %= k,
+                ADD => a += k,
+                RETURN => return k,
+                RETURN_A => return a,
+                other => panic!("unknown instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn each_core_goes_to_the_member_whose_mask_has_it() {
+        let members =
+            [Member::Cores(CpuMask::cpu(3)), Member::Cores(CpuMask::cpus([0, 1])), Member::Rest];
+        let code = program(&members).unwrap();
+        assert_eq!([0, 1, 2, 3, 9].map(|cpu| run(&code, cpu, 5)), [1, 1, 2, 0, 2]);
+    }
+
+    #[test]
+    fn without_a_rest_other_cores_are_spread_over_those_with_a_mask() {
+        let members =
+            [Member::Cores(CpuMask::cpu(0)), Member::Idle, Member::Cores(CpuMask::cpu(1))];
+        let code = program(&members).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|random| run(&code, 7, random)), [0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn several_rest_members_share_what_is_left() {
+        let members = [Member::Cores(CpuMask::cpu(0)), Member::Rest, Member::Rest];
+        let code = program(&members).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|random| run(&code, 4, random)), [1, 2, 1, 2]);
+        assert_eq!(run(&code, 0, 1), 0);
+    }
+
+    #[test]
+    fn no_masks_need_no_program_and_leavers_get_nothing() {
+        assert!(program(&[Member::Rest, Member::Rest]).is_none());
+        let code = program(&[Member::Rest, Member::Idle, Member::Rest]).unwrap();
+        assert!((0..20).all(|random| run(&code, 0, random) != 1));
+        let code = program(&[Member::Idle]).unwrap();
+        assert_eq!(run(&code, 0, 0), u32::MAX);
+    }
+}

@@ -1,0 +1,240 @@
+//! Accepting: one multishot request for the life of a listener, as long as there is room.
+//!
+//! Invariants
+//! - A multishot accept is with the kernel only while the table of direct descriptors has more
+//!   room than the accept queue can hold: when the table is full the kernel closes what it has
+//!   accepted, and the peer's connection is lost. With less room, connections are accepted one
+//!   by one.
+//! - At most `ACCEPT_AHEAD_MAX` connections, and what one answer run brings, wait for credit.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use io_uring::squeue::Flags;
+use io_uring::types::DestinationSlot;
+use io_uring::{cqueue, opcode, types};
+
+use super::request::What;
+use super::{Tag, Uring, on_target};
+use crate::completion::Event;
+use crate::error::OpError;
+use crate::limits::ACCEPT_AHEAD_MAX;
+use crate::options::AcceptAs;
+use crate::slot::{Arrived, Handed, Phase};
+use crate::state::State;
+use crate::timers::Due;
+
+/// How long accepting pauses after descriptors ran out.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+impl Uring {
+    /// Gives what is held to the accepts that wait, and asks for more if they still do.
+    pub(super) fn arm_accept(&mut self, state: &mut State, slot: u32) {
+        if !state.slot(slot).is_live() {
+            return;
+        }
+        self.serve_held(state, slot);
+        let Some(kind) = state.accept_wanted(slot) else { return };
+        let direct = kind == AcceptAs::Lwsocket && self.uses_direct(state);
+        let free = self.direct_max.saturating_sub(self.direct_open);
+        let target = state.slot(slot).target;
+        let Some(listener) = state.slot(slot).listener() else { return };
+        match listener.armed_direct {
+            Some(armed) if armed == direct => return,
+            Some(_) => return self.disarm_accept(state, slot),
+            None if listener.exhausted => return,
+            None if direct && free == 0 => return state.note_exhausted(slot),
+            None => {}
+        }
+        listener.armed_direct = Some(direct);
+        let roomy = !direct || free > listener.backlog.saturating_add(64);
+        let entry = if roomy {
+            on_target!(target, fd => {
+                opcode::AcceptMulti::new(fd).allocate_file_index(direct).flags(cloexec(direct)).build()
+            })
+        } else {
+            let (nowhere, no_len) = (std::ptr::null_mut(), std::ptr::null_mut());
+            on_target!(target, fd => {
+                opcode::Accept::new(fd, nowhere, no_len)
+                    .file_index(direct.then(DestinationSlot::auto_target))
+                    .flags(cloexec(direct))
+                    .build()
+            })
+        };
+        let Some(entry) = entry else { return };
+        self.ask(state, slot, entry.user_data(Tag::Accept.on(slot)));
+    }
+
+    fn disarm_accept(&mut self, state: &mut State, slot: u32) {
+        let Some(listener) = state.slot(slot).listener() else { return };
+        if listener.armed_direct.is_none() || listener.stopping {
+            return;
+        }
+        listener.stopping = true;
+        let cancel = opcode::AsyncCancel::new(Tag::Accept.on(slot))
+            .build()
+            .flags(Flags::SKIP_SUCCESS)
+            .user_data(Tag::Ignore.on(0));
+        self.push(state, cancel);
+    }
+
+    /// Gives connections that were accepted ahead to the accepts that wait now.
+    fn serve_held(&mut self, state: &mut State, slot: u32) {
+        while let Some((arrived, kind)) = state.next_held(slot) {
+            match (arrived, kind) {
+                (Arrived::Direct(direct), AcceptAs::Fd) => self.convert(state, slot, direct),
+                (arrived, _) => self.hand_over(state, slot, arrived),
+            }
+        }
+    }
+
+    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
+        let direct = match &arrived {
+            Arrived::Direct(direct) => Some(*direct),
+            Arrived::Fd(_) => None,
+        };
+        match state.on_accepted(listener, arrived) {
+            Handed::To(slot) if state.wants_data(slot) => self.arm_receive(state, slot),
+            Handed::To(_) | Handed::Gone | Handed::Held => {}
+            Handed::Refused => {
+                if let Some(direct) = direct {
+                    self.close_direct(state, direct);
+                }
+            }
+        }
+    }
+
+    /// A direct descriptor becomes a file descriptor, for an accept that asks for those or for a
+    /// sibling channel.
+    fn convert(&mut self, state: &mut State, listener: u32, direct: u32) {
+        let what = What::Convert { direct };
+        let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
+        self.ask_request(state, listener, what, |_| Some(install));
+    }
+
+    pub(super) fn on_converted(
+        &mut self,
+        state: &mut State,
+        listener: u32,
+        direct: u32,
+        result: i32,
+    ) {
+        self.close_direct(state, direct);
+        if result < 0 {
+            state.counters.connections_dropped += 1;
+        } else {
+            // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+            let fd = unsafe { OwnedFd::from_raw_fd(result) };
+            if state.slot(listener).phase == Phase::Closing {
+                state.pass_on(listener, fd);
+            } else {
+                self.hand_over(state, listener, Arrived::Fd(fd));
+            }
+        }
+    }
+
+    pub(super) fn on_accept(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
+        let more = cqueue::more(flags);
+        let mut arrived = None;
+        if let Some(listener) = state.slot(slot).listener() {
+            if result >= 0 {
+                arrived = Some(match listener.armed_direct {
+                    Some(true) => Arrived::Direct(result as u32),
+                    // SAFETY: the kernel has just made this descriptor for us; nobody else
+                    // knows it.
+                    _ => Arrived::Fd(unsafe { OwnedFd::from_raw_fd(result) }),
+                });
+            }
+            if !more {
+                listener.armed_direct = None;
+                listener.stopping = false;
+            }
+        }
+        if let Some(Arrived::Direct(_)) = arrived {
+            self.direct_open += 1;
+        }
+        if state.slot(slot).phase == Phase::Closing {
+            if let (Some(arrived), Some(listener)) = (arrived, state.slot(slot).listener()) {
+                listener.held.push_back(arrived);
+            }
+            if more {
+                self.finish_closing(state, slot);
+            } else {
+                self.count_down(state, slot);
+            }
+            return;
+        }
+        if let Some(arrived) = arrived {
+            self.hand_over(state, slot, arrived);
+        }
+        if more {
+            let crowded = state.held_count(slot) >= ACCEPT_AHEAD_MAX;
+            if crowded {
+                self.disarm_accept(state, slot);
+            }
+            return;
+        }
+        self.count_down(state, slot);
+        if result < 0 {
+            self.on_accept_error(state, slot, -result);
+        }
+        self.arm_accept(state, slot);
+    }
+
+    fn on_accept_error(&mut self, state: &mut State, slot: u32, errno: i32) {
+        match errno {
+            // Stopped by us, or a connection that died in the queue.
+            libc::ECANCELED | libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO => {}
+            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+                state.note_exhausted(slot);
+                let error = OpError::from_raw_os_error(errno);
+                state.complete(slot, Event::Accept(Err(error)));
+                let again = Instant::now().checked_add(EXHAUSTED_PAUSE);
+                state.set_deadline(slot, again, Due::AcceptAgain);
+            }
+            _ => {
+                let error = OpError::from_raw_os_error(errno);
+                state.complete(slot, Event::Accept(Err(error)));
+                // The socket itself is broken: asking again would fail for ever.
+                if let Some(listener) = state.slot(slot).listener() {
+                    listener.credits.clear();
+                }
+            }
+        }
+    }
+
+    /// A descriptor became free: listeners that waited for one go on.
+    pub(super) fn accept_again(&mut self, state: &mut State) {
+        if state.exhausted_listeners == 0 {
+            return;
+        }
+        for slot in state.take_exhausted_listeners() {
+            self.arm_accept(state, slot);
+        }
+    }
+
+    /// A listener that leaves gives away what it holds; `true` when nothing is left of it here.
+    pub(super) fn empty_listener(&mut self, state: &mut State, slot: u32) -> bool {
+        let has_sibling = state.has_sibling(slot);
+        while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
+            match arrived {
+                Arrived::Fd(fd) => state.pass_on(slot, fd),
+                Arrived::Direct(direct) if has_sibling => self.convert(state, slot, direct),
+                Arrived::Direct(direct) => {
+                    state.counters.connections_dropped += 1;
+                    self.close_direct(state, direct);
+                }
+            }
+        }
+        if state.slot(slot).kernel_requests > 0 {
+            return false;
+        }
+        state.pass_listener(slot);
+        true
+    }
+}
+
+/// Direct descriptors know no close-on-exec: they are not inherited at all.
+const fn cloexec(direct: bool) -> i32 {
+    if direct { 0 } else { libc::SOCK_CLOEXEC }
+}

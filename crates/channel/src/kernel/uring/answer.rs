@@ -1,0 +1,151 @@
+//! What the kernel's answers mean.
+//!
+//! Invariants
+//! - Whether a multishot request goes on is read from `F_MORE` alone, never from an error number.
+//! - An answer to a request of a slot that was retired only counts down, gives back what it
+//!   carries, and closes the slot when it was the last.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use io_uring::cqueue;
+
+use super::{Tag, Uring};
+use crate::buffer::ReadBuf;
+use crate::error::OpError;
+use crate::slot::{End, Phase, Receiving};
+use crate::state::State;
+
+impl Uring {
+    /// One answer.
+    #[inline]
+    pub(super) fn on_answer(&mut self, state: &mut State, user_data: u64, result: i32, flags: u32) {
+        let Some((tag, index)) = Tag::of(user_data) else {
+            state.counters.stray_answers += 1;
+            return;
+        };
+        match tag {
+            Tag::Ignore => {}
+            Tag::Receive => self.on_receive(state, index, result, flags),
+            Tag::Send => self.on_send(state, index, result),
+            Tag::Accept => self.on_accept(state, index, result, flags),
+            Tag::Request => self.on_request(state, index, result),
+            Tag::Wake => self.on_wake(state, flags),
+            Tag::Ask => self.asked = Some(result),
+            Tag::Connect | Tag::Disconnect | Tag::Install => {
+                self.on_rare(state, tag, index, result);
+            }
+        }
+    }
+
+    /// The last answer of one of the slot's requests came. Says whether the slot is still the
+    /// program's.
+    pub(super) fn count_down(&mut self, state: &mut State, slot: u32) -> bool {
+        let entry = state.slot(slot);
+        if entry.kernel_requests == 0 {
+            state.counters.stray_answers += 1;
+            return false;
+        }
+        entry.kernel_requests -= 1;
+        if entry.phase != Phase::Closing {
+            return true;
+        }
+        if entry.kernel_requests == 0 {
+            self.finish_closing(state, slot);
+        }
+        false
+    }
+
+    fn on_receive(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
+        let buffer = cqueue::buffer_select(flags).and_then(|id| state.receive_pool.take_filled(id));
+        let more = cqueue::more(flags);
+        if !more {
+            state.slot(slot).receiving = Receiving::No;
+            if !self.count_down(state, slot) {
+                return;
+            }
+        } else if state.slot(slot).phase == Phase::Closing {
+            return;
+        }
+        match (result, buffer) {
+            (1.., Some(buffer)) => {
+                let crowded = state.on_received(slot, ReadBuf::from_pool(buffer, result as usize));
+                if crowded && more {
+                    state.counters.receive_paused += 1;
+                    self.stop_receive(state, slot);
+                }
+            }
+            (0.., _) => state.on_receive_end(slot, End::Eof),
+            (error, _) => self.on_receive_error(state, slot, -error),
+        }
+        if !more {
+            self.after_receive(state, slot);
+        }
+    }
+
+    fn on_receive_error(&mut self, state: &mut State, slot: u32, errno: i32) {
+        match errno {
+            libc::ENOBUFS => self.note_starved(state, slot),
+            // Stopped by us; or by a signal or a busy moment, and it simply starts again.
+            libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
+            _ => state.on_receive_end(slot, End::Failed(OpError::from_raw_os_error(errno))),
+        }
+    }
+
+    /// Receiving stopped: start again if reads wait, or go on with what waited for the stop.
+    fn after_receive(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        if entry.phase == Phase::Moving {
+            if entry.flags.writing {
+                self.finish_move(state, slot);
+            }
+        } else if entry.receiving == Receiving::No && state.wants_data(slot) {
+            self.arm_receive(state, slot);
+        }
+    }
+
+    fn on_send(&mut self, state: &mut State, slot: u32, result: i32) {
+        state.slot(slot).flags.writing = false;
+        if !self.count_down(state, slot) {
+            return;
+        }
+        match result {
+            0.. => state.on_sent(slot, result as usize),
+            _ if result == -libc::EAGAIN && Self::must_poll(state, slot) => {
+                return self.ask_poll(state, slot, false);
+            }
+            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
+            _ => state.on_send_failed(slot, OpError::from_raw_os_error(-result)),
+        }
+        if !state.slot(slot).writes.is_empty() {
+            self.next_write(state, slot);
+        }
+    }
+
+    fn on_rare(&mut self, state: &mut State, tag: Tag, slot: u32, result: i32) {
+        // A descriptor that nobody waits for any more is closed by this.
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        let installed =
+            (tag == Tag::Install && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        if tag == Tag::Disconnect && state.slot(slot).phase == Phase::Closing {
+            state.slot(slot).flags.writing = false;
+        }
+        if !self.count_down(state, slot) {
+            return;
+        }
+        match tag {
+            Tag::Connect => self.on_connect_answer(state, slot, result),
+            Tag::Install => {
+                let fd = installed.ok_or(OpError::from_raw_os_error(-result));
+                self.moved(state, slot, fd);
+            }
+            _ => self.on_disconnected(state, slot, result),
+        }
+    }
+
+    fn on_wake(&mut self, state: &mut State, flags: u32) {
+        state.woken = true;
+        if !cqueue::more(flags) {
+            self.watch_wake(state);
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! The io_uring driver.
+//!
+//! Read first: io_uring(7); `ring.rs` (the queues and the receive buffers), `probe.rs` (what is
+//! tried before any of it is used). Then `stream.rs`, `accept.rs`, `request.rs` (how each
+//! operation is asked for) and `answer.rs` (what the kernel's answers mean).
+//!
+//! What makes it quick: one ring per thread that only this thread enters (SINGLE_ISSUER,
+//! DEFER_TASKRUN), direct descriptors instead of file descriptors, one receive request for the
+//! life of a connection (multishot) into buffers that are bound to a connection only when bytes
+//! arrive, and one system call per batch in both directions.
+//!
+//! Invariants
+//! - A request names its slot, or its entry in `requests`, in `user_data` (`Tag`). A slot and an
+//!   entry live until the last answer, so no answer can meet a stranger.
+//! - At most one send of a slot is with the kernel: parallel sends could be reordered
+//!   (io_uring_prep_send(3)).
+//! - A descriptor is closed only after the last answer of every request that used it: closing
+//!   alone would neither end a receive nor send a FIN.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{cqueue, opcode, types};
+
+use crate::error::{CreateError, DispatchError, OpError};
+use crate::kernel::Driver;
+use crate::options::OpenOptions;
+use crate::report::{DriverKind, DriverReport};
+use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
+use crate::state::State;
+
+mod accept;
+mod answer;
+mod probe;
+mod request;
+mod ring;
+mod stream;
+
+use probe::Capabilities;
+use request::Request;
+use ring::{BUFFER_GROUP, Ring};
+use stream::Gather;
+
+/// Makes a request on whichever kind of descriptor a slot has.
+macro_rules! on_target {
+    ($target:expr, $fd:ident => $build:expr) => {
+        match $target {
+            crate::slot::Target::Fd(raw) => {
+                let $fd = io_uring::types::Fd(raw);
+                Some($build)
+            }
+            crate::slot::Target::Direct(index) => {
+                let $fd = io_uring::types::Fixed(index);
+                Some($build)
+            }
+            crate::slot::Target::None => None,
+        }
+    };
+}
+pub(super) use on_target;
+
+/// What a request is for; the low byte of `user_data`. The high half is a slot's index, or an
+/// entry of `Uring::requests` for `Request`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Tag {
+    /// The answer matters to nobody.
+    Ignore = 0,
+    Receive = 1,
+    Send = 2,
+    Accept = 3,
+    Connect = 4,
+    /// A shutdown or a reset.
+    Disconnect = 5,
+    /// A direct descriptor becomes a file descriptor (`to_fd`).
+    Install = 6,
+    /// Anything kept in `requests`.
+    Request = 7,
+    /// The channel's eventfd was rung.
+    Wake = 8,
+    /// Something that is waited for at once (`Uring::asked`).
+    Ask = 9,
+}
+
+impl Tag {
+    const ALL: [Self; 10] = [
+        Self::Ignore,
+        Self::Receive,
+        Self::Send,
+        Self::Accept,
+        Self::Connect,
+        Self::Disconnect,
+        Self::Install,
+        Self::Request,
+        Self::Wake,
+        Self::Ask,
+    ];
+
+    const fn on(self, index: u32) -> u64 {
+        (index as u64) << 32 | self as u64
+    }
+
+    fn of(user_data: u64) -> Option<(Self, u32)> {
+        let tag = *Self::ALL.get((user_data & 0xff) as usize)?;
+        Some((tag, (user_data >> 32) as u32))
+    }
+}
+
+pub(crate) struct Uring {
+    ring: ManuallyDrop<Ring>,
+    capabilities: &'static Capabilities,
+    /// Answers fetched and not yet looked at, from `next_answer` on.
+    answers: Vec<cqueue::Entry>,
+    next_answer: usize,
+    /// Requests put into the submission queue since the last submission.
+    queued: u32,
+    requests: request::Table,
+    /// Vectors of sends: free ones, and those that must stay until the next submission.
+    free_gathers: Vec<Box<Gather>>,
+    used_gathers: Vec<Box<Gather>>,
+    /// Slots that wait for a receive buffer.
+    starved: Vec<u32>,
+    /// Direct descriptors in use, and how many there can be.
+    direct_open: u32,
+    direct_max: u32,
+    wake: i32,
+    /// The answer to `Tag::Ask`.
+    asked: Option<i32>,
+    abandoned: bool,
+}
+
+impl Uring {
+    /// A ring for this thread, if the trial of everything it needs succeeded on this kernel.
+    pub(crate) fn create(
+        state: &mut State,
+        wake: &OwnedFd,
+    ) -> Result<(Self, DriverReport), CreateError> {
+        let unavailable =
+            |reason: String| CreateError::DriverUnavailable { driver: "uring", reason };
+        let capabilities =
+            probe::capabilities().as_ref().map_err(|why| unavailable(why.clone()))?;
+        let mut ring = Ring::new(&state.config, capabilities)
+            .map_err(|error| unavailable(format!("no ring: {error}")))?;
+        ring.lend_buffers(&state.receive_pool);
+        let mut driver = Self {
+            ring: ManuallyDrop::new(ring),
+            capabilities,
+            answers: Vec::with_capacity(state.config.completion_entries as usize),
+            next_answer: 0,
+            queued: 0,
+            requests: request::Table::new(),
+            free_gathers: Vec::new(),
+            used_gathers: Vec::new(),
+            starved: Vec::new(),
+            direct_open: 0,
+            direct_max: state.config.max_lwsockets,
+            wake: wake.as_raw_fd(),
+            asked: None,
+            abandoned: false,
+        };
+        driver.watch_wake(state);
+        let report = DriverReport::new(DriverKind::Uring, capabilities.features());
+        Ok((driver, report))
+    }
+
+    /// Accepted lwsockets are direct descriptors.
+    fn uses_direct(&self, state: &State) -> bool {
+        state.config.lwsockets && self.capabilities.direct_accept && self.capabilities.fd_install
+    }
+
+    fn watch_wake(&mut self, state: &mut State) {
+        let poll = opcode::PollAdd::new(types::Fd(self.wake), libc::POLLIN as u32)
+            .multi(true)
+            .build()
+            .user_data(Tag::Wake.on(0));
+        self.push(state, poll);
+    }
+
+    /// Queues a request; submits when the batch is full or the queue has no room.
+    fn push(&mut self, state: &mut State, entry: Entry) {
+        while !self.ring.push(&entry) {
+            // The queue is full: submitting makes room, or the completion queue is full as well
+            // and fetching answers does.
+            if self.submit(state).is_err() {
+                self.fetch(state);
+            }
+        }
+        self.queued += 1;
+        if self.queued >= state.config.batch {
+            // A refusal leaves the requests in the queue for the next attempt.
+            let _ = self.submit(state);
+        }
+    }
+
+    /// Queues a request of a slot and counts it.
+    fn ask(&mut self, state: &mut State, slot: u32, entry: Entry) {
+        state.slot(slot).kernel_requests += 1;
+        self.push(state, entry);
+    }
+
+    fn submit(&mut self, state: &mut State) -> Result<(), DispatchError> {
+        if self.queued == 0 {
+            return Ok(());
+        }
+        state.counters.system_calls += 1;
+        let submitted = self.ring.submit();
+        self.after_submit(state, submitted)
+    }
+
+    fn after_submit(
+        &mut self,
+        state: &mut State,
+        submitted: io::Result<usize>,
+    ) -> Result<(), DispatchError> {
+        match submitted {
+            Ok(count) => {
+                state.counters.kernel_requests += count as u64;
+                self.queued = self.ring.queued() as u32;
+                if self.queued == 0 {
+                    // The kernel has copied the vectors (IORING_FEAT_SUBMIT_STABLE).
+                    self.free_gathers.append(&mut self.used_gathers);
+                }
+                Ok(())
+            }
+            Err(error) => match error.raw_os_error() {
+                // ETIME: the wait is over. EINTR: a signal; the caller looks at the time.
+                // EBUSY, EAGAIN: answers must be fetched first.
+                Some(libc::ETIME | libc::EINTR) => {
+                    self.queued = self.ring.queued() as u32;
+                    Ok(())
+                }
+                Some(libc::EBUSY | libc::EAGAIN) => {
+                    self.queued = self.ring.queued() as u32;
+                    self.fetch(state);
+                    Ok(())
+                }
+                _ => Err(DispatchError::Kernel(error)),
+            },
+        }
+    }
+
+    /// Copies the answers that are there; no system call.
+    fn fetch(&mut self, state: &mut State) {
+        if self.next_answer == self.answers.len() {
+            self.answers.clear();
+            self.next_answer = 0;
+        }
+        let before = self.answers.len();
+        let overflowed = self.ring.fetch(&mut self.answers);
+        state.counters.kernel_answers += (self.answers.len() - before) as u64;
+        state.counters.completion_overflows += u64::from(overflowed);
+    }
+
+    /// Waits until nothing of a slot is with the kernel. What else is answered meanwhile is kept.
+    fn settle(&mut self, state: &mut State, slot: u32) {
+        while state.slot(slot).kernel_requests > 0 {
+            state.counters.system_calls += 1;
+            let submitted = self.ring.submit_and_wait(1, None);
+            if self.after_submit(state, submitted).is_err() {
+                return;
+            }
+            self.fetch(state);
+            self.harvest_all(state);
+        }
+    }
+
+    fn harvest_all(&mut self, state: &mut State) {
+        while self.next_answer < self.answers.len() {
+            self.take_answer(state);
+        }
+        self.restart_starved(state);
+    }
+
+    fn take_answer(&mut self, state: &mut State) {
+        let answer = self.answers[self.next_answer].clone();
+        self.next_answer += 1;
+        self.on_answer(state, answer.user_data(), answer.result(), answer.flags());
+    }
+
+    /// Asks the kernel to end every request on a slot's descriptor.
+    fn cancel_all(&mut self, state: &mut State, slot: u32) {
+        let target = state.slot(slot).target;
+        let cancel = on_target!(target, fd => {
+            opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all()).build()
+        });
+        if let Some(cancel) = cancel {
+            let cancel = cancel.flags(Flags::SKIP_SUCCESS).user_data(Tag::Ignore.on(0));
+            self.push(state, cancel);
+        }
+    }
+
+    /// The slot was retired: when nothing of it is with the kernel, close and release it.
+    fn finish_closing(&mut self, state: &mut State, slot: u32) {
+        debug_assert_eq!(state.slot(slot).phase, Phase::Closing);
+        if state.slot(slot).kind == Kind::Listener && !self.empty_listener(state, slot) {
+            return;
+        }
+        if state.slot(slot).kernel_requests > 0 {
+            return;
+        }
+        if let Target::Direct(direct) = state.slot(slot).target {
+            self.close_direct(state, direct);
+        }
+        state.release(slot);
+        self.accept_again(state);
+    }
+
+    fn close_direct(&mut self, state: &mut State, direct: u32) {
+        let close = opcode::Close::new(types::Fixed(direct))
+            .build()
+            .flags(Flags::SKIP_SUCCESS)
+            .user_data(Tag::Ignore.on(0));
+        self.push(state, close);
+        self.direct_open = self.direct_open.saturating_sub(1);
+    }
+}
+
+impl Driver for Uring {
+    fn attach(&mut self, _state: &mut State, _slot: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn start_receive(&mut self, state: &mut State, slot: u32) {
+        self.arm_receive(state, slot);
+    }
+
+    fn start_read(&mut self, state: &mut State, slot: u32) {
+        self.ask_read(state, slot);
+    }
+
+    fn start_write(&mut self, state: &mut State, slot: u32) {
+        self.next_write(state, slot);
+    }
+
+    fn start_connect(&mut self, state: &mut State, slot: u32) {
+        self.ask_connect(state, slot);
+    }
+
+    fn abandon_connect(&mut self, state: &mut State, slot: u32) {
+        self.give_up_connect(state, slot);
+    }
+
+    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions) {
+        self.ask_open(state, slot, path, options);
+    }
+
+    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
+        self.ask_job(state, slot, job);
+    }
+
+    fn start_accept(&mut self, state: &mut State, slot: u32) {
+        self.arm_accept(state, slot);
+    }
+
+    fn start_reset(&mut self, state: &mut State, slot: u32) {
+        self.ask_reset(state, slot);
+    }
+
+    fn detach(&mut self, state: &mut State, slot: u32) {
+        if state.slot(slot).kernel_requests > 0 {
+            self.cancel_all(state, slot);
+        }
+        self.finish_closing(state, slot);
+    }
+
+    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
+        if state.slot(slot).kernel_requests > 0 {
+            self.cancel_all(state, slot);
+            self.settle(state, slot);
+        }
+        if state.slot(slot).kind == Kind::Listener {
+            self.empty_listener(state, slot);
+            self.settle(state, slot);
+        }
+        state.slot(slot).fd.take()
+    }
+
+    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
+        self.submit(state)
+    }
+
+    fn harvest(&mut self, state: &mut State) {
+        if self.next_answer == self.answers.len() {
+            self.fetch(state);
+        }
+        while self.next_answer < self.answers.len() && !state.has_ready() {
+            self.take_answer(state);
+        }
+        if !self.starved.is_empty() {
+            self.restart_starved(state);
+        }
+    }
+
+    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
+        self.ring.lend_buffers(&state.receive_pool);
+        state.counters.system_calls += 1;
+        let want = usize::from(timeout != Some(Duration::ZERO));
+        let submitted = self.ring.submit_and_wait(want, timeout);
+        self.after_submit(state, submitted)?;
+        self.fetch(state);
+        Ok(())
+    }
+
+    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
+        let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
+        self.push(state, install.user_data(Tag::Ask.on(0)));
+        self.asked = None;
+        while self.asked.is_none() {
+            state.counters.system_calls += 1;
+            let submitted = self.ring.submit_and_wait(1, None);
+            self.after_submit(state, submitted).map_err(|_| OpError::InputOutput)?;
+            self.fetch(state);
+            self.harvest_all(state);
+        }
+        match self.asked.take() {
+            // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+            Some(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Some(error) => Err(OpError::from_raw_os_error(-error)),
+            None => Err(OpError::InputOutput),
+        }
+    }
+
+    fn abandon(&mut self) {
+        // The ring's memory was not copied into the child (dontfork); nothing of it may be
+        // touched again, not even to unmap it.
+        self.abandoned = true;
+    }
+
+    fn shut_down(&mut self, state: &mut State) {
+        // A ring's requests outlive its descriptor for a while, so they are ended here, before
+        // the memory that they name is freed.
+        let live: Vec<u32> = state.used_slots().collect();
+        for slot in live {
+            if state.slot(slot).kernel_requests > 0 {
+                self.cancel_all(state, slot);
+            }
+        }
+        for slot in state.used_slots().collect::<Vec<_>>() {
+            self.settle(state, slot);
+        }
+        debug_assert!(self.requests.is_empty());
+        debug_assert_ne!(BUFFER_GROUP, u16::MAX);
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.abandoned {
+            // The child has none of the ring's memory; unmapping it could hit somebody else's.
+            return;
+        }
+        // SAFETY: dropped once, here; the field is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        // Requests that could not be ended keep their memory for ever rather than risk a write
+        // into memory that somebody else got.
+        if !self.requests.is_empty() {
+            std::mem::forget(std::mem::replace(&mut self.requests, request::Table::new()));
+        }
+    }
+}
+
+/// Keeps the compiler honest about what answers may borrow.
+const _: () = assert!(size_of::<Request>() <= 256 && size_of::<Receiving>() == 1);

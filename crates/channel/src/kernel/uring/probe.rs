@@ -1,0 +1,231 @@
+//! What io_uring can do on this kernel, in this sandbox, found out by doing it.
+//!
+//! Versions lie (back-ports, seccomp filters, `io_uring_disabled`), so each thing that the driver
+//! relies on is tried once per process, on a small ring of its own and sockets that nobody else
+//! sees. Takes well under a millisecond; needs no privilege and no network.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::ring::{self, TaskWork};
+use crate::config::Config;
+use crate::kernel::pool::Pool;
+use crate::kernel::sys;
+use crate::report::Feature;
+
+/// What works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Capabilities {
+    pub(super) task_work: TaskWork,
+    pub(super) direct_accept: bool,
+    pub(super) fd_install: bool,
+}
+
+impl Capabilities {
+    pub(super) fn features(&self) -> Vec<Feature> {
+        let feature = |name, available, consequence| Feature { name, available, consequence };
+        let deferred = self.task_work == TaskWork::Deferred;
+        let quiet = self.task_work != TaskWork::Interrupting;
+        vec![
+            feature("ring with EXT_ARG", true, "waiting takes a time-out"),
+            feature(
+                "SINGLE_ISSUER + DEFER_TASKRUN",
+                deferred,
+                if deferred {
+                    "answers are made in batches"
+                } else {
+                    "answers interrupt the thread"
+                },
+            ),
+            feature(
+                "COOP_TASKRUN + TASKRUN_FLAG",
+                quiet,
+                if quiet { "no interrupts between cores" } else { "interrupts between cores" },
+            ),
+            feature("multishot receive, buffer ring", true, "one request for a connection's life"),
+            feature("cancel by descriptor", true, "unregister ends every request at once"),
+            feature(
+                "multishot accept, direct",
+                self.direct_accept,
+                if self.direct_accept {
+                    "lwsockets have no file descriptor"
+                } else {
+                    "lwsockets have a file descriptor"
+                },
+            ),
+            feature(
+                "FIXED_FD_INSTALL",
+                self.fd_install,
+                if self.fd_install {
+                    "to_fd works on direct lwsockets"
+                } else {
+                    "so that to_fd works, lwsockets have a file descriptor"
+                },
+            ),
+        ]
+    }
+}
+
+/// The answer for this process; tried at the first call.
+pub(super) fn capabilities() -> &'static Result<Capabilities, String> {
+    static FOUND: OnceLock<Result<Capabilities, String>> = OnceLock::new();
+    FOUND.get_or_init(find)
+}
+
+const TRIAL_ENTRIES: u32 = 8;
+const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
+
+fn find() -> Result<Capabilities, String> {
+    let flavours = [TaskWork::Deferred, TaskWork::Cooperative, TaskWork::Interrupting];
+    let mut refusal = None;
+    for task_work in flavours {
+        match ring::set_up(TRIAL_ENTRIES, 2 * TRIAL_ENTRIES, task_work) {
+            Ok(ring) => return Trial { ring }.run(task_work),
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    let refusal = refusal.map_or_else(String::new, |error| match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel has no io_uring, or a sandbox hides it".to_owned(),
+        Some(libc::EPERM) => {
+            "io_uring is forbidden here (seccomp filter or kernel.io_uring_disabled)".to_owned()
+        }
+        _ => format!("io_uring_setup: {error}"),
+    });
+    Err(refusal)
+}
+
+struct Trial {
+    ring: IoUring,
+}
+
+impl Trial {
+    fn run(mut self, task_work: TaskWork) -> Result<Capabilities, String> {
+        if !self.ring.params().is_feature_ext_arg() {
+            return Err("waiting takes no time-out (EXT_ARG, Linux 5.11)".to_owned());
+        }
+        self.multishot_receive()
+            .map_err(|error| format!("multishot receive with a buffer ring: {error}"))?;
+        let table = self.ring.submitter().register_files_sparse(TRIAL_ENTRIES).is_ok();
+        let direct = if table { self.direct_accept().ok() } else { None };
+        let fd_install = direct.is_some_and(|index| self.fd_install(index).is_ok());
+        Ok(Capabilities { task_work, direct_accept: direct.is_some(), fd_install })
+    }
+
+    fn ask(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the trial's entries name no memory.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.map_err(|_| io::Error::other("submission queue full"))?;
+        self.ring.submit().map(drop)
+    }
+
+    /// The next answer to a request of the trial.
+    fn answer(&mut self, user_data: u64) -> io::Result<cqueue::Entry> {
+        let timespec = Timespec::from(TRIAL_PATIENCE);
+        loop {
+            let next = self.ring.completion().next();
+            match next {
+                Some(answer) if answer.user_data() == user_data => return Ok(answer),
+                Some(_) => continue,
+                None => {}
+            }
+            let args = SubmitArgs::new().timespec(&timespec);
+            self.ring.submitter().submit_with_args(1, &args)?;
+        }
+    }
+
+    /// A byte through a socket pair into a provided buffer, twice by one request, and the end of
+    /// that request by cancelling its descriptor.
+    fn multishot_receive(&mut self) -> io::Result<()> {
+        let config = Config::default().buffer_len(64).buffer_count(4);
+        let pool = Pool::new(config.buffer_len, config.buffer_count)?;
+        let mut buffers = ring::trial_buffers(&self.ring, &config)?;
+        buffers.lend(&pool);
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let receive = opcode::RecvMulti::new(Fd(ours.as_raw_fd()), ring::BUFFER_GROUP).build();
+        self.ask(&receive.user_data(1))?;
+        for _ in 0..2 {
+            rustix::io::write(&theirs, &[7])?;
+            let answer = self.answer(1)?;
+            let worked = answer.result() == 1
+                && cqueue::buffer_select(answer.flags()).is_some()
+                && cqueue::more(answer.flags());
+            if !worked {
+                return Err(unexpected(&answer));
+            }
+        }
+        let cancel = CancelBuilder::fd(Fd(ours.as_raw_fd())).all();
+        self.ask(&opcode::AsyncCancel2::new(cancel).build().user_data(2))?;
+        let last = self.answer(1)?;
+        if last.result() != -libc::ECANCELED || cqueue::more(last.flags()) {
+            return Err(unexpected(&last));
+        }
+        self.ring.submitter().unregister_buf_ring(ring::BUFFER_GROUP)
+    }
+
+    /// A connection accepted into a direct descriptor of the kernel's choice.
+    fn direct_accept(&mut self) -> io::Result<u32> {
+        let listener = sys::socket(AddressFamily::UNIX, SocketType::STREAM, false)?;
+        // An address of the kernel's choice in the abstract name space.
+        rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new_unnamed())?;
+        rustix::net::listen(&listener, 1)?;
+        let client = sys::socket(AddressFamily::UNIX, SocketType::STREAM, false)?;
+        let address = rustix::net::getsockname(listener.as_fd())?;
+        rustix::net::connect(&client, &address)?;
+        let accept = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).allocate_file_index(true);
+        self.ask(&accept.build().user_data(3))?;
+        let answer = self.answer(3)?;
+        if answer.result() < 0 || !cqueue::more(answer.flags()) {
+            return Err(unexpected(&answer));
+        }
+        Ok(answer.result() as u32)
+    }
+
+    fn fd_install(&mut self, direct: u32) -> io::Result<()> {
+        let install = opcode::FixedFdInstall::new(Fixed(direct), 0).build();
+        self.ask(&install.user_data(4))?;
+        let answer = self.answer(4)?;
+        if answer.result() < 0 {
+            return Err(unexpected(&answer));
+        }
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        drop(unsafe { OwnedFd::from_raw_fd(answer.result()) });
+        Ok(())
+    }
+}
+
+fn unexpected(answer: &cqueue::Entry) -> io::Error {
+    if answer.result() < 0 {
+        return io::Error::from_raw_os_error(-answer.result());
+    }
+    io::Error::other(format!("result {}, flags {:#x}", answer.result(), answer.flags()))
+}
+
+const _: () = assert!(size_of::<BufRingEntry>() == 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trial_gives_one_answer_per_process() {
+        match capabilities() {
+            Ok(found) => assert!(!found.features().is_empty()),
+            Err(why) => {
+                assert!(!why.is_empty());
+                eprintln!("skipped: the_trial_gives_one_answer_per_process: {why}");
+            }
+        }
+        assert!(std::ptr::eq(capabilities(), capabilities()));
+    }
+}

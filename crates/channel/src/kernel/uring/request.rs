@@ -1,0 +1,406 @@
+//! Requests that need memory of their own until their last answer: reads of messages, pipes and
+//! files, work at an offset, opening, polling.
+//!
+//! Invariants
+//! - An entry of the table lives from the request to its answer, in a box that does not move.
+//! - A slot of a message or plain kind has at most one read with the kernel (`flags.reading`).
+
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use io_uring::squeue::Entry;
+use io_uring::{opcode, types};
+
+use super::stream::Gather;
+use super::{Tag, Uring, on_target};
+use crate::buffer::{Payload, ReadBuf};
+use crate::completion::{Datagram, Event};
+use crate::error::OpError;
+use crate::kernel::sockaddr::RawAddress;
+use crate::kernel::sys;
+use crate::options::OpenOptions;
+use crate::slot::{FileJob, Kind, Phase};
+use crate::state::State;
+
+/// The file's own position.
+const CURRENT_POSITION: u64 = u64::MAX;
+
+pub(super) struct Request {
+    slot: u32,
+    what: What,
+}
+
+pub(super) enum What {
+    /// The head of the slot's reads, from a plain descriptor.
+    Read {
+        buffer: Vec<u8>,
+    },
+    /// The head of the slot's reads, a message.
+    Message {
+        message: Box<Message>,
+        buffer: Vec<u8>,
+        with_sender: bool,
+    },
+    /// Wait until a non-blocking descriptor can be read (or written), then try again.
+    Poll {
+        for_read: bool,
+    },
+    ReadAt {
+        buffer: Vec<u8>,
+    },
+    WriteAt {
+        offset: u64,
+        data: Payload,
+        done: usize,
+    },
+    Fsync,
+    Open {
+        path: CString,
+    },
+    Convert {
+        direct: u32,
+    },
+}
+
+/// What recvmsg writes.
+pub(super) struct Message {
+    header: libc::msghdr,
+    part: libc::iovec,
+    sender: RawAddress,
+}
+
+impl Message {
+    fn new(buffer: &mut [u8]) -> Box<Self> {
+        let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.
+        let header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message = Box::new(Self { header, part, sender: RawAddress::EMPTY });
+        message.header.msg_iov = &raw mut message.part;
+        message.header.msg_iovlen = 1;
+        message.header.msg_name = message.sender.bytes.as_mut_ptr().cast();
+        message.header.msg_namelen = message.sender.len;
+        message
+    }
+
+    fn sender(&mut self) -> Option<crate::Address> {
+        self.sender.len = self.header.msg_namelen;
+        if self.sender.len == 0 { None } else { self.sender.to_address() }
+    }
+}
+
+/// The requests that are with the kernel.
+pub(super) struct Table {
+    entries: Vec<Option<Box<Request>>>,
+    free: Vec<u32>,
+}
+
+impl Table {
+    pub(super) const fn new() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.len() == self.free.len()
+    }
+
+    fn insert(&mut self, request: Box<Request>) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = Some(request);
+                index
+            }
+            None => {
+                self.entries.push(Some(request));
+                (self.entries.len() - 1) as u32
+            }
+        }
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Box<Request>> {
+        let request = self.entries.get_mut(index as usize)?.take();
+        if request.is_some() {
+            self.free.push(index);
+        }
+        request
+    }
+}
+
+impl Uring {
+    /// Keeps `what` and asks for the entry that `build` makes of it, at its final place.
+    pub(super) fn ask_request(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        what: What,
+        build: impl FnOnce(&mut What) -> Option<Entry>,
+    ) {
+        let mut request = Box::new(Request { slot, what });
+        if let Some(entry) = build(&mut request.what) {
+            let index = self.requests.insert(request);
+            self.ask(state, slot, entry.user_data(Tag::Request.on(index)));
+        }
+    }
+
+    /// Asks for the read at the head of a message or plain descriptor.
+    pub(super) fn ask_read(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        let (queue, target, kind) = (entry.reads, entry.target, entry.kind);
+        if entry.flags.reading || entry.phase != Phase::Open {
+            return;
+        }
+        let Some(read) = state.reads.front(queue) else { return };
+        let with_sender = read.with_sender;
+        let mut buffer = vec![0; read.len as usize];
+        state.slot(slot).flags.reading = true;
+        if kind.is_message() {
+            let message = Message::new(&mut buffer);
+            let what = What::Message { message, buffer, with_sender };
+            self.ask_request(state, slot, what, |what| {
+                let What::Message { message, .. } = what else { return None };
+                let header = &raw mut message.header;
+                on_target!(target, fd => opcode::RecvMsg::new(fd, header).build())
+            });
+        } else {
+            self.ask_request(state, slot, What::Read { buffer }, |what| {
+                let What::Read { buffer } = what else { return None };
+                read_entry(target, buffer, CURRENT_POSITION)
+            });
+        }
+    }
+
+    /// Asks for the write at the head of a message or plain descriptor.
+    pub(super) fn ask_write(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        let (queue, target, kind) = (entry.writes, entry.target, entry.kind);
+        let Some(write) = state.writes.front(queue) else { return };
+        let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
+        gather.fill(std::iter::once(write));
+        gather.address(write.to.as_deref());
+        let (header, parts) = (gather.header(), gather.parts());
+        self.used_gathers.push(gather);
+        let entry = if kind.is_message() {
+            let flags = libc::MSG_NOSIGNAL as u32;
+            on_target!(target, fd => opcode::SendMsg::new(fd, header).flags(flags).build())
+        } else {
+            let (pointer, count) = parts;
+            on_target!(target, fd => {
+                opcode::Writev::new(fd, pointer, count).offset(CURRENT_POSITION).build()
+            })
+        };
+        let Some(entry) = entry else { return };
+        state.slot(slot).flags.writing = true;
+        self.ask(state, slot, entry.user_data(Tag::Send.on(slot)));
+    }
+
+    pub(super) fn ask_poll(&mut self, state: &mut State, slot: u32, for_read: bool) {
+        let target = state.slot(slot).target;
+        if for_read {
+            state.slot(slot).flags.reading = true;
+        } else {
+            state.slot(slot).flags.writing = true;
+        }
+        let events = if for_read { libc::POLLIN } else { libc::POLLOUT } as u32;
+        self.ask_request(
+            state,
+            slot,
+            What::Poll { for_read },
+            |_| on_target!(target, fd => opcode::PollAdd::new(fd, events).build()),
+        );
+    }
+
+    pub(super) fn ask_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
+        let target = state.slot(slot).target;
+        match job {
+            FileJob::ReadAt { offset, len } => {
+                let what = What::ReadAt { buffer: vec![0; len] };
+                self.ask_request(state, slot, what, |what| {
+                    let What::ReadAt { buffer } = what else { return None };
+                    read_entry(target, buffer, offset)
+                });
+            }
+            FileJob::WriteAt { offset, data } => self.ask_write_at(state, slot, offset, data, 0),
+            FileJob::Fsync => self.ask_request(
+                state,
+                slot,
+                What::Fsync,
+                |_| on_target!(target, fd => opcode::Fsync::new(fd).build()),
+            ),
+        }
+    }
+
+    fn ask_write_at(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        offset: u64,
+        data: Payload,
+        done: usize,
+    ) {
+        let target = state.slot(slot).target;
+        self.ask_request(state, slot, What::WriteAt { offset, data, done }, |what| {
+            let What::WriteAt { offset, data, done } = what else { return None };
+            let rest = &data.as_slice()[*done..];
+            let (pointer, len, at) = (rest.as_ptr(), rest.len() as u32, *offset + *done as u64);
+            on_target!(target, fd => opcode::Write::new(fd, pointer, len).offset(at).build())
+        });
+    }
+
+    pub(super) fn ask_open(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        path: PathBuf,
+        options: OpenOptions,
+    ) {
+        // `Channel::open` has refused paths with NUL bytes.
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        let flags = sys::open_flags(&options);
+        self.ask_request(state, slot, What::Open { path }, |what| {
+            let What::Open { path } = what else { return None };
+            let at = types::Fd(libc::AT_FDCWD);
+            Some(opcode::OpenAt::new(at, path.as_ptr()).flags(flags).mode(0o666).build())
+        });
+    }
+
+    /// The answer to something in the table.
+    pub(super) fn on_request(&mut self, state: &mut State, index: u32, result: i32) {
+        let Some(request) = self.requests.remove(index) else {
+            state.counters.stray_answers += 1;
+            return;
+        };
+        let Request { slot, what } = *request;
+        if let What::Convert { direct } = what {
+            self.on_converted(state, slot, direct, result);
+            self.count_down(state, slot);
+            return;
+        }
+        if let What::Open { .. } = what
+            && result >= 0
+        {
+            // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+            let fd = unsafe { OwnedFd::from_raw_fd(result) };
+            state.slot(slot).set_fd(fd);
+        }
+        if !self.count_down(state, slot) {
+            return;
+        }
+        let error = OpError::from_raw_os_error(result.saturating_neg());
+        match what {
+            What::Read { buffer } => self.on_read(state, slot, buffer, result),
+            What::Message { message, buffer, with_sender } => {
+                let received = (message, buffer, with_sender);
+                self.on_message(state, slot, received, result);
+            }
+            What::Poll { for_read: true } => {
+                state.slot(slot).flags.reading = false;
+                self.read_on(state, slot);
+            }
+            What::Poll { for_read: false } => {
+                state.slot(slot).flags.writing = false;
+                self.next_write(state, slot);
+            }
+            What::ReadAt { mut buffer } => {
+                buffer.truncate(result.max(0) as usize);
+                let read = if result < 0 { Err(error) } else { Ok(ReadBuf::from_vec(buffer)) };
+                state.complete(slot, Event::Read(read));
+            }
+            What::WriteAt { offset, data, done } => {
+                self.on_written_at(state, slot, (offset, data, done), result);
+            }
+            What::Fsync => {
+                let done = if result < 0 { Err(error) } else { Ok(()) };
+                state.complete(slot, Event::Fsync(done));
+            }
+            What::Open { .. } => {
+                state.on_opened(slot, if result < 0 { Err(error) } else { Ok(()) });
+            }
+            What::Convert { .. } => {}
+        }
+    }
+
+    fn on_read(&mut self, state: &mut State, slot: u32, mut buffer: Vec<u8>, result: i32) {
+        state.slot(slot).flags.reading = false;
+        match -result {
+            libc::EAGAIN => return self.ask_poll(state, slot, true),
+            libc::EINTR => {}
+            errno if errno > 0 => {
+                state.answer_one(slot, Err(OpError::from_raw_os_error(errno)));
+            }
+            _ => {
+                buffer.truncate(result as usize);
+                state.answer_one(slot, Ok(ReadBuf::from_vec(buffer)));
+            }
+        }
+        self.read_on(state, slot);
+    }
+
+    fn on_message(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        (mut message, mut buffer, with_sender): (Box<Message>, Vec<u8>, bool),
+        result: i32,
+    ) {
+        state.slot(slot).flags.reading = false;
+        let cancelled = result == -libc::ECANCELED && state.slot(slot).phase == Phase::Moving;
+        if !cancelled && result != -libc::EINTR {
+            let received = if result < 0 {
+                Err(OpError::from_raw_os_error(-result))
+            } else {
+                buffer.truncate(result as usize);
+                let truncated = message.header.msg_flags & libc::MSG_TRUNC != 0;
+                let data = ReadBuf::from_vec(buffer);
+                Ok(Datagram { data, from: message.sender(), truncated })
+            };
+            state.answer_message(slot, with_sender, received);
+        }
+        self.read_on(state, slot);
+    }
+
+    /// After a read: the next one, or the move that waited for it.
+    fn read_on(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        if entry.phase == Phase::Moving {
+            if entry.flags.writing {
+                self.finish_move(state, slot);
+            }
+            return;
+        }
+        self.ask_read(state, slot);
+    }
+
+    fn on_written_at(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        (offset, data, done): (u64, Payload, usize),
+        result: i32,
+    ) {
+        let len = data.len();
+        let done = done + result.max(0) as usize;
+        match -result {
+            errno if errno > 0 && errno != libc::EINTR => {
+                let error = OpError::from_raw_os_error(errno);
+                state.complete(slot, Event::Write(Err(error)));
+            }
+            0 if done < len => state.complete(slot, Event::Write(Err(OpError::NoSpace))),
+            _ if done < len => self.ask_write_at(state, slot, offset, data, done),
+            _ => state.complete(slot, Event::Write(Ok(len))),
+        }
+    }
+
+    /// A send or write of a plain descriptor found no room and must not block.
+    pub(super) fn must_poll(state: &mut State, slot: u32) -> bool {
+        matches!(
+            state.slot(slot).kind,
+            Kind::Pipe | Kind::CharDevice | Kind::Anonymous | Kind::File
+        )
+    }
+}
+
+fn read_entry(target: crate::slot::Target, buffer: &mut [u8], offset: u64) -> Option<Entry> {
+    let (pointer, len) = (buffer.as_mut_ptr(), buffer.len() as u32);
+    on_target!(target, fd => opcode::Read::new(fd, pointer, len).offset(offset).build())
+}

@@ -1,0 +1,210 @@
+//! The ring itself: submission and completion queue, the table of direct descriptors, and the
+//! ring of receive buffers that the kernel takes from when bytes arrive.
+//!
+//! Read first: io_uring_setup(2), io_uring_register_buf_ring(3).
+//!
+//! Invariants
+//! - Only the thread that made the ring enters it (SINGLE_ISSUER).
+//! - Entries `tail..` of the buffer ring are ours to write; the kernel reads those before `tail`.
+//!   `tail` is published once per batch, with Release.
+
+use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{BufRingEntry, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::probe::Capabilities;
+use crate::config::Config;
+use crate::kernel::pool::Pool;
+
+/// The one group of provided buffers.
+pub(super) const BUFFER_GROUP: u16 = 0;
+
+pub(super) struct Ring {
+    ring: IoUring,
+    buffers: BufferRing,
+}
+
+/// Which set-up flags work together on this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TaskWork {
+    /// SINGLE_ISSUER, DEFER_TASKRUN, TASKRUN_FLAG (Linux 6.1).
+    Deferred,
+    /// COOP_TASKRUN, TASKRUN_FLAG (Linux 5.19).
+    Cooperative,
+    /// None of these.
+    Interrupting,
+}
+
+/// A ring with as many of the flags as `task_work` says.
+pub(super) fn set_up(
+    submission_entries: u32,
+    completion_entries: u32,
+    task_work: TaskWork,
+) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_cqsize(completion_entries).dontfork();
+    match task_work {
+        // Without TASKRUN_FLAG the crate's submit would never ask for deferred work to be run.
+        TaskWork::Deferred => {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        }
+        TaskWork::Cooperative => {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        TaskWork::Interrupting => {}
+    }
+    if task_work != TaskWork::Interrupting {
+        builder.setup_submit_all();
+    }
+    builder.build(submission_entries)
+}
+
+impl Ring {
+    pub(super) fn new(config: &Config, capabilities: &Capabilities) -> io::Result<Self> {
+        let ring =
+            set_up(config.submission_entries, config.completion_entries, capabilities.task_work)?;
+        if capabilities.direct_accept {
+            ring.submitter().register_files_sparse(config.max_lwsockets)?;
+        }
+        let buffers = BufferRing::new(config.buffer_count, config.buffer_len)?;
+        buffers.register(&ring)?;
+        Ok(Self { ring, buffers })
+    }
+
+    /// Puts a request into the queue; `false` if there is no room.
+    pub(super) fn push(&mut self, entry: &Entry) -> bool {
+        let mut queue = self.ring.submission();
+        // SAFETY: memory that the entry names stays where it is until its last answer: payloads
+        // in the slot's write queue, vectors in `used_gathers`, the rest in `requests` (see the
+        // places that build entries).
+        unsafe { queue.push(entry) }.is_ok()
+    }
+
+    /// Requests in the queue that the kernel has not taken.
+    pub(super) fn queued(&mut self) -> usize {
+        self.ring.submission().len()
+    }
+
+    pub(super) fn submit(&self) -> io::Result<usize> {
+        self.ring.submit()
+    }
+
+    /// Submits, and waits for `want` answers, at most `timeout`.
+    pub(super) fn submit_and_wait(
+        &self,
+        want: usize,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        match timeout {
+            Some(timeout) if want > 0 => {
+                let timespec = Timespec::from(timeout);
+                let args = SubmitArgs::new().timespec(&timespec);
+                self.ring.submitter().submit_with_args(want, &args)
+            }
+            _ => self.ring.submit_and_wait(want),
+        }
+    }
+
+    /// Appends the answers that are there. Says whether the kernel had to keep some back.
+    pub(super) fn fetch(&mut self, answers: &mut Vec<cqueue::Entry>) -> bool {
+        answers.extend(self.ring.completion());
+        self.ring.submission().cq_overflow()
+    }
+
+    /// Gives the kernel the receive buffers that are free.
+    pub(super) fn lend_buffers(&mut self, pool: &Rc<Pool>) {
+        if pool.free_count() > 0 {
+            self.buffers.lend(pool);
+        }
+    }
+}
+
+/// Receive buffers on a ring of the probe's.
+pub(super) fn trial_buffers(ring: &IoUring, config: &Config) -> io::Result<BufferRing> {
+    let buffers = BufferRing::new(config.buffer_count, config.buffer_len)?;
+    buffers.register(ring)?;
+    Ok(buffers)
+}
+
+/// Memory shared with the kernel: an array of buffer descriptors and, in the first one's unused
+/// last field, the tail.
+pub(super) struct BufferRing {
+    entries: NonNull<BufRingEntry>,
+    mapping_bytes: usize,
+    mask: u16,
+    tail: u16,
+    buffer_len: u32,
+}
+
+/// Where the tail lies in the first entry: after address (8), length (4) and id (2).
+const TAIL_OFFSET_BYTES: usize = 14;
+
+impl BufferRing {
+    fn new(entry_count: u16, buffer_len: usize) -> io::Result<Self> {
+        assert!(entry_count.is_power_of_two());
+        let mapping_bytes = usize::from(entry_count) * size_of::<BufRingEntry>();
+        // SAFETY: a fresh anonymous private mapping at an address of the kernel's choice aliases
+        // nothing.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                mapping_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::POPULATE,
+            )
+        }?;
+        let entries = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (mask, buffer_len) = (entry_count - 1, buffer_len as u32);
+        Ok(Self { entries, mapping_bytes, mask, tail: 0, buffer_len })
+    }
+
+    fn register(&self, ring: &IoUring) -> io::Result<()> {
+        let address = self.entries.as_ptr() as u64;
+        let count = self.mask + 1;
+        // SAFETY: the memory holds `count` zeroed entries, is page-aligned, and is unmapped only
+        // when the ring that uses it is gone (`Ring` drops `ring` first).
+        unsafe { ring.submitter().register_buf_ring_with_flags(address, count, BUFFER_GROUP, 0) }
+    }
+
+    pub(super) fn lend(&mut self, pool: &Rc<Pool>) {
+        let mut tail = self.tail;
+        pool.lend_free(|index, address| {
+            // SAFETY: the masked position is inside the mapping.
+            let entry = unsafe { self.entries.add(usize::from(tail & self.mask)) }.as_ptr();
+            // SAFETY: positions from the published tail on are not read by the kernel, and there
+            // are never more buffers in the ring than entries, because each buffer is there
+            // once. No other reference to the entry exists.
+            let entry = unsafe { &mut *entry };
+            entry.set_addr(address.as_ptr() as u64);
+            entry.set_len(self.buffer_len);
+            entry.set_bid(index);
+            tail = tail.wrapping_add(1);
+        });
+        self.tail = tail;
+        // SAFETY: the offset lies inside the first entry, in its unused last field.
+        let tail_address = unsafe { self.entries.as_ptr().byte_add(TAIL_OFFSET_BYTES) };
+        // SAFETY: the field is two bytes, aligned to two, and after registration is accessed only
+        // as this atomic, here and by the kernel; `set_addr`, `set_len` and `set_bid` leave it
+        // alone.
+        let shared = unsafe { AtomicU16::from_ptr(tail_address.cast()) };
+        // Release: the kernel's acquire load of the tail (io_ring_buffer_select) then sees the
+        // entries written above.
+        shared.store(tail, Ordering::Release);
+    }
+}
+
+impl Drop for BufferRing {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; the ring that the kernel used it for is
+        // closed already.
+        let unmapped = unsafe { munmap(self.entries.as_ptr().cast(), self.mapping_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

@@ -1,0 +1,317 @@
+//! Byte streams: connecting, receiving for the life of a connection, sending one batch at a time,
+//! disconnecting.
+
+use std::os::fd::OwnedFd;
+
+use io_uring::squeue::Flags;
+use io_uring::{opcode, types};
+
+use super::ring::BUFFER_GROUP;
+use super::{Tag, Uring, on_target};
+use crate::address::Address;
+use crate::completion::Event;
+use crate::error::OpError;
+use crate::kernel::sockaddr::RawAddress;
+use crate::limits::GATHER_PARTS_MAX;
+use crate::options::Disconnect;
+use crate::slot::{Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
+use crate::state::State;
+
+/// The vector of a send: header and parts. Must stay until it is submitted.
+pub(super) struct Gather {
+    header: libc::msghdr,
+    parts: [libc::iovec; GATHER_PARTS_MAX],
+    address: RawAddress,
+}
+
+impl Gather {
+    pub(super) fn new() -> Box<Self> {
+        // SAFETY: msghdr and iovec are plain data for which all zeros (null pointers, length 0)
+        // are valid.
+        Box::new(unsafe { std::mem::zeroed() })
+    }
+
+    /// Takes what is unsent of `writes`, as far as there is room. Returns the bytes.
+    pub(super) fn fill<'a>(&mut self, writes: impl Iterator<Item = &'a WriteOp>) -> usize {
+        let (mut count, mut bytes) = (0, 0);
+        'all: for write in writes.take_while(|write| write.is_data()) {
+            let mut skip = write.done;
+            for part in write.parts() {
+                let part = part.as_slice();
+                let rest = &part[skip.min(part.len())..];
+                skip -= part.len() - rest.len();
+                if rest.is_empty() {
+                    continue;
+                }
+                if count == GATHER_PARTS_MAX {
+                    break 'all;
+                }
+                let iov_base = rest.as_ptr().cast_mut().cast();
+                self.parts[count] = libc::iovec { iov_base, iov_len: rest.len() };
+                count += 1;
+                bytes += rest.len();
+            }
+        }
+        self.header.msg_iov = self.parts.as_mut_ptr();
+        self.header.msg_iovlen = count;
+        self.address(None);
+        bytes
+    }
+
+    /// Whom a message goes to; `None`: the connected peer.
+    pub(super) fn address(&mut self, to: Option<&Address>) {
+        let (name, len) = match to {
+            None => (std::ptr::null_mut(), 0),
+            Some(to) => {
+                self.address = RawAddress::new(to);
+                (self.address.bytes.as_mut_ptr().cast(), self.address.len)
+            }
+        };
+        self.header.msg_name = name;
+        self.header.msg_namelen = len;
+    }
+
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &raw const self.header
+    }
+
+    /// The parts that are filled, for writev.
+    pub(super) fn parts(&self) -> (*const libc::iovec, u32) {
+        (self.parts.as_ptr(), self.header.msg_iovlen as u32)
+    }
+}
+
+impl Uring {
+    /// Asks for bytes, once for the life of the connection.
+    pub(super) fn arm_receive(&mut self, state: &mut State, slot: u32) {
+        if state.slot(slot).receiving != Receiving::No {
+            return;
+        }
+        let target = state.slot(slot).target;
+        let receive = on_target!(target, fd => opcode::RecvMulti::new(fd, BUFFER_GROUP).build());
+        let Some(receive) = receive else { return };
+        state.slot(slot).receiving = Receiving::Yes;
+        self.ask(state, slot, receive.user_data(Tag::Receive.on(slot)));
+    }
+
+    /// Ends receiving; the last answer says when.
+    pub(super) fn stop_receive(&mut self, state: &mut State, slot: u32) {
+        if state.slot(slot).receiving != Receiving::Yes {
+            return;
+        }
+        state.slot(slot).receiving = Receiving::Stopping;
+        let cancel = opcode::AsyncCancel::new(Tag::Receive.on(slot))
+            .build()
+            .flags(Flags::SKIP_SUCCESS)
+            .user_data(Tag::Ignore.on(0));
+        self.push(state, cancel);
+    }
+
+    /// Does what is at the head of the slot's writes.
+    pub(super) fn next_write(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        if entry.flags.writing || entry.phase == Phase::Starting {
+            return;
+        }
+        let (queue, kind) = (entry.writes, entry.kind);
+        let Some(head) = state.writes.front(queue) else { return };
+        match &head.body {
+            Body::Disconnect(how) => {
+                let how = *how;
+                self.ask_shutdown(state, slot, how);
+            }
+            Body::ToFd => self.begin_move(state, slot),
+            Body::One(_) | Body::Many(_) if kind.is_stream() => self.send_stream(state, slot),
+            Body::One(_) | Body::Many(_) => self.ask_write(state, slot),
+        }
+    }
+
+    fn send_stream(&mut self, state: &mut State, slot: u32) {
+        const FLAGS: i32 = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let (queue, target) = (state.slot(slot).writes, state.slot(slot).target);
+        let (first, second) = {
+            let mut waiting = state.writes.iter(queue);
+            (waiting.next(), waiting.next())
+        };
+        let entry = match (first, second) {
+            // One write of one part: no vector.
+            (Some(WriteOp { body: Body::One(payload), done, .. }), None) => {
+                let rest = &payload.as_slice()[*done..];
+                let (pointer, len) = (rest.as_ptr(), rest.len() as u32);
+                on_target!(target, fd => opcode::Send::new(fd, pointer, len).flags(FLAGS).build())
+            }
+            _ => {
+                let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
+                gather.fill(state.writes.iter(queue));
+                let header = gather.header();
+                self.used_gathers.push(gather);
+                on_target!(target, fd => {
+                    opcode::SendMsg::new(fd, header).flags(FLAGS as u32).build()
+                })
+            }
+        };
+        let Some(entry) = entry else { return };
+        state.slot(slot).flags.writing = true;
+        self.ask(state, slot, entry.user_data(Tag::Send.on(slot)));
+    }
+
+    fn ask_shutdown(&mut self, state: &mut State, slot: u32, how: Disconnect) {
+        let how = if how == Disconnect::Write { libc::SHUT_WR } else { libc::SHUT_RDWR };
+        let target = state.slot(slot).target;
+        let entry = on_target!(target, fd => opcode::Shutdown::new(fd, how).build());
+        let Some(entry) = entry else { return };
+        state.slot(slot).flags.writing = true;
+        self.ask(state, slot, entry.user_data(Tag::Disconnect.on(slot)));
+    }
+
+    /// Resets the connection: connecting to no address dissolves it with an RST.
+    pub(super) fn ask_reset(&mut self, state: &mut State, slot: u32) {
+        static NOWHERE: RawAddress = RawAddress::UNSPECIFIED;
+        let target = state.slot(slot).target;
+        let (address, len) = (NOWHERE.bytes.as_ptr().cast(), NOWHERE.len);
+        let entry = on_target!(target, fd => opcode::Connect::new(fd, address, len).build());
+        let Some(entry) = entry else { return };
+        self.ask(state, slot, entry.user_data(Tag::Disconnect.on(slot)));
+    }
+
+    pub(super) fn on_disconnected(&mut self, state: &mut State, slot: u32, result: i32) {
+        let result = match result {
+            // Already closed by the peer: what was asked for is so.
+            0.. => Ok(()),
+            error if error == -libc::ENOTCONN => Ok(()),
+            error => Err(OpError::from_raw_os_error(-error)),
+        };
+        let entry = state.slot(slot);
+        if entry.phase == Phase::Closing {
+            return;
+        }
+        let queue = entry.writes;
+        let ordered = entry.flags.writing
+            && state
+                .writes
+                .front(queue)
+                .is_some_and(|write| matches!(write.body, Body::Disconnect(_)));
+        if ordered {
+            state.slot(slot).flags.writing = false;
+            state.pop_control(slot);
+        } else {
+            // A reset: what was queued will never go out.
+            state.on_send_failed(slot, OpError::Cancelled);
+        }
+        state.complete(slot, Event::Disconnect(result));
+        self.next_write(state, slot);
+    }
+
+    /// `to_fd`: first no more bytes may arrive here.
+    fn begin_move(&mut self, state: &mut State, slot: u32) {
+        state.slot(slot).flags.writing = true;
+        match state.slot(slot).receiving {
+            Receiving::Yes => self.stop_receive(state, slot),
+            Receiving::Stopping => {}
+            Receiving::No | Receiving::Starved => self.finish_move(state, slot),
+        }
+    }
+
+    /// `to_fd`: nothing is with the kernel any more.
+    pub(super) fn finish_move(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        if entry.flags.reading {
+            // A message read is still with the kernel; its end brings us back here.
+            self.cancel_all(state, slot);
+            return;
+        }
+        match entry.target {
+            Target::Direct(direct) => {
+                let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
+                self.ask(state, slot, install.user_data(Tag::Install.on(slot)));
+            }
+            Target::Fd(_) | Target::None => {
+                let fd = entry.fd.take();
+                self.moved(state, slot, fd.ok_or(OpError::BadDescriptor));
+            }
+        }
+    }
+
+    pub(super) fn moved(&mut self, state: &mut State, slot: u32, result: Result<OwnedFd, OpError>) {
+        state.slot(slot).flags.writing = false;
+        state.pop_control(slot);
+        if let (Ok(_), Target::Direct(direct)) = (&result, state.slot(slot).target) {
+            self.close_direct(state, direct);
+        }
+        let failed = result.is_err();
+        state.on_moved(slot, result);
+        if failed {
+            if state.wants_data(slot) {
+                self.arm_receive(state, slot);
+            }
+            self.next_write(state, slot);
+        }
+    }
+
+    pub(super) fn ask_connect(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        let target = entry.target;
+        let Some(Extra::Connecting { raw, .. }) = entry.extra.as_deref() else { return };
+        // The address lies in the slot's box until the attempt has ended.
+        let (address, len) = (raw.bytes.as_ptr().cast(), raw.len);
+        let connect = on_target!(target, fd => opcode::Connect::new(fd, address, len).build());
+        let Some(connect) = connect else { return };
+        self.ask(state, slot, connect.user_data(Tag::Connect.on(slot)));
+    }
+
+    pub(super) fn on_connect_answer(&mut self, state: &mut State, slot: u32, result: i32) {
+        let timed_out = matches!(
+            state.slot(slot).extra.as_deref(),
+            Some(Extra::Connecting { abandoned: true, .. })
+        );
+        let result = match result {
+            0.. => Ok(()),
+            _ if timed_out => Err(OpError::TimedOut),
+            error => Err(OpError::from_raw_os_error(-error)),
+        };
+        state.on_connected(slot, result);
+        if result.is_ok() && state.slot(slot).phase == Phase::Open {
+            if state.wants_data(slot) {
+                self.arm_receive(state, slot);
+            }
+            self.next_write(state, slot);
+        }
+    }
+
+    pub(super) fn give_up_connect(&mut self, state: &mut State, slot: u32) {
+        if let Some(Extra::Connecting { abandoned, .. }) = state.slot(slot).extra.as_deref_mut() {
+            *abandoned = true;
+        }
+        self.cancel_all(state, slot);
+    }
+
+    /// Slots that stopped for want of buffers try again when some have come back.
+    pub(super) fn restart_starved(&mut self, state: &mut State) {
+        if self.starved.is_empty() {
+            return;
+        }
+        let wanted = usize::from(state.receive_pool.buffer_count() / 4).max(1);
+        if state.receive_pool.free_count() < wanted {
+            state.spill_unread(wanted);
+        }
+        if state.receive_pool.free_count() == 0 {
+            return;
+        }
+        self.ring.lend_buffers(&state.receive_pool);
+        for slot in std::mem::take(&mut self.starved) {
+            if state.slot(slot).receiving != Receiving::Starved {
+                continue;
+            }
+            state.slot(slot).receiving = Receiving::No;
+            if state.wants_data(slot) {
+                self.arm_receive(state, slot);
+            }
+        }
+    }
+
+    pub(super) fn note_starved(&mut self, state: &mut State, slot: u32) {
+        state.starve(slot);
+        self.starved.push(slot);
+        debug_assert!(state.slot(slot).kind.is_stream() || state.slot(slot).kind == Kind::Tcp);
+    }
+}

@@ -1,0 +1,76 @@
+//! Every bound of this crate, in one place, related by assertions.
+//!
+//! What a configuration may choose lies between the `MIN` and `MAX` here; what it may not choose
+//! is a constant here. Sizes are bytes, the rest are counts.
+
+/// Operations gathered before they are handed to the kernel [MP 3.4.3].
+pub const BATCH_DEFAULT: u32 = 32;
+/// The largest batch. Equal to the largest submission queue: a batch must fit into it.
+pub const BATCH_MAX: u32 = 4096;
+
+/// Slots of the submission queue.
+pub const SUBMISSION_ENTRIES_DEFAULT: u32 = 1024;
+/// The smallest submission queue.
+pub const SUBMISSION_ENTRIES_MIN: u32 = 8;
+/// The largest submission queue.
+pub const SUBMISSION_ENTRIES_MAX: u32 = 4096;
+
+/// Slots of the completion queue.
+pub const COMPLETION_ENTRIES_DEFAULT: u32 = 8192;
+/// The largest completion queue.
+pub const COMPLETION_ENTRIES_MAX: u32 = 1 << 16;
+
+/// Handles of all kinds in one channel.
+pub const HANDLES_MAX: u32 = 1 << 20;
+/// lwsockets of one channel.
+pub const LWSOCKETS_DEFAULT: u32 = 1 << 16;
+
+/// One pool buffer: what one receive completion can carry at most.
+pub const BUFFER_LEN_DEFAULT: usize = 4096;
+/// The smallest pool buffer.
+pub const BUFFER_LEN_MIN: usize = 64;
+/// The largest pool buffer.
+pub const BUFFER_LEN_MAX: usize = 1 << 20;
+/// Receive buffers of one channel. The kernel's buffer rings need a power of two.
+pub const BUFFER_COUNT_DEFAULT: u16 = 1024;
+/// The smallest receive pool.
+pub const BUFFER_COUNT_MIN: u16 = 4;
+/// The largest receive pool: a kernel limit on buffer rings (2^15 entries).
+pub const BUFFER_COUNT_MAX: u16 = 1 << 15;
+
+/// The longest single read.
+pub const READ_LEN_MAX: usize = 1 << 28;
+/// The longest single write, all its parts together.
+pub const WRITE_LEN_MAX: usize = 1 << 30;
+/// The parts of one vectored write (the kernel's UIO_MAXIOV).
+pub const WRITE_PARTS_MAX: usize = 1024;
+/// Parts of queued writes that one send gathers.
+pub const GATHER_PARTS_MAX: usize = 64;
+
+/// Operations outstanding on one channel, all handles together.
+pub const OPERATIONS_MAX: usize = 1 << 22;
+
+/// Bytes received ahead of the reads of one handle before receiving pauses.
+pub const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+/// Connections accepted ahead of the `accept` credit of one listener before accepting pauses.
+pub const ACCEPT_AHEAD_MAX: usize = 64;
+
+/// The backlog of a listening socket unless asked otherwise; the kernel caps it at `somaxconn`.
+pub const BACKLOG_DEFAULT: u32 = 4096;
+
+/// How long a listener that leaves its group goes on draining, in milliseconds: the time in which
+/// a handshake that began before the leave can still complete (one SYN-ACK retransmission).
+pub const LEAVE_GRACE_MS: u64 = 1500;
+
+/// CPUs that a mask can name.
+pub const CPUS_MAX: usize = 1024;
+
+/// Helper threads of the epoll driver for disk files.
+pub const FILE_THREADS_MAX: usize = 4;
+
+const _: () = assert!(BATCH_DEFAULT <= BATCH_MAX && BATCH_MAX <= SUBMISSION_ENTRIES_MAX);
+const _: () = assert!(SUBMISSION_ENTRIES_MAX <= COMPLETION_ENTRIES_MAX);
+const _: () =
+    assert!(LWSOCKETS_DEFAULT <= HANDLES_MAX && HANDLES_MAX < crate::handle::FIRST_LWSOCKET);
+const _: () = assert!(BUFFER_COUNT_DEFAULT.is_power_of_two() && BUFFER_COUNT_MAX.is_power_of_two());
+const _: () = assert!(READ_AHEAD_BYTES_MAX >= BUFFER_LEN_DEFAULT);

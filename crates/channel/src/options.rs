@@ -1,0 +1,244 @@
+//! The arguments of the calls that have several.
+
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::cpu_mask::CpuMask;
+use crate::limits;
+
+/// In which form accepted connections are handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcceptAs {
+    /// A handle of this channel without a file descriptor [MP 3.4.2].
+    Lwsocket,
+    /// A file descriptor of the process.
+    Fd,
+}
+
+/// What `accept` asks for. Start from [`Accept::lwsocket`] or [`Accept::fd`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Accept {
+    /// Connections asked for; `u32::MAX` asks for ever.
+    pub count: u32,
+    /// In which form.
+    pub kind: AcceptAs,
+    /// The cookie that new lwsockets start with.
+    pub cookie: u64,
+    /// Post a read of so many bytes on each new lwsocket at once, so that data which follows the
+    /// handshake is delivered without another call.
+    pub first_read: Option<usize>,
+}
+
+impl Accept {
+    /// `count` connections as lwsockets.
+    #[must_use]
+    pub const fn lwsocket(count: u32) -> Self {
+        Self { count, kind: AcceptAs::Lwsocket, cookie: 0, first_read: None }
+    }
+
+    /// `count` connections as file descriptors.
+    #[must_use]
+    pub const fn fd(count: u32) -> Self {
+        Self { count, kind: AcceptAs::Fd, cookie: 0, first_read: None }
+    }
+
+    /// Sets [`Accept::cookie`].
+    #[must_use]
+    pub const fn cookie(mut self, cookie: u64) -> Self {
+        self.cookie = cookie;
+        self
+    }
+
+    /// Sets [`Accept::first_read`].
+    #[must_use]
+    pub const fn first_read(mut self, len: usize) -> Self {
+        self.first_read = Some(len);
+        self
+    }
+}
+
+/// How `disconnect` ends a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disconnect {
+    /// Both directions, after the writes that are queued.
+    Both,
+    /// The sending direction, after the writes that are queued; reading goes on.
+    Write,
+    /// At once, with a reset; queued writes are cancelled. TCP only: elsewhere like `Both`.
+    Reset,
+}
+
+/// How to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenOptions {
+    /// Connections that may wait in the kernel's accept queue (capped by `somaxconn`).
+    pub backlog: u32,
+    /// The cores whose connections this channel takes; `None`: those that no mask names.
+    pub cpu_mask: Option<CpuMask>,
+    /// Several channels, threads or processes may listen on the address. Default: on; without
+    /// partitioning in the configuration it is off.
+    pub share: bool,
+    /// An IPv6 socket takes IPv6 only. Default: off, as in the kernel.
+    pub only_v6: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: limits::BACKLOG_DEFAULT, cpu_mask: None, share: true, only_v6: false }
+    }
+}
+
+impl ListenOptions {
+    /// Sets [`ListenOptions::backlog`].
+    #[must_use]
+    pub const fn backlog(mut self, backlog: u32) -> Self {
+        self.backlog = backlog;
+        self
+    }
+
+    /// Sets [`ListenOptions::cpu_mask`].
+    #[must_use]
+    pub const fn cpu_mask(mut self, mask: CpuMask) -> Self {
+        self.cpu_mask = Some(mask);
+        self
+    }
+
+    /// Sets [`ListenOptions::share`].
+    #[must_use]
+    pub const fn share(mut self, share: bool) -> Self {
+        self.share = share;
+        self
+    }
+
+    /// Sets [`ListenOptions::only_v6`].
+    #[must_use]
+    pub const fn only_v6(mut self, only_v6: bool) -> Self {
+        self.only_v6 = only_v6;
+        self
+    }
+}
+
+/// How to connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// Give up after so long with `OpError::TimedOut`. `None`: when the kernel does (minutes).
+    pub timeout: Option<Duration>,
+    /// The local address. `None`: the kernel chooses.
+    pub bind: Option<Address>,
+    /// Send small segments at once (TCP_NODELAY). Default: on.
+    pub nodelay: bool,
+    /// `unregister` resets the connection instead of closing it in order (SO_LINGER 0). For load
+    /// generators, which would otherwise run out of ports in TIME-WAIT.
+    pub reset_on_close: bool,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self { timeout: None, bind: None, nodelay: true, reset_on_close: false }
+    }
+}
+
+impl ConnectOptions {
+    /// Sets [`ConnectOptions::timeout`].
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets [`ConnectOptions::bind`].
+    #[must_use]
+    pub fn bind(mut self, address: Address) -> Self {
+        self.bind = Some(address);
+        self
+    }
+
+    /// Sets [`ConnectOptions::nodelay`].
+    #[must_use]
+    pub const fn nodelay(mut self, nodelay: bool) -> Self {
+        self.nodelay = nodelay;
+        self
+    }
+
+    /// Sets [`ConnectOptions::reset_on_close`].
+    #[must_use]
+    pub const fn reset_on_close(mut self, reset: bool) -> Self {
+        self.reset_on_close = reset;
+        self
+    }
+}
+
+/// Which datagram socket `socket` makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketKind {
+    /// UDP on IPv4.
+    Udp4,
+    /// UDP on IPv6.
+    Udp6,
+    /// UNIX datagrams.
+    UnixDatagram,
+}
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Make the file if it is missing (mode 0666 less the umask).
+    pub create: bool,
+    /// Fail if the file exists (with `create`).
+    pub create_new: bool,
+    /// Cut the file to nothing.
+    pub truncate: bool,
+    /// Each write goes to the end.
+    pub append: bool,
+}
+
+impl OpenOptions {
+    /// For reading.
+    #[must_use]
+    pub const fn read() -> Self {
+        Self {
+            read: true,
+            write: false,
+            create: false,
+            create_new: false,
+            truncate: false,
+            append: false,
+        }
+    }
+
+    /// For reading and writing, made if missing.
+    #[must_use]
+    pub const fn write() -> Self {
+        Self { write: true, create: true, ..Self::read() }
+    }
+
+    /// Sets [`OpenOptions::truncate`].
+    #[must_use]
+    pub const fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Sets [`OpenOptions::create_new`] and `create`.
+    #[must_use]
+    pub const fn create_new(mut self, create_new: bool) -> Self {
+        self.create_new = create_new;
+        self.create |= create_new;
+        self
+    }
+
+    /// Sets [`OpenOptions::append`].
+    #[must_use]
+    pub const fn append(mut self, append: bool) -> Self {
+        self.append = append;
+        self
+    }
+}

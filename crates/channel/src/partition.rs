@@ -1,0 +1,330 @@
+//! Partitioned listeners: one accept queue per channel on one address [MP 3.4.1].
+//!
+//! Each channel has a listening socket of its own in a SO_REUSEPORT group; a classic BPF program
+//! (`kernel/steering.rs`) sends a new connection to the socket whose channel's mask has the core
+//! on which its packets are processed. The groups of this process are kept here, because the
+//! program names sockets by their index in the kernel's array.
+//!
+//! Invariants
+//! - `members` is in the kernel's order: a socket is appended when it starts to listen, and when
+//!   one stops, the last one moves into its place. Both happen under the group's lock.
+//! - The program is attached again after every change, before the lock is released.
+//! - Sockets of other processes, or made behind our back, must not join a group that has masks:
+//!   their indices are unknown here.
+//!
+//! A channel that leaves loses nothing: new connections are steered away from its socket first;
+//! then what was accepted, and the socket itself with whatever is still in its queue, go to a
+//! sibling channel of the group through its [`Inbox`]. The sibling accepts from that socket for
+//! `LEAVE_GRACE_MS` more, so that handshakes under way complete, and closes it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::fstat;
+use rustix::net::sockopt;
+
+use crate::address::Address;
+use crate::cpu_mask::CpuMask;
+use crate::error::{ListenError, RegisterError};
+use crate::kernel::steering::{self, Member};
+use crate::kernel::sys;
+use crate::options::ListenOptions;
+use crate::waker::Waker;
+
+/// What names a group: the network namespace and the bound address.
+type GroupKey = (u64, Address);
+
+/// The groups of this process. Locked on control paths only: listen, leave, change of a mask.
+static GROUPS: LazyLock<Mutex<HashMap<GroupKey, Vec<Entry>>>> = LazyLock::new(Mutex::default);
+
+struct Entry {
+    id: u64,
+    socket: OwnedFd,
+    takes: Member,
+    /// The program's own socket, which was listening before the group was made.
+    original: bool,
+    /// Where gifts for the channel go; `None` for a socket that no channel accepts from.
+    inbox: Option<Arc<Inbox>>,
+}
+
+/// A channel's place in a group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    key: GroupKey,
+    id: u64,
+}
+
+/// What one channel of a group gives another.
+#[derive(Debug)]
+pub(crate) enum Gift {
+    /// An accepted connection, for the member with this id.
+    Connection(u64, OwnedFd),
+    /// A listening socket to be drained, for the member with this id.
+    Listener(u64, OwnedFd),
+}
+
+/// Where a channel finds what others give it.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    gifts: Mutex<Vec<Gift>>,
+    waker: Waker,
+}
+
+impl Inbox {
+    pub(crate) fn new(waker: Waker) -> Arc<Self> {
+        Arc::new(Self { gifts: Mutex::default(), waker })
+    }
+
+    pub(crate) fn take(&self) -> Vec<Gift> {
+        std::mem::take(&mut *lock(&self.gifts))
+    }
+
+    fn put(&self, gift: Gift) {
+        lock(&self.gifts).push(gift);
+        self.waker.wake_silently();
+    }
+}
+
+/// A poisoned lock is taken all the same: every change under these locks is complete before the
+/// next step that could panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Membership {
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Which cores' connections the member takes; `None`: those that no mask names.
+    pub(crate) fn mask(&self) -> Option<CpuMask> {
+        match lock(&GROUPS).get(&self.key)?.iter().find(|entry| entry.id == self.id)?.takes {
+            Member::Cores(mask) => Some(mask),
+            Member::Rest | Member::Idle => None,
+        }
+    }
+
+    /// Gives the member other cores.
+    ///
+    /// # Errors
+    /// `MaskOverlaps` if another member has one of them; `Kernel` if the program was refused.
+    pub(crate) fn set_mask(&self, mask: CpuMask) -> Result<(), RegisterError> {
+        let mut groups = lock(&GROUPS);
+        let members = groups.get_mut(&self.key).ok_or(RegisterError::MaskNotPossible)?;
+        check_mask(members, Some(&mask), self.id)?;
+        let entry = members.iter_mut().find(|entry| entry.id == self.id);
+        let entry = entry.ok_or(RegisterError::MaskNotPossible)?;
+        let before = std::mem::replace(&mut entry.takes, Member::Cores(mask));
+        if let Err(source) = attach(members) {
+            if let Some(entry) = members.iter_mut().find(|entry| entry.id == self.id) {
+                entry.takes = before;
+            }
+            return Err(RegisterError::Kernel { what: "cannot steer connections", source });
+        }
+        Ok(())
+    }
+
+    /// Steers new connections away, for a channel that leaves.
+    pub(crate) fn retreat(&self) {
+        let mut groups = lock(&GROUPS);
+        let Some(members) = groups.get_mut(&self.key) else { return };
+        if let Some(entry) = members.iter_mut().find(|entry| entry.id == self.id) {
+            entry.takes = Member::Idle;
+            entry.inbox = None;
+        }
+        // A refusal leaves the old program: connections still arrive, and are still drained.
+        let _ = attach(members);
+    }
+}
+
+fn taker(members: &[Entry]) -> Option<(u64, Arc<Inbox>)> {
+    let ready = members.iter().filter(|entry| entry.takes != Member::Idle);
+    ready.filter_map(|entry| Some((entry.id, entry.inbox.clone()?))).next()
+}
+
+/// Whether some channel of the socket's group takes connections.
+pub(crate) fn has_taker(socket: BorrowedFd<'_>) -> bool {
+    let Ok(key) = key_of(socket) else { return false };
+    lock(&GROUPS).get(&key).is_some_and(|members| taker(members).is_some())
+}
+
+/// Gives something to a channel of the socket's group; `false` (and it is dropped) if none takes
+/// connections.
+pub(crate) fn give(socket: BorrowedFd<'_>, gift: impl FnOnce(u64) -> Gift) -> bool {
+    let Ok(key) = key_of(socket) else { return false };
+    let groups = lock(&GROUPS);
+    let found = groups.get(&key).and_then(|members| taker(members));
+    let Some((id, inbox)) = found else { return false };
+    // Still under the lock, so that the taker cannot leave before the gift is in its inbox.
+    inbox.put(gift(id));
+    true
+}
+
+/// Stops a member's socket and forgets its place in its group.
+pub(crate) fn close(socket: &OwnedFd) {
+    let (Ok(key), Ok(wanted)) = (key_of(socket.as_fd()), inode(socket.as_fd())) else { return };
+    let mut groups = lock(&GROUPS);
+    let Some(members) = groups.get_mut(&key) else { return };
+    let is_it = |entry: &Entry| inode(entry.socket.as_fd()).is_ok_and(|other| other == wanted);
+    if let Some(index) = members.iter().position(is_it) {
+        // shutdown(2) takes a listening socket out of its group at once, whoever else holds it;
+        // the kernel then moves the last socket of the group into its place.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        members.swap_remove(index);
+        let _ = attach(members);
+    }
+    if members.iter().all(|entry| entry.original) {
+        // What is left is the program's: a group that is made again starts with it, as this one.
+        groups.remove(&key);
+    }
+}
+
+/// A listening socket for a channel, a member of its address's group.
+///
+/// # Errors
+/// [`ListenError`] says which step the kernel refused, or that masks overlap.
+pub(crate) fn listen(
+    address: &Address,
+    options: &ListenOptions,
+    inbox: &Arc<Inbox>,
+    nonblocking: bool,
+) -> Result<(OwnedFd, Membership), ListenError> {
+    let kernel = |what| move |source: io::Error| ListenError::Kernel { what, source };
+    let socket = sys::stream_socket(address, nonblocking).map_err(kernel("make a socket"))?;
+    prepare(socket.as_fd(), options).map_err(kernel("set the socket's options"))?;
+    let mut groups = lock(&GROUPS);
+    sys::bind(socket.as_fd(), address).map_err(kernel("bind"))?;
+    let key = key_of(socket.as_fd()).map_err(kernel("read the socket's address"))?;
+    let members = groups.entry(key.clone()).or_default();
+    check_mask(members, options.cpu_mask.as_ref(), 0)?;
+    let takes = options.cpu_mask.map_or(Member::Rest, Member::Cores);
+    let joined = join(members, &socket, takes, Some(inbox), options.backlog);
+    let id = joined.map_err(|source| ListenError::Kernel { what: "listen", source })?;
+    Ok((socket, Membership { key, id }))
+}
+
+/// A second listening socket beside one that the program made, for one channel's cores.
+///
+/// # Errors
+/// [`RegisterError`] says which step the kernel refused, or that masks overlap.
+pub(crate) fn split(
+    original: BorrowedFd<'_>,
+    mask: CpuMask,
+    inbox: &Arc<Inbox>,
+    nonblocking: bool,
+) -> Result<(OwnedFd, Membership), RegisterError> {
+    let kernel = |what| move |source: io::Error| RegisterError::Kernel { what, source };
+    let key = key_of(original).map_err(kernel("cannot read the socket's address"))?;
+    if key.1.as_inet().is_none() {
+        return Err(RegisterError::MaskNotPossible);
+    }
+    sockopt::set_socket_reuseport(original, true)
+        .map_err(|errno| kernel("cannot share the address")(errno.into()))?;
+    let mut groups = lock(&GROUPS);
+    let members = groups.entry(key.clone()).or_default();
+    check_mask(members, Some(&mask), 0)?;
+    if members.is_empty() {
+        // The original listens already: it is the first of the group.
+        let socket = sys::duplicate(original).map_err(kernel("cannot duplicate the socket"))?;
+        members.push(Entry {
+            id: next_id(),
+            socket,
+            takes: Member::Idle,
+            original: true,
+            inbox: None,
+        });
+    }
+    let socket = sys::stream_socket(&key.1, nonblocking).map_err(kernel("cannot make a socket"))?;
+    let options = ListenOptions::default();
+    prepare(socket.as_fd(), &options).map_err(kernel("cannot set the socket's options"))?;
+    sys::bind(socket.as_fd(), &key.1).map_err(kernel("cannot bind"))?;
+    let takes = Member::Cores(mask);
+    let id = join(members, &socket, takes, Some(inbox), options.backlog)
+        .map_err(kernel("cannot listen"))?;
+    Ok((socket, Membership { key, id }))
+}
+
+fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions) -> io::Result<()> {
+    sockopt::set_socket_reuseaddr(socket, true)?;
+    sockopt::set_socket_reuseport(socket, true)?;
+    if options.only_v6 {
+        sockopt::set_ipv6_v6only(socket, true)?;
+    }
+    // Accepted sockets inherit it: small answers must not wait for acknowledgements.
+    sockopt::set_tcp_nodelay(socket, true)?;
+    Ok(())
+}
+
+fn join(
+    members: &mut Vec<Entry>,
+    socket: &OwnedFd,
+    takes: Member,
+    inbox: Option<&Arc<Inbox>>,
+    backlog: u32,
+) -> io::Result<u64> {
+    let id = next_id();
+    let entry = Entry {
+        id,
+        socket: sys::duplicate(socket)?,
+        takes,
+        original: false,
+        inbox: inbox.cloned(),
+    };
+    rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?;
+    members.push(entry);
+    if let Err(error) = attach(members) {
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        members.pop();
+        return Err(error);
+    }
+    Ok(id)
+}
+
+/// Attaches the program that follows from the members; the group shares one.
+fn attach(members: &[Entry]) -> io::Result<()> {
+    let Some(first) = members.first() else { return Ok(()) };
+    let takes: Vec<Member> = members.iter().map(|entry| entry.takes).collect();
+    match steering::program(&takes) {
+        Some(mut program) => sys::attach_reuseport_cbpf(first.socket.as_fd(), &mut program),
+        None => match sys::detach_reuseport_bpf(first.socket.as_fd()) {
+            // There was none.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        },
+    }
+}
+
+fn check_mask(members: &[Entry], mask: Option<&CpuMask>, except: u64) -> Result<(), RegisterError> {
+    let Some(mask) = mask else { return Ok(()) };
+    if mask.is_empty() {
+        return Err(RegisterError::MaskNotPossible);
+    }
+    for entry in members {
+        if entry.id != except
+            && let Member::Cores(other) = &entry.takes
+            && let Some(core) = mask.first_common(other)
+        {
+            return Err(RegisterError::MaskOverlaps { core });
+        }
+    }
+    Ok(())
+}
+
+fn next_id() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: the counter orders nothing but itself.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn key_of(socket: BorrowedFd<'_>) -> io::Result<GroupKey> {
+    let address = sys::local_address(socket)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    // Kernels before 5.14 have no cookie: all sockets then count as one namespace's.
+    Ok((sys::netns_cookie(socket).unwrap_or(0), address))
+}
+
+fn inode(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(fstat(socket)?.st_ino)
+}

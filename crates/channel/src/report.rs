@@ -1,0 +1,146 @@
+//! Which driver serves a channel, why, and what it found on this kernel; and the same for one
+//! handle. Nothing falls back silently: what is said here is what happens.
+
+use std::fmt;
+
+use crate::address::Address;
+use crate::cpu_mask::CpuMask;
+use crate::handle::Handle;
+
+/// A driver of the `kernel` back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriverKind {
+    /// io_uring.
+    Uring,
+    /// epoll and non-blocking calls.
+    Epoll,
+}
+
+impl DriverKind {
+    /// `uring` or `epoll`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
+impl fmt::Display for DriverKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One thing that was tried on this kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feature {
+    /// What it is called.
+    pub name: &'static str,
+    /// Whether the trial worked.
+    pub available: bool,
+    /// What the channel does with it, or without it.
+    pub consequence: &'static str,
+}
+
+/// What serves a channel and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverReport {
+    /// The driver in use.
+    pub driver: DriverKind,
+    /// Why this one.
+    pub reason: String,
+    /// The driver that was preferred and did not work.
+    pub fallen_back_from: Option<DriverKind>,
+    /// What was tried, and what follows from it.
+    pub features: Vec<Feature>,
+}
+
+impl DriverReport {
+    pub(crate) const fn new(driver: DriverKind, features: Vec<Feature>) -> Self {
+        Self { driver, reason: String::new(), fallen_back_from: None, features }
+    }
+
+    pub(crate) fn chosen(mut self, reason: &str) -> Self {
+        reason.clone_into(&mut self.reason);
+        self
+    }
+
+    pub(crate) fn fallen_back(mut self, from: DriverKind, reason: &str) -> Self {
+        self.fallen_back_from = Some(from);
+        self.chosen(reason)
+    }
+}
+
+impl fmt::Display for DriverReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "driver {}: {}", self.driver, self.reason)?;
+        let width = self.features.iter().map(|feature| feature.name.len()).max().unwrap_or(0);
+        for Feature { name, available, consequence } in &self.features {
+            let answer = if *available { "yes" } else { "no " };
+            writeln!(f, "  {name:width$}  {answer}  {consequence}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Which path one handle takes, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explain {
+    /// The handle.
+    pub handle: Handle,
+    /// What it is, in words.
+    pub kind: &'static str,
+    /// The back end: `kernel`.
+    pub backend: &'static str,
+    /// The driver.
+    pub driver: DriverKind,
+    /// How the kernel knows it: by descriptor or by direct descriptor, and which.
+    pub path: String,
+    /// The local address, if it has one.
+    pub local: Option<Address>,
+    /// The peer's address, if it is connected.
+    pub peer: Option<Address>,
+    /// The cores whose connections a listener takes.
+    pub cpu_mask: Option<CpuMask>,
+    /// The core that last processed packets of this socket (SO_INCOMING_CPU).
+    pub incoming_cpu: Option<u32>,
+    /// Bytes received and not yet read by the program.
+    pub unread_bytes: u64,
+    /// Reads that wait.
+    pub reads: usize,
+    /// Writes that wait or are with the kernel.
+    pub writes: usize,
+    /// What was asked for and is not done, or is done otherwise, and why.
+    pub remarks: Vec<String>,
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}: {}", self.handle, self.kind)?;
+        writeln!(f, "  path      {} / {}: {}", self.backend, self.driver, self.path)?;
+        if let Some(local) = &self.local {
+            writeln!(f, "  local     {local}")?;
+        }
+        if let Some(peer) = &self.peer {
+            writeln!(f, "  peer      {peer}")?;
+        }
+        if let Some(mask) = &self.cpu_mask {
+            writeln!(f, "  cores     {mask}")?;
+        }
+        if let Some(cpu) = self.incoming_cpu {
+            writeln!(f, "  last core {cpu}")?;
+        }
+        writeln!(
+            f,
+            "  waiting   {} reads, {} writes, {} bytes unread",
+            self.reads, self.writes, self.unread_bytes
+        )?;
+        for remark in &self.remarks {
+            writeln!(f, "  remark    {remark}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! One handle's place in the channel: what it is, what it waits for, what waits for it.
+//!
+//! Invariants
+//! - A slot is reused only when the kernel has no request left that names it
+//!   (`kernel_requests == 0`), so that a late answer can never reach the next owner.
+//! - `generation` changes when a handle leaves, at once, even while the kernel still has requests.
+//! - An idle connection costs one `Slot` and nothing on the heap; the size is asserted below.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use crate::address::Address;
+use crate::arena::Queue;
+use crate::buffer::Payload;
+use crate::error::OpError;
+use crate::kernel::sockaddr::RawAddress;
+use crate::options::{Accept, Disconnect};
+use crate::partition::Membership;
+
+/// What a handle names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tcp,
+    UnixStream,
+    Udp,
+    UnixDatagram,
+    UnixSeqpacket,
+    Listener,
+    Pipe,
+    CharDevice,
+    /// eventfd, timerfd, signalfd and whatever else the kernel makes without a file type.
+    Anonymous,
+    File,
+    Timer,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP connection",
+            Self::UnixStream => "UNIX stream connection",
+            Self::Udp => "UDP socket",
+            Self::UnixDatagram => "UNIX datagram socket",
+            Self::UnixSeqpacket => "UNIX seqpacket socket",
+            Self::Listener => "listening socket",
+            Self::Pipe => "pipe",
+            Self::CharDevice => "character device",
+            Self::Anonymous => "event descriptor",
+            Self::File => "disk file",
+            Self::Timer => "timer",
+        }
+    }
+
+    /// A connected byte stream: received ahead, sent in order.
+    pub(crate) const fn is_stream(self) -> bool {
+        matches!(self, Self::Tcp | Self::UnixStream)
+    }
+
+    /// Message boundaries are kept.
+    pub(crate) const fn is_message(self) -> bool {
+        matches!(self, Self::Udp | Self::UnixDatagram | Self::UnixSeqpacket)
+    }
+
+    /// A socket with a connection or messages (not a listener).
+    pub(crate) const fn is_socket(self) -> bool {
+        self.is_stream() || self.is_message()
+    }
+
+    /// Bytes go in and out by `read(2)` and `write(2)`, one request at a time.
+    pub(crate) const fn is_plain(self) -> bool {
+        matches!(self, Self::Pipe | Self::CharDevice | Self::Anonymous | Self::File)
+    }
+}
+
+/// Where a slot is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// On the free list.
+    Free,
+    /// `connect` or `open` has not completed; writes wait.
+    Starting,
+    /// In use.
+    Open,
+    /// On its way to a descriptor (`to_fd`): no new operation.
+    Moving,
+    /// Unregistered; waiting for the kernel's last answers.
+    Closing,
+}
+
+/// Whether a stream is being received from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    No,
+    Yes,
+    /// Being stopped, because too much was received ahead or the handle moves.
+    Stopping,
+    /// Stopped for want of buffers; restarted when some come back.
+    Starved,
+}
+
+/// How the receiving direction ended; later reads are told the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Not,
+    Eof,
+    Failed(OpError),
+}
+
+/// What the kernel knows the thing by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    None,
+    /// A file descriptor of the process (owned by `Slot::fd`).
+    Fd(RawFd),
+    /// A direct descriptor of the ring.
+    Direct(u32),
+}
+
+/// A read that waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadOp {
+    pub(crate) len: u32,
+    pub(crate) with_sender: bool,
+}
+
+/// A write, or what has to wait behind the writes.
+pub(crate) struct WriteOp {
+    pub(crate) body: Body,
+    /// Bytes in all parts together.
+    pub(crate) len: usize,
+    /// Bytes that are sent already.
+    pub(crate) done: usize,
+    /// The receiver of a message; also says that `SendTo` completes it.
+    pub(crate) to: Option<Box<Address>>,
+}
+
+pub(crate) enum Body {
+    One(Payload),
+    Many(Box<[Payload]>),
+    Disconnect(Disconnect),
+    ToFd,
+}
+
+impl WriteOp {
+    pub(crate) fn parts(&self) -> &[Payload] {
+        match &self.body {
+            Body::One(payload) => std::slice::from_ref(payload),
+            Body::Many(payloads) => payloads,
+            Body::Disconnect(_) | Body::ToFd => &[],
+        }
+    }
+
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(self.body, Body::One(_) | Body::Many(_))
+    }
+}
+
+/// Work on a file that is done at an offset, in any order.
+pub(crate) enum FileJob {
+    ReadAt { offset: u64, len: usize },
+    WriteAt { offset: u64, data: Payload },
+    Fsync,
+}
+
+/// What only some kinds need.
+pub(crate) enum Extra {
+    Listener(Listener),
+    Timer {
+        period: Option<Duration>,
+    },
+    /// `connect`: where to, and whether its time-out has passed.
+    Connecting {
+        raw: RawAddress,
+        abandoned: bool,
+    },
+}
+
+/// A listening socket's queues.
+pub(crate) struct Listener {
+    /// What was asked for and not yet given, oldest first.
+    pub(crate) credits: VecDeque<Accept>,
+    /// Connections accepted ahead of the credit.
+    pub(crate) held: VecDeque<Arrived>,
+    /// A request to accept is with the kernel, as descriptors (`false`) or direct ones (`true`).
+    pub(crate) armed_direct: Option<bool>,
+    /// The accept request is being cancelled.
+    pub(crate) stopping: bool,
+    /// Descriptors ran out; accepting resumes at a timer or when one is closed.
+    pub(crate) exhausted: bool,
+    pub(crate) backlog: u32,
+    /// What its connections are.
+    pub(crate) connection: Kind,
+    /// The channel's place in the listener's group.
+    pub(crate) membership: Option<Membership>,
+    /// What a descriptor that was registered with a mask is kept for: the address's reservation.
+    pub(crate) reserved: Option<OwnedFd>,
+    /// The socket was a sibling's that left: what it accepts goes to this listener's slot.
+    pub(crate) heir: Option<u32>,
+}
+
+impl Listener {
+    pub(crate) fn new(connection: Kind, backlog: u32, membership: Option<Membership>) -> Self {
+        Self {
+            credits: VecDeque::new(),
+            held: VecDeque::new(),
+            armed_direct: None,
+            stopping: false,
+            exhausted: false,
+            backlog,
+            connection,
+            membership,
+            reserved: None,
+            heir: None,
+        }
+    }
+}
+
+/// A connection as the kernel gave it.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    Direct(u32),
+    Fd(OwnedFd),
+}
+
+/// What became of a connection that arrived.
+pub(crate) enum Handed {
+    /// It is a handle now, in this slot.
+    To(u32),
+    /// It left as a descriptor.
+    Gone,
+    /// It waits for credit.
+    Held,
+    /// There was no room; a descriptor in it is closed, a direct one is the driver's to close.
+    Refused,
+}
+
+/// One handle.
+pub(crate) struct Slot {
+    pub(crate) cookie: u64,
+    pub(crate) extra: Option<Box<Extra>>,
+    /// The timer that is set for this slot (its key in `Timers`).
+    pub(crate) deadline: Option<(Instant, u32)>,
+    pub(crate) reads: Queue,
+    pub(crate) unread: Queue,
+    pub(crate) writes: Queue,
+    pub(crate) unread_bytes: u32,
+    /// Requests of this slot whose last answer has not come.
+    pub(crate) kernel_requests: u32,
+    pub(crate) generation: u32,
+    /// The handle's number: an lwsocket's, or the registered descriptor's.
+    pub(crate) number: u32,
+    pub(crate) target: Target,
+    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) end: End,
+    pub(crate) kind: Kind,
+    pub(crate) phase: Phase,
+    pub(crate) receiving: Receiving,
+    pub(crate) flags: Flags,
+}
+
+/// Small facts about a slot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Flags {
+    /// The handle's number is an lwsocket's.
+    pub(crate) lwsocket: bool,
+    /// A read request (plain or message kinds) is with the kernel.
+    pub(crate) reading: bool,
+    /// A write request, a shutdown or a move is with the kernel.
+    pub(crate) writing: bool,
+    /// Listed among the slots that hold unread pool buffers.
+    pub(crate) in_unread_list: bool,
+    /// epoll: the kernel may have something to read.
+    pub(crate) readable: bool,
+    /// epoll: the kernel may take something.
+    pub(crate) writable: bool,
+}
+
+// "An idle connection costs 256 bytes or less in user space."
+const _: () = assert!(size_of::<Slot>() <= 128);
+
+impl Slot {
+    pub(crate) const fn free(generation: u32) -> Self {
+        Self {
+            cookie: 0,
+            extra: None,
+            deadline: None,
+            reads: Queue::EMPTY,
+            unread: Queue::EMPTY,
+            writes: Queue::EMPTY,
+            unread_bytes: 0,
+            kernel_requests: 0,
+            generation,
+            number: 0,
+            target: Target::None,
+            fd: None,
+            end: End::Not,
+            kind: Kind::Tcp,
+            phase: Phase::Free,
+            receiving: Receiving::No,
+            flags: Flags {
+                lwsocket: false,
+                reading: false,
+                writing: false,
+                in_unread_list: false,
+                readable: false,
+                writable: false,
+            },
+        }
+    }
+
+    pub(crate) fn set_fd(&mut self, fd: OwnedFd) {
+        self.target = Target::Fd(fd.as_raw_fd());
+        self.fd = Some(fd);
+    }
+
+    pub(crate) fn listener(&mut self) -> Option<&mut Listener> {
+        match self.extra.as_deref_mut() {
+            Some(Extra::Listener(listener)) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// Operations may be started.
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Starting | Phase::Open | Phase::Moving)
+    }
+}

@@ -1,0 +1,731 @@
+//! What a channel knows of its handles, whichever driver serves it.
+//!
+//! Read first: `slot.rs` (one handle), `arena.rs` (the queues), `kernel/mod.rs` (what a driver
+//! does). The public calls (`channel.rs`) put operations in here; the driver reports what the
+//! kernel did through the `on_*` functions, which turn operations into completions.
+//!
+//! Invariants
+//! - Every operation that was taken gives exactly one completion (an accept: `count` of them),
+//!   unless its handle is unregistered first: then none.
+//! - Completions of one direction of one stream come in the order of the operations.
+//! - `ready` holds completions not yet handed out; those of a handle that left are skipped.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::arena::Arena;
+use crate::buffer::ReadBuf;
+use crate::completion::{Accepted, Completion, Connection, Datagram, Event, ToFd};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::error::{Misuse, OpError};
+use crate::handle::{ChannelTag, FIRST_LWSOCKET, GENERATION_MASK, Handle};
+use crate::kernel::pool::Pool;
+use crate::kernel::sys;
+use crate::limits;
+use crate::options::{Accept, AcceptAs};
+use crate::partition::{self, Gift};
+use crate::slot::{
+    Arrived, Body, End, Extra, Handed, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp,
+};
+use crate::timers::{Due, Timers};
+
+const NO_SLOT: u32 = u32::MAX;
+
+pub(crate) struct State {
+    pub(crate) tag: ChannelTag,
+    pub(crate) config: Config,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_fd: Vec<u32>,
+    pub(crate) reads: Arena<ReadOp>,
+    pub(crate) unread: Arena<ReadBuf>,
+    pub(crate) writes: Arena<WriteOp>,
+    /// Slots that may hold unread pool buffers (`Flags::in_unread_list`), oldest first.
+    unread_slots: VecDeque<u32>,
+    ready: VecDeque<Completion>,
+    pub(crate) receive_pool: Rc<Pool>,
+    pub(crate) send_pool: Rc<Pool>,
+    pub(crate) timers: Timers,
+    pub(crate) counters: Counters,
+    /// Listeners that wait for a descriptor to become free.
+    pub(crate) exhausted_listeners: u32,
+    /// The channel's eventfd was rung.
+    pub(crate) woken: bool,
+}
+
+impl State {
+    pub(crate) fn new(config: Config) -> io::Result<Self> {
+        let receive_pool = Pool::new(config.buffer_len, config.buffer_count)?;
+        let send_pool = Pool::new(config.buffer_len, config.buffer_count)?;
+        Ok(Self {
+            tag: ChannelTag::next(),
+            config,
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_fd: Vec::new(),
+            reads: Arena::new(),
+            unread: Arena::new(),
+            writes: Arena::new(),
+            unread_slots: VecDeque::new(),
+            ready: VecDeque::new(),
+            receive_pool,
+            send_pool,
+            timers: Timers::default(),
+            counters: Counters::default(),
+            exhausted_listeners: 0,
+            woken: false,
+        })
+    }
+
+    // -- slots
+
+    pub(crate) fn slot(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// The slots in use, with their indices.
+    pub(crate) fn live_slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        let indexed = self.slots.iter().enumerate().map(|(index, slot)| (index as u32, slot));
+        indexed.filter(|(_, slot)| slot.is_live())
+    }
+
+    /// The slots that are not free.
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = u32> {
+        let indexed = (0u32..).zip(&self.slots);
+        indexed.filter(|(_, slot)| slot.phase != Phase::Free).map(|(index, _)| index)
+    }
+
+    /// Bytes of user-space memory behind the handles, used or not.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+            + self.reads.memory_bytes()
+            + self.unread.memory_bytes()
+            + self.writes.memory_bytes()
+    }
+
+    /// The slot that a caller's handle names.
+    pub(crate) fn find(&self, handle: Handle) -> Result<u32, Misuse> {
+        if handle.channel_tag() != self.tag.value() {
+            return Err(match handle {
+                Handle::NONE => Misuse::StaleHandle,
+                _ => Misuse::ForeignHandle,
+            });
+        }
+        let number = handle.number();
+        let index = if handle.is_lwsocket() {
+            number - FIRST_LWSOCKET
+        } else {
+            *self.by_fd.get(number as usize).ok_or(Misuse::StaleHandle)?
+        };
+        match self.slots.get(index as usize) {
+            Some(slot)
+                if slot.is_live()
+                    && slot.generation == handle.generation()
+                    && slot.flags.lwsocket == handle.is_lwsocket() =>
+            {
+                Ok(index)
+            }
+            _ => Err(Misuse::StaleHandle),
+        }
+    }
+
+    /// The live lwsocket with a number, whatever its generation.
+    pub(crate) fn lwsocket(&self, number: u32) -> Option<Handle> {
+        let index = number.checked_sub(FIRST_LWSOCKET)?;
+        let slot = self.slots.get(index as usize)?;
+        (slot.is_live() && slot.flags.lwsocket).then(|| self.handle(index))
+    }
+
+    pub(crate) fn handle(&self, index: u32) -> Handle {
+        let slot = &self.slots[index as usize];
+        Handle::new(slot.number, slot.generation, self.tag)
+    }
+
+    /// A slot for something new, open and without a descriptor.
+    pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Misuse> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() >= limits::HANDLES_MAX as usize => {
+                return Err(Misuse::TooManyHandles);
+            }
+            None => {
+                self.slots.push(Slot::free(0));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let slot = self.slot(index);
+        slot.kind = kind;
+        slot.cookie = cookie;
+        slot.phase = Phase::Open;
+        slot.flags.lwsocket = true;
+        slot.number = FIRST_LWSOCKET + index;
+        Ok(index)
+    }
+
+    /// Makes a slot known by its descriptor's number instead of an lwsocket's.
+    pub(crate) fn number_by_fd(&mut self, index: u32, fd: RawFd) {
+        let number = fd as u32;
+        if self.by_fd.len() <= number as usize {
+            self.by_fd.resize(number as usize + 1, NO_SLOT);
+        }
+        self.by_fd[number as usize] = index;
+        // Another index may be registered under this number later: generations of numbers must
+        // not repeat soon, so they are drawn from all of the channel's.
+        self.counters.operations += 1;
+        let generation = self.counters.operations as u32 & GENERATION_MASK;
+        let slot = self.slot(index);
+        slot.generation = generation;
+        slot.number = number;
+        slot.flags.lwsocket = false;
+    }
+
+    pub(crate) fn is_fd_registered(&self, fd: RawFd) -> bool {
+        let index = self.by_fd.get(fd as usize).copied().unwrap_or(NO_SLOT);
+        self.slots.get(index as usize).is_some_and(|slot| {
+            slot.phase != Phase::Free && !slot.flags.lwsocket && slot.number == fd as u32
+        })
+    }
+
+    /// Takes the handle away from the program: operations vanish, the generation changes.
+    /// The slot itself is freed by `release` when the kernel has let go of it.
+    pub(crate) fn retire(&mut self, index: u32) {
+        self.cancel_deadline(index);
+        let Self { slots, reads, .. } = self;
+        let slot = &mut slots[index as usize];
+        slot.phase = Phase::Closing;
+        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        reads.drain(&mut slot.reads, drop);
+    }
+
+    /// Frees a slot. The kernel must have no request left that names it.
+    pub(crate) fn release(&mut self, index: u32) {
+        self.cancel_deadline(index);
+        let Self { slots, reads, unread, writes, .. } = self;
+        let slot = &mut slots[index as usize];
+        debug_assert_eq!(slot.kernel_requests, 0);
+        debug_assert_ne!(slot.phase, Phase::Free);
+        reads.drain(&mut slot.reads, drop);
+        unread.drain(&mut slot.unread, drop);
+        writes.drain(&mut slot.writes, drop);
+        if !slot.flags.lwsocket
+            && let Some(entry) = self.by_fd.get_mut(slot.number as usize)
+            && *entry == index
+        {
+            *entry = NO_SLOT;
+        }
+        let in_unread_list = slot.flags.in_unread_list;
+        // Only `retire` changes the generation of a handle that the program saw; a slot that
+        // leaves by another way (to_fd) changes here.
+        let generation = match slot.phase {
+            Phase::Closing => slot.generation,
+            _ => (slot.generation + 1) & GENERATION_MASK,
+        };
+        *slot = Slot::free(generation);
+        slot.flags.in_unread_list = in_unread_list;
+        self.free.push(index);
+    }
+
+    fn cancel_deadline(&mut self, index: u32) {
+        if let Some(key) = self.slot(index).deadline.take() {
+            self.timers.cancel(key);
+        }
+    }
+
+    /// Replaces the slot's deadline.
+    pub(crate) fn set_deadline(&mut self, index: u32, at: Option<Instant>, due: Due) {
+        self.cancel_deadline(index);
+        self.slot(index).deadline = at.map(|at| self.timers.set(at, index, due));
+    }
+
+    // -- completions
+
+    /// Room for one more operation.
+    pub(crate) fn admit(&mut self) -> Result<(), Misuse> {
+        if self.reads.len() + self.writes.len() >= limits::OPERATIONS_MAX {
+            return Err(Misuse::TooManyOperations);
+        }
+        self.counters.operations += 1;
+        Ok(())
+    }
+
+    pub(crate) fn complete(&mut self, index: u32, event: Event) {
+        let handle = self.handle(index);
+        self.ready.push_back(Completion { handle, cookie: 0, event });
+    }
+
+    pub(crate) fn complete_wake(&mut self) {
+        self.ready.push_back(Completion { handle: Handle::NONE, cookie: 0, event: Event::Wake });
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The next completion for the program. Those of handles that left are skipped; what they
+    /// carry and must not simply vanish goes to `orphans`.
+    pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
+        while let Some(mut completion) = self.ready.pop_front() {
+            if completion.handle == Handle::NONE {
+                self.counters.completions += 1;
+                return Some(completion);
+            }
+            let Ok(index) = self.find(completion.handle) else {
+                if let Event::Accept(Ok(Accepted {
+                    connection: Connection::Lwsocket(handle),
+                    ..
+                })) = completion.event
+                {
+                    orphans.push(handle);
+                }
+                continue;
+            };
+            completion.cookie = self.slot(index).cookie;
+            if matches!(completion.event, Event::ToFd(Ok(_))) {
+                self.release(index);
+            }
+            self.counters.completions += 1;
+            return Some(completion);
+        }
+        None
+    }
+
+    // -- receiving
+
+    pub(crate) fn queue_read(&mut self, index: u32, read: ReadOp) {
+        let slot = &mut self.slots[index as usize];
+        self.reads.push_back(&mut slot.reads, read);
+    }
+
+    /// Completes the oldest read of a message socket.
+    pub(crate) fn answer_message(
+        &mut self,
+        index: u32,
+        with_sender: bool,
+        received: Result<Datagram, OpError>,
+    ) {
+        let slot = &mut self.slots[index as usize];
+        if self.reads.pop_front(&mut slot.reads).is_none() {
+            return;
+        }
+        let event = if with_sender {
+            Event::RecvFrom(received)
+        } else {
+            Event::Read(received.map(|datagram| datagram.data))
+        };
+        self.complete(index, event);
+    }
+
+    /// Answers reads of a stream from what has arrived, as far as it goes.
+    pub(crate) fn answer_reads(&mut self, index: u32) {
+        loop {
+            let slot = &mut self.slots[index as usize];
+            if slot.reads.is_empty() {
+                return;
+            }
+            if slot.unread.is_empty() {
+                match slot.end {
+                    End::Not => return,
+                    End::Eof => self.answer_one(index, Ok(ReadBuf::END)),
+                    End::Failed(error) => self.answer_one(index, Err(error)),
+                }
+                continue;
+            }
+            let Some(read) = self.reads.front(slot.reads) else { return };
+            let wanted = read.len as usize;
+            let Some(front) = self.unread.front_mut(slot.unread) else { return };
+            let buffer = if front.len() > wanted {
+                Some(front.split_to(wanted))
+            } else {
+                self.unread.pop_front(&mut slot.unread)
+            };
+            let Some(buffer) = buffer else { return };
+            slot.unread_bytes -= buffer.len() as u32;
+            self.answer_one(index, Ok(buffer));
+        }
+    }
+
+    /// Completes the oldest read.
+    pub(crate) fn answer_one(&mut self, index: u32, result: Result<ReadBuf, OpError>) {
+        let slot = &mut self.slots[index as usize];
+        if self.reads.pop_front(&mut slot.reads).is_some() {
+            self.complete(index, Event::Read(result));
+        }
+    }
+
+    /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.
+    pub(crate) fn on_received(&mut self, index: u32, buffer: ReadBuf) -> bool {
+        let slot = &mut self.slots[index as usize];
+        if slot.phase == Phase::Closing {
+            return false;
+        }
+        // The common case: one read waits and takes all of it.
+        if slot.unread.is_empty()
+            && let Some(read) = self.reads.front(slot.reads)
+            && read.len as usize >= buffer.len()
+        {
+            self.answer_one(index, Ok(buffer));
+            return false;
+        }
+        slot.unread_bytes += buffer.len() as u32;
+        self.unread.push_back(&mut slot.unread, buffer);
+        self.answer_reads(index);
+        let slot = &mut self.slots[index as usize];
+        if !slot.unread.is_empty() && !slot.flags.in_unread_list {
+            slot.flags.in_unread_list = true;
+            self.unread_slots.push_back(index);
+        }
+        self.slot(index).unread_bytes as usize >= limits::READ_AHEAD_BYTES_MAX
+    }
+
+    /// The receiving direction ended; reads that wait and reads to come are told.
+    pub(crate) fn on_receive_end(&mut self, index: u32, end: End) {
+        let slot = self.slot(index);
+        if slot.end == End::Not {
+            slot.end = end;
+        }
+        if slot.is_live() {
+            self.answer_reads(index);
+        }
+    }
+
+    /// A stream has reads that only the network can answer.
+    pub(crate) fn wants_data(&mut self, index: u32) -> bool {
+        let slot = self.slot(index);
+        matches!(slot.phase, Phase::Open)
+            && !slot.reads.is_empty()
+            && slot.unread.is_empty()
+            && slot.end == End::Not
+    }
+
+    /// Moves unread bytes out of pool buffers until about `wanted` buffers are free, so that
+    /// handles which nobody reads cannot starve the others.
+    pub(crate) fn spill_unread(&mut self, wanted: usize) {
+        while self.receive_pool.free_count() < wanted {
+            let Some(index) = self.unread_slots.pop_front() else { return };
+            let Self { slots, unread, counters, .. } = self;
+            let slot = &mut slots[index as usize];
+            slot.flags.in_unread_list = false;
+            let mut remaining = unread.iter(slot.unread).count();
+            while remaining > 0 {
+                remaining -= 1;
+                let Some(buffer) = unread.pop_front(&mut slot.unread) else { break };
+                let buffer = if buffer.holds_pool_buffer() {
+                    counters.spilled_bytes += buffer.len() as u64;
+                    buffer.detached()
+                } else {
+                    buffer
+                };
+                unread.push_back(&mut slot.unread, buffer);
+            }
+        }
+    }
+
+    /// Unread bytes of a handle that leaves, oldest first.
+    pub(crate) fn take_unread(&mut self, index: u32) -> Vec<ReadBuf> {
+        let Self { slots, unread, .. } = self;
+        let slot = &mut slots[index as usize];
+        slot.unread_bytes = 0;
+        let mut taken = Vec::new();
+        unread.drain(&mut slot.unread, |buffer| taken.push(buffer));
+        taken
+    }
+
+    // -- sending
+
+    pub(crate) fn queue_write(&mut self, index: u32, write: WriteOp) {
+        let slot = &mut self.slots[index as usize];
+        self.writes.push_back(&mut slot.writes, write);
+    }
+
+    /// `sent` bytes of the queued writes went out, oldest first; completes those that are whole.
+    pub(crate) fn on_sent(&mut self, index: u32, mut sent: usize) {
+        loop {
+            let slot = &mut self.slots[index as usize];
+            let Some(write) = self.writes.front_mut(slot.writes) else { return };
+            if !write.is_data() {
+                return;
+            }
+            let step = sent.min(write.len - write.done);
+            write.done += step;
+            sent -= step;
+            if write.done < write.len {
+                return;
+            }
+            let Some(write) = self.writes.pop_front(&mut slot.writes) else { return };
+            self.complete_write(index, &write, Ok(write.len));
+            if sent == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The oldest write failed. On a stream all writes behind it fail too: it was left in the
+    /// middle, or its sending direction is closed.
+    pub(crate) fn on_send_failed(&mut self, index: u32, error: OpError) {
+        let is_stream = self.slot(index).kind.is_stream();
+        loop {
+            let slot = &mut self.slots[index as usize];
+            let is_data = self.writes.front(slot.writes).is_some_and(WriteOp::is_data);
+            if !is_data {
+                return;
+            }
+            let Some(write) = self.writes.pop_front(&mut slot.writes) else { return };
+            self.complete_write(index, &write, Err(error));
+            if !is_stream {
+                return;
+            }
+        }
+    }
+
+    fn complete_write(&mut self, index: u32, write: &WriteOp, result: Result<usize, OpError>) {
+        if self.slot(index).phase == Phase::Closing {
+            return;
+        }
+        let event = if write.to.is_some() { Event::SendTo(result) } else { Event::Write(result) };
+        self.complete(index, event);
+    }
+
+    /// Removes the disconnect or move at the head of the writes, which is done.
+    pub(crate) fn pop_control(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let popped = self.writes.pop_front(&mut slot.writes);
+        debug_assert!(matches!(
+            popped.map(|write| write.body),
+            Some(Body::Disconnect(_) | Body::ToFd)
+        ));
+    }
+
+    // -- connections
+
+    /// The connection attempt ended.
+    pub(crate) fn on_connected(&mut self, index: u32, result: Result<(), OpError>) {
+        self.cancel_deadline(index);
+        let slot = self.slot(index);
+        if slot.phase != Phase::Starting {
+            return;
+        }
+        slot.phase = Phase::Open;
+        slot.extra = None;
+        if let Err(error) = result {
+            slot.end = End::Failed(error);
+        }
+        self.complete(index, Event::Connect(result));
+        if let Err(error) = result {
+            self.on_send_failed(index, error);
+            self.answer_reads(index);
+        }
+    }
+
+    /// The listener whose accepts a listener's connections answer: itself, or its heir.
+    fn heir(&mut self, listener: u32) -> u32 {
+        self.slot(listener).listener().and_then(|it| it.heir).unwrap_or(listener)
+    }
+
+    /// In which form the next connection is wanted; `None` if none is.
+    pub(crate) fn accept_wanted(&mut self, listener: u32) -> Option<AcceptAs> {
+        let heir = self.heir(listener);
+        Some(self.slot(heir).listener()?.credits.front()?.kind)
+    }
+
+    /// Connections accepted ahead.
+    pub(crate) fn held_count(&mut self, listener: u32) -> usize {
+        let heir = self.heir(listener);
+        self.slot(heir).listener().map_or(0, |queues| queues.held.len())
+    }
+
+    /// A connection that was accepted ahead and is wanted now, and in which form.
+    pub(crate) fn next_held(&mut self, listener: u32) -> Option<(Arrived, AcceptAs)> {
+        let queues = self.slot(listener).listener()?;
+        let kind = queues.credits.front()?.kind;
+        Some((queues.held.pop_front()?, kind))
+    }
+
+    /// A connection arrived: gives it to the accept that waits, or holds it.
+    pub(crate) fn on_accepted(&mut self, listener: u32, arrived: Arrived) -> Handed {
+        let heir = self.heir(listener);
+        let Some(queues) = self.slot(heir).listener() else {
+            self.counters.connections_dropped += 1;
+            return Handed::Refused;
+        };
+        let Some(credit) = queues.credits.front_mut() else {
+            queues.held.push_back(arrived);
+            return Handed::Held;
+        };
+        let accept = *credit;
+        if accept.count != u32::MAX {
+            credit.count -= 1;
+            if credit.count == 0 {
+                queues.credits.pop_front();
+            }
+        }
+        let pending = queues.held.len() as u32;
+        self.counters.accepted += 1;
+        self.hand_out(heir, arrived, accept, pending)
+    }
+
+    fn hand_out(
+        &mut self,
+        listener: u32,
+        arrived: Arrived,
+        accept: Accept,
+        pending: u32,
+    ) -> Handed {
+        let arrived = match (arrived, accept.kind) {
+            (Arrived::Fd(fd), AcceptAs::Fd) => {
+                let connection = Connection::Fd(fd);
+                self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
+                return Handed::Gone;
+            }
+            (arrived, _) => arrived,
+        };
+        let kind = self.slot(listener).listener().map_or(Kind::Tcp, |queues| queues.connection);
+        let Ok(index) = self.allocate(kind, accept.cookie) else {
+            self.counters.connections_dropped += 1;
+            self.complete(listener, Event::Accept(Err(OpError::TableFull)));
+            return Handed::Refused;
+        };
+        match arrived {
+            Arrived::Direct(direct) => self.slot(index).target = Target::Direct(direct),
+            Arrived::Fd(fd) => self.slot(index).set_fd(fd),
+        }
+        let connection = Connection::Lwsocket(self.handle(index));
+        self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
+        if let Some(len) = accept.first_read {
+            self.queue_read(index, ReadOp { len: len as u32, with_sender: false });
+        }
+        Handed::To(index)
+    }
+
+    /// Listeners that stopped for want of descriptors may try again.
+    pub(crate) fn take_exhausted_listeners(&mut self) -> Vec<u32> {
+        let mut waiting = Vec::new();
+        for (index, slot) in (0u32..).zip(&mut self.slots) {
+            if let Some(listener) = slot.listener()
+                && listener.exhausted
+            {
+                listener.exhausted = false;
+                waiting.push(index);
+            }
+        }
+        self.exhausted_listeners = 0;
+        waiting
+    }
+
+    /// A listener cannot go on for want of descriptors.
+    pub(crate) fn note_exhausted(&mut self, listener: u32) {
+        self.counters.accept_exhausted += 1;
+        if let Some(queues) = self.slot(listener).listener()
+            && !queues.exhausted
+        {
+            queues.exhausted = true;
+            self.exhausted_listeners += 1;
+        }
+    }
+
+    /// Whether a sibling channel would take what a leaving listener holds.
+    pub(crate) fn has_sibling(&mut self, listener: u32) -> bool {
+        let Some(socket) = self.slot(listener).fd.as_ref() else { return false };
+        partition::has_taker(socket.as_fd())
+    }
+
+    /// Gives a connection of a leaving listener to a sibling; closes it if there is none.
+    pub(crate) fn pass_on(&mut self, listener: u32, connection: OwnedFd) {
+        let Some(socket) = self.slot(listener).fd.as_ref() else { return };
+        let passed = partition::give(socket.as_fd(), |id| Gift::Connection(id, connection));
+        self.count_passed(passed);
+    }
+
+    /// Passes a connection on that was given to a listener which is gone.
+    pub(crate) fn pass_gift(&mut self, connection: OwnedFd) {
+        // The connection has the listener's address, so its group is found by it.
+        let passed = sys::duplicate(&connection)
+            .is_ok_and(|key| partition::give(key.as_fd(), |id| Gift::Connection(id, connection)));
+        self.count_passed(passed);
+    }
+
+    fn count_passed(&mut self, passed: bool) {
+        if passed {
+            self.counters.connections_passed += 1;
+        } else {
+            self.counters.connections_dropped += 1;
+        }
+    }
+
+    /// Gives a leaving listener's socket to a sibling to be drained; closes it if there is none.
+    pub(crate) fn pass_listener(&mut self, listener: u32) {
+        let Some(queues) = self.slot(listener).listener() else { return };
+        let (membership, heir) = (queues.membership.take(), queues.heir);
+        if membership.is_none() && heir.is_none() {
+            return;
+        }
+        let Some(socket) = self.slot(listener).fd.take() else { return };
+        self.slot(listener).target = Target::None;
+        // A socket that was drained for a sibling already is not passed on again.
+        if heir.is_some() || !partition::has_taker(socket.as_fd()) {
+            partition::close(&socket);
+            return;
+        }
+        let Ok(given) = sys::duplicate(&socket) else { return partition::close(&socket) };
+        if !partition::give(socket.as_fd(), |id| Gift::Listener(id, given)) {
+            partition::close(&socket);
+        }
+    }
+
+    /// The handle's descriptor and unread bytes leave the channel.
+    pub(crate) fn on_moved(&mut self, index: u32, result: Result<OwnedFd, OpError>) {
+        match result {
+            Ok(fd) => {
+                let unread = self.take_unread(index);
+                // Operations that were queued behind or beside the move end here.
+                loop {
+                    let slot = &mut self.slots[index as usize];
+                    if self.reads.pop_front(&mut slot.reads).is_none() {
+                        break;
+                    }
+                    self.complete(index, Event::Read(Err(OpError::Cancelled)));
+                }
+                self.on_send_failed(index, OpError::Cancelled);
+                self.slot(index).target = Target::None;
+                self.complete(index, Event::ToFd(Ok(ToFd { fd, unread })));
+            }
+            Err(error) => {
+                self.slot(index).phase = Phase::Open;
+                self.complete(index, Event::ToFd(Err(error)));
+            }
+        }
+    }
+
+    /// The file is open, or is not going to be.
+    pub(crate) fn on_opened(&mut self, index: u32, result: Result<(), OpError>) {
+        self.slot(index).phase = Phase::Open;
+        self.complete(index, Event::Open(result));
+    }
+
+    /// The program's timer expired.
+    pub(crate) fn on_timer(&mut self, index: u32, now: Instant) {
+        let slot = self.slot(index);
+        let set_for = slot.deadline.take().map_or(now, |(at, _)| at);
+        let Some(Extra::Timer { period }) = slot.extra.as_deref() else { return };
+        let mut expirations = 1;
+        if let Some(period) = *period {
+            // Expirations that were slept through are counted, not repeated, and the rhythm
+            // stays that of the first deadline.
+            let late = now.saturating_duration_since(set_for).as_nanos();
+            let missed = (late / period.as_nanos().max(1)).min(u64::MAX as u128 - 1) as u64;
+            expirations += missed;
+            let ahead = period.saturating_mul(missed.saturating_add(1).min(u32::MAX.into()) as u32);
+            self.set_deadline(index, set_for.checked_add(ahead), Due::Timer);
+        }
+        self.complete(index, Event::Timer { expirations });
+    }
+
+    /// A receiving slot stopped for want of buffers.
+    pub(crate) fn starve(&mut self, index: u32) {
+        self.counters.buffers_exhausted += 1;
+        self.slot(index).receiving = Receiving::Starved;
+    }
+}
