@@ -1,0 +1,25 @@
+//! The ping-pong server alone, for machines that need nothing else; `megapipe serve rpc` is the
+//! same.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use megapipe_apps::rpc::{RpcArgs, serve};
+
+/// MegaPipe's ping-pong server: what does a message cost?
+#[derive(Parser)]
+#[command(version)]
+struct Command {
+    #[command(flatten)]
+    args: RpcArgs,
+}
+
+fn main() -> ExitCode {
+    match serve(&Command::parse().args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("megapipe-rpc: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

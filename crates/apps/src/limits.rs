@@ -1,0 +1,66 @@
+//! The limits of every program in this crate, named in one place.
+//!
+//! A limit is what keeps a peer, a typing error or a long run from taking more than was meant.
+//! Those that a user may want to move are defaults of options and say so.
+
+use std::time::Duration;
+
+/// Channels (and so threads) of one server.
+pub const CHANNELS_MAX: usize = 256;
+/// Listening addresses of one server.
+pub const LISTENERS_MAX: usize = 16;
+/// Connections that one server holds at once; the default of `--max-connections`.
+pub const CONNECTIONS_DEFAULT: u32 = 65_536;
+/// The most that `--max-connections` accepts: one slot each in the channels' descriptor tables.
+pub const CONNECTIONS_MAX: u32 = 1 << 20;
+/// Connections that the kernel completes while a server is busy; the default of `--backlog`.
+pub const BACKLOG_DEFAULT: u32 = 4_096;
+/// How stale a server's notion of time may be: see [`crate::serve::Ticks`].
+pub const TICK: Duration = Duration::from_millis(100);
+/// How long a server that was told to stop waits for its peers; the default of `--drain`.
+pub const DRAIN_SECONDS_DEFAULT: u32 = 5;
+/// How long a server's channels may take to come up, each.
+pub const START_DEADLINE: Duration = Duration::from_secs(30);
+/// Slots of a channel's descriptor table beyond its share of `--max-connections`: connections
+/// that were accepted ahead of their credit.
+pub const SLOTS_BESIDE_CONNECTIONS: u32 = 64;
+
+/// Limits of the rpc server.
+pub mod rpc {
+    /// Bytes of responses that one peer may leave unsent before it is not read from any more.
+    pub const UNSENT_BYTES_MAX: usize = 1 << 20;
+    /// The longest response that is copied together with others instead of being sent from where
+    /// its pieces lie, in bytes.
+    pub const COPY_LEN_MAX: usize = 1_024;
+    /// Bytes of short responses that go into one write.
+    pub const GATHER_LEN: usize = 4_096;
+
+    const _: () = assert!(COPY_LEN_MAX < GATHER_LEN && GATHER_LEN < UNSENT_BYTES_MAX);
+}
+
+/// Limits of the load generator.
+pub mod load {
+    use std::time::Duration;
+
+    /// Threads of one load.
+    pub const THREADS_MAX: u32 = 256;
+    /// Connections of one load.
+    pub const CONNECTIONS_MAX: u32 = 1 << 20;
+    /// How often a thread looks at what is not a completion.
+    pub const TICK: Duration = Duration::from_millis(10);
+    /// How long the connections may take to open before the load begins without the rest.
+    pub const READY_DEADLINE: Duration = Duration::from_secs(60);
+    /// The longest wait after the window for what was under way in it.
+    pub const DRAIN_NS_MAX: u64 = 2_000_000_000;
+    /// A thread that is on a processor for more than this share of the window is a bottleneck.
+    pub const BUSY_SHARE_MAX: f64 = 0.95;
+    /// Starting later than this although a connection was free, at the 99th percentile, means
+    /// that the load could not keep its rate.
+    pub const LATENESS_US_MAX: f64 = 1_000.0;
+    /// Paths in a list of URLs, files in a file set.
+    pub const PATHS_MAX: usize = 1 << 16;
+    /// Keys of a key-value load.
+    pub const KEYS_MAX: u64 = 1 << 30;
+    /// The longest header of a response, in bytes.
+    pub const HEADER_LEN_MAX: usize = 16 << 10;
+}

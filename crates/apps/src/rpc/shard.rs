@@ -1,0 +1,305 @@
+//! The ping-pong server of one channel [MegaPipe listing 3.1].
+//!
+//! A connection's cookie is its index in a table, so a completion finds its connection without a
+//! search. The next read is asked for together with the write of the response, and both go to the
+//! kernel in one batch with those of other connections.
+//!
+//! Invariants
+//! - An echo that arrived whole is sent from the memory it was received into: no copy. A longer
+//!   response copies up to [`COPY_LEN_MAX`] bytes; the rest is sent from static memory.
+//! - No allocation per request. A connection keeps one request's prefix, whatever its length.
+//! - At most one read is outstanding per connection, and none while more than
+//!   [`UNSENT_BYTES_MAX`] bytes of responses wait to be sent.
+//! - A connection leaves the table in one place, [`RpcShard::close`].
+
+use megapipe::{
+    Accept, Accepted, Channel, Completion, Connection, Disconnect, Event, Handle, Misuse, OpError,
+    Payload, ReadBuf, WriteBuf,
+};
+use slab::Slab;
+
+use super::protocol::{Framer, Lengths, Reply, echoes};
+use crate::limits::rpc::{COPY_LEN_MAX, GATHER_LEN, UNSENT_BYTES_MAX};
+use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
+
+/// How far a connection is on its way to the end.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Life {
+    /// Requests are answered.
+    Open,
+    /// The peer sends no more; it still gets the responses that it is owed.
+    PeerDone,
+    /// Our side has sent its end of stream; what still arrives is thrown away until the peer's
+    /// comes. Closing at once would reset the connection if a request were on its way, and the
+    /// reset could destroy responses that the peer has not read yet.
+    Lingering,
+}
+
+#[derive(Debug)]
+struct Peer {
+    handle: Handle,
+    framer: Framer,
+    /// Bytes handed to the channel whose writes have not completed.
+    unsent_bytes: usize,
+    reading: bool,
+    life: Life,
+    listener: u8,
+}
+
+/// One channel's part of the server.
+#[derive(Debug)]
+pub(super) struct RpcShard {
+    lengths: Lengths,
+    read_len: usize,
+    listeners: Listeners,
+    peers: Slab<Peer>,
+    draining: bool,
+    tally: Tally,
+}
+
+impl RpcShard {
+    pub(super) fn new(setup: ShardSetup<'_>, lengths: Lengths) -> Result<Self, ServeError> {
+        let ShardSetup { index, channel, mut listeners, buffer_len, .. } = setup;
+        let accept = Accept::lwsocket(u32::MAX).first_read(buffer_len);
+        listeners.start(channel, accept).map_err(|source| ServeError::SetUp { index, source })?;
+        Ok(Self {
+            lengths,
+            read_len: buffer_len,
+            listeners,
+            peers: Slab::new(),
+            draining: false,
+            tally: Tally::default(),
+        })
+    }
+
+    fn on_accept(&mut self, channel: &mut Channel, accepted: Accepted, listener: usize) {
+        self.listeners.on_accept(channel, listener);
+        // The accepts ask for lwsockets; a descriptor would be closed by dropping it.
+        let Connection::Lwsocket(handle) = accepted.connection else { return };
+        self.tally.accepted += 1;
+        let key = self.peers.insert(Peer {
+            handle,
+            framer: Framer::default(),
+            unsent_bytes: 0,
+            reading: true,
+            life: Life::Open,
+            listener: listener as u8,
+        });
+        if channel.set_cookie(handle, key as u64).is_err() {
+            self.close(channel, key);
+        } else if self.draining {
+            self.linger_if_idle(channel, key);
+        }
+    }
+
+    fn on_read(&mut self, channel: &mut Channel, key: usize, data: ReadBuf) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        peer.reading = false;
+        if data.is_empty() {
+            return self.on_end_of_stream(channel, key);
+        }
+        if peer.life == Life::Open {
+            self.tally.bytes_in += data.len() as u64;
+            if !self.answer(channel, key, data) {
+                return self.close(channel, key);
+            }
+        }
+        self.read_on(channel, key);
+        if self.draining {
+            self.linger_if_idle(channel, key);
+        }
+    }
+
+    /// Answers the requests in `data`. False if the connection is of no more use.
+    fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf) -> bool {
+        let Some(peer) = self.peers.get_mut(key) else { return false };
+        if peer.framer.at_boundary() {
+            let whole = echoes(&data, self.lengths);
+            self.tally.requests += whole.count;
+            peer.unsent_bytes += whole.len;
+            if whole.len == data.len() {
+                return channel.write(peer.handle, data).is_ok();
+            }
+            if whole.len > 0 {
+                let echo = data.split_to(whole.len);
+                if channel.write(peer.handle, echo).is_err() {
+                    return false;
+                }
+            }
+        }
+        let mut rest = &*data;
+        let mut outbox = Outbox { handle: peer.handle, gathered: None, submitted: 0 };
+        while !rest.is_empty() {
+            let sent = match peer.framer.next(&mut rest, self.lengths) {
+                Ok(None) => break,
+                Ok(Some(reply)) => {
+                    self.tally.requests += 1;
+                    outbox.reply(channel, &reply)
+                }
+                Err(_) => {
+                    self.tally.rejected += 1;
+                    return false;
+                }
+            };
+            if sent.is_err() {
+                return false;
+            }
+        }
+        let flushed = outbox.flush(channel);
+        peer.unsent_bytes += outbox.submitted;
+        flushed.is_ok()
+    }
+
+    /// Asks for the next read, unless one is outstanding or the peer does not take its responses.
+    fn read_on(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        let wanted = match peer.life {
+            Life::Open => peer.unsent_bytes <= UNSENT_BYTES_MAX,
+            Life::Lingering => true,
+            Life::PeerDone => false,
+        };
+        if peer.reading || !wanted {
+            return;
+        }
+        peer.reading = true;
+        if channel.read(peer.handle, self.read_len).is_err() {
+            self.close(channel, key);
+        }
+    }
+
+    fn on_end_of_stream(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.unsent_bytes == 0 || peer.life == Life::Lingering {
+            return self.close(channel, key);
+        }
+        peer.life = Life::PeerDone;
+    }
+
+    fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize) {
+        self.tally.bytes_out += len as u64;
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        peer.unsent_bytes = peer.unsent_bytes.saturating_sub(len);
+        if peer.life == Life::PeerDone && peer.unsent_bytes == 0 {
+            return self.close(channel, key);
+        }
+        self.read_on(channel, key);
+        if self.draining {
+            self.linger_if_idle(channel, key);
+        }
+    }
+
+    /// A read or a write failed, mostly because the peer reset the connection. That is how many
+    /// clients say goodbye, so it counts as a failure only where something was left undone.
+    fn on_failure(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get(key) else { return };
+        let owed = peer.unsent_bytes > 0 || !peer.framer.at_boundary();
+        self.tally.failed += u64::from(owed && peer.life != Life::Lingering);
+        self.close(channel, key);
+    }
+
+    /// While draining: ends our side of a connection on which nothing is owed.
+    fn linger_if_idle(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.life != Life::Open || peer.unsent_bytes > 0 || !peer.framer.at_boundary() {
+            return;
+        }
+        peer.life = Life::Lingering;
+        if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
+            return self.close(channel, key);
+        }
+        self.read_on(channel, key);
+    }
+
+    fn close(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.try_remove(key) else { return };
+        self.tally.closed += 1;
+        // Fails only for a handle that is gone already, which is what was wanted.
+        let _ = channel.unregister(peer.handle);
+        self.listeners.on_close(channel, usize::from(peer.listener));
+    }
+}
+
+impl Shard for RpcShard {
+    fn on_completion(&mut self, channel: &mut Channel, done: Completion, _now: Ticks) {
+        let key = done.cookie as usize;
+        match done.event {
+            Event::Read(Ok(data)) => self.on_read(channel, key, data),
+            Event::Write(Ok(len)) => self.on_written(channel, key, len),
+            Event::Accept(accepted) => match (accepted, self.listeners.index_of(done.cookie)) {
+                (Ok(accepted), Some(listener)) => self.on_accept(channel, accepted, listener),
+                (Err(_), Some(listener)) => self.listeners.on_accept_error(listener),
+                (_, None) => {}
+            },
+            Event::Read(Err(OpError::NoBuffers)) => self.on_no_buffers(channel, key),
+            Event::Read(Err(_)) | Event::Write(Err(_)) | Event::Disconnect(Err(_)) => {
+                self.on_failure(channel, key);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_tick(&mut self, channel: &mut Channel, _now: Ticks) {
+        self.listeners.on_tick(channel);
+    }
+
+    fn drain(&mut self, channel: &mut Channel, _now: Ticks) {
+        self.draining = true;
+        self.listeners.close(channel);
+        let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.linger_if_idle(channel, key);
+        }
+    }
+
+    fn drained(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}
+
+impl RpcShard {
+    /// No receive buffer was free: they are all on their way out. Try again; the read queues
+    /// behind the writes that will free them.
+    fn on_no_buffers(&mut self, channel: &mut Channel, key: usize) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.reading = false;
+            self.read_on(channel, key);
+        }
+    }
+}
+
+/// The responses to what came in one read: short ones gathered into one write.
+struct Outbox {
+    handle: Handle,
+    gathered: Option<WriteBuf>,
+    submitted: usize,
+}
+
+impl Outbox {
+    fn reply(&mut self, channel: &mut Channel, reply: &Reply) -> Result<(), Misuse> {
+        let len = reply.response_len as usize;
+        let buffer = self.gathered.get_or_insert_with(|| channel.alloc(GATHER_LEN));
+        if len <= COPY_LEN_MAX {
+            buffer.extend_from_slice(reply.prefix());
+            reply.rest().for_each(|piece| buffer.extend_from_slice(piece));
+            if buffer.len() + COPY_LEN_MAX > GATHER_LEN {
+                return self.flush(channel);
+            }
+            return Ok(());
+        }
+        buffer.extend_from_slice(reply.prefix());
+        let rest_len = len - reply.prefix().len();
+        self.submitted += buffer.len() + rest_len;
+        let front = self.gathered.take().map(Payload::from);
+        channel.writev(self.handle, front.into_iter().chain(reply.rest().map(Payload::from)))
+    }
+
+    fn flush(&mut self, channel: &mut Channel) -> Result<(), Misuse> {
+        let Some(buffer) = self.gathered.take() else { return Ok(()) };
+        self.submitted += buffer.len();
+        channel.write(self.handle, buffer)
+    }
+}

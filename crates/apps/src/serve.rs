@@ -1,0 +1,88 @@
+//! What do all servers share? Threads and channels, pinning, listeners, a clean end, live counters.
+//!
+//! In: [`ServeArgs`] (the options that every server has), a [`Server`] (its name and where it
+//! listens unless told otherwise), and a factory that makes one [`Shard`] for each channel, on
+//! that channel's own thread. Out: a server that runs until SIGINT or SIGTERM ([`serve`]), or one
+//! that a test starts and stops in its own process ([`start`]).
+//!
+//! Read first: [`Shard`], the whole contract between a server and this frame; then
+//! `serve/shard_loop.rs`, which calls it.
+//!
+//! Invariants
+//! - Shards share nothing through the frame. Each lives and dies on one thread.
+//! - `start` returns when every channel listens, or with the first error and nothing left running.
+//! - The first signal drains: no new connections, answers that are owed are sent. The second one,
+//!   or the end of `--drain`, stops.
+
+mod admission;
+mod args;
+mod error;
+mod layout;
+mod listening;
+mod running;
+mod shard_loop;
+mod signals;
+mod stats;
+mod supervise;
+mod ticks;
+
+use megapipe::{Channel, Completion};
+
+pub use args::{DriverName, ServeArgs};
+pub use error::ServeError;
+pub use layout::{CpuList, CpuListError};
+pub use listening::{FRAME_COOKIES, Listeners};
+pub use running::{Running, start};
+pub use stats::Tally;
+pub use supervise::serve;
+pub use ticks::Ticks;
+
+/// What tells one server from another before it runs.
+#[derive(Copy, Clone, Debug)]
+pub struct Server {
+    /// Its name, as in `megapipe serve NAME`.
+    pub name: &'static str,
+    /// Where it listens if no `--listen` is given: an address as [`megapipe::Address`] reads it.
+    pub listen_default: &'static str,
+}
+
+/// The part of a server that lives on one channel. Everything is called on the channel's own
+/// thread, so a shard needs no lock and need not be `Send`.
+///
+/// Order of calls: the factory, then any number of `on_completion` and `on_tick`, then `drain`
+/// once, then more of both until `drained` says true or the time for draining is over.
+pub trait Shard {
+    /// An operation has completed: one that the shard asked for, or an accept of one of its
+    /// [`Listeners`] (then [`Listeners::index_of`] knows the cookie). Must not block.
+    fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks);
+
+    /// About [`TICK`](crate::limits::TICK) has passed: time for timeouts and other rounds.
+    fn on_tick(&mut self, _channel: &mut Channel, _now: Ticks) {}
+
+    /// The server is to end: call [`Listeners::close`], finish what is owed to the peers, close
+    /// idle connections.
+    fn drain(&mut self, channel: &mut Channel, now: Ticks);
+
+    /// Whether nothing is owed any more, so that the channel may be dropped. Asked after each
+    /// completion while draining.
+    fn drained(&self) -> bool;
+
+    /// What the shard has done so far. Asked once per tick and at the end.
+    fn tally(&self) -> Tally;
+}
+
+/// What a factory gets to make a shard from.
+pub struct ShardSetup<'a> {
+    /// Which of the server's channels this is, from 0.
+    pub index: usize,
+    /// How many channels the server has.
+    pub count: usize,
+    /// The channel, which listens but does not accept yet.
+    pub channel: &'a mut Channel,
+    /// Its listeners, to be kept by the shard. [`Listeners::start`] begins accepting.
+    pub listeners: Listeners,
+    /// Bytes of one receive buffer: the longest read that completes in one piece.
+    pub buffer_len: usize,
+    /// The time.
+    pub now: Ticks,
+}

@@ -1,0 +1,186 @@
+//! The options that every server has.
+
+use std::fmt;
+
+use clap::{Args, ValueEnum};
+use megapipe::{Address, Config, DriverChoice};
+
+use super::Server;
+use super::layout::CpuList;
+use crate::limits;
+
+/// A driver by the name that the command line uses.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DriverName {
+    /// io_uring where a trial of it works, else epoll
+    #[default]
+    Auto,
+    /// io_uring, or an error that says why not
+    Uring,
+    /// epoll, for sandboxes that forbid io_uring and for comparison
+    Epoll,
+}
+
+impl From<DriverName> for DriverChoice {
+    fn from(name: DriverName) -> Self {
+        match name {
+            DriverName::Auto => Self::Auto,
+            DriverName::Uring => Self::Uring,
+            DriverName::Epoll => Self::Epoll,
+        }
+    }
+}
+
+impl fmt::Display for DriverName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Epoll => "epoll",
+        })
+    }
+}
+
+/// The options that every server has; a server flattens them into its own.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Address to listen on; may be given several times
+    ///
+    /// IP:PORT, [IPv6]:PORT, unix:/path or unix:@abstract. Port 0 takes a free port, which the
+    /// line printed when the server is ready names.
+    #[arg(long, short, value_name = "ADDRESS")]
+    pub listen: Vec<Address>,
+
+    /// Channels: one thread each, pinned to a processor of its own
+    ///
+    /// Without this option and without --cpus there is one channel, and its thread is not pinned.
+    #[arg(long, value_name = "N")]
+    pub channels: Option<usize>,
+
+    /// Processors to pin the channels to, in order, such as 0,2-5
+    ///
+    /// Without --channels there is one channel for each of them.
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+
+    /// Which kernel interface carries the channels
+    #[arg(long, value_enum, default_value_t)]
+    pub driver: DriverName,
+
+    /// Operations gathered before they go to the kernel together; 1 switches batching off
+    #[arg(long, value_name = "N", default_value_t = Config::default().batch)]
+    pub batch: u32,
+
+    /// Give accepted connections ordinary descriptors instead of lwsockets
+    #[arg(long)]
+    pub no_lwsockets: bool,
+
+    /// Let all channels share each listener's one accept queue
+    #[arg(long)]
+    pub no_partition: bool,
+
+    /// Bytes of one receive buffer
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().buffer_len)]
+    pub buffer_len: usize,
+
+    /// Receive buffers of each channel
+    #[arg(long, value_name = "N", default_value_t = Config::default().buffer_count)]
+    pub buffer_count: u16,
+
+    /// Connections held at once, all channels together; more wait in the listeners' backlogs
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = limits::CONNECTIONS_DEFAULT,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::CONNECTIONS_MAX))
+    )]
+    pub max_connections: u32,
+
+    /// Connections that the kernel completes ahead of the server, for each listener
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = limits::BACKLOG_DEFAULT,
+        value_parser = clap::value_parser!(u32).range(1..=65_535)
+    )]
+    pub backlog: u32,
+
+    /// Seconds in which connections may end cleanly after SIGINT or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::DRAIN_SECONDS_DEFAULT)]
+    pub drain: u32,
+
+    /// Show live counters on standard error, renewed every so many seconds
+    ///
+    /// On a terminal the table is rewritten in place, elsewhere it is one line each time.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub stats: Option<u32>,
+
+    /// Write a newline to this descriptor (a pipe or a file) when the server is ready
+    #[arg(long, value_name = "FD")]
+    pub ready_fd: Option<u32>,
+}
+
+impl ServeArgs {
+    /// What the command line gives when only the addresses are named: one channel, not pinned.
+    #[must_use]
+    pub fn on(listen: impl IntoIterator<Item = Address>) -> Self {
+        let config = Config::default();
+        Self {
+            listen: listen.into_iter().collect(),
+            channels: None,
+            cpus: None,
+            driver: DriverName::Auto,
+            batch: config.batch,
+            no_lwsockets: false,
+            no_partition: false,
+            buffer_len: config.buffer_len,
+            buffer_count: config.buffer_count,
+            max_connections: limits::CONNECTIONS_DEFAULT,
+            backlog: limits::BACKLOG_DEFAULT,
+            drain: limits::DRAIN_SECONDS_DEFAULT,
+            stats: None,
+            ready_fd: None,
+        }
+    }
+
+    /// Where to listen: what was asked for, or the server's own default.
+    pub(crate) fn addresses(&self, server: Server) -> Vec<Address> {
+        if self.listen.is_empty() {
+            // A default that is no address is caught by the server's own test.
+            return server.listen_default.parse().into_iter().collect();
+        }
+        self.listen.clone()
+    }
+
+    /// How many channels there are to be, where `processors` are what they may be pinned to.
+    pub(crate) fn channel_count(&self) -> usize {
+        let by_cpus = self.cpus.as_ref().map_or(1, |cpus| cpus.as_slice().len());
+        self.channels.unwrap_or(by_cpus)
+    }
+
+    /// Whether the channels' threads are to be pinned.
+    pub(crate) const fn pinned(&self) -> bool {
+        self.channels.is_some() || self.cpus.is_some()
+    }
+
+    /// The configuration of each of `count` channels, `core` being its processor.
+    pub(crate) fn config(&self, count: usize, core: Option<usize>) -> Config {
+        let share = self.connections_of_each(count);
+        let mut config = Config::default()
+            .driver(self.driver.into())
+            .batch(self.batch)
+            .lwsockets(!self.no_lwsockets)
+            .partition(!self.no_partition)
+            .buffer_len(self.buffer_len)
+            .buffer_count(self.buffer_count)
+            .max_lwsockets(share.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS));
+        config.core = core;
+        config
+    }
+
+    /// The connections that each of `count` channels may hold, rounded up.
+    pub(crate) fn connections_of_each(&self, count: usize) -> u32 {
+        self.max_connections.div_ceil(u32::try_from(count).unwrap_or(u32::MAX).max(1))
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a server did not start, or did not go on.
+
+use std::io;
+
+use megapipe::{Address, CreateError, DispatchError, ListenError, Misuse, RegisterError};
+
+/// Why a server did not start, or did not go on. What a peer does is never in here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// More channels than a server may have, or none.
+    #[error("--channels {asked}: a server has 1 to {max} channels")]
+    Channels {
+        /// What was asked for.
+        asked: usize,
+        /// The most that is possible.
+        max: usize,
+    },
+    /// More listening addresses than a server may have.
+    #[error("{asked} addresses to listen on: a server has at most {max}")]
+    Listeners {
+        /// What was asked for.
+        asked: usize,
+        /// The most that is possible.
+        max: usize,
+    },
+    /// `--cpus` names a processor that this process may not run on.
+    #[error("--cpus: processor {cpu} is not among those that this process may use ({allowed})")]
+    Cpu {
+        /// The processor.
+        cpu: usize,
+        /// Those that it could have been.
+        allowed: String,
+    },
+    /// A channel could not be created.
+    #[error("channel {index}: {source}")]
+    Create {
+        /// Which channel of the server.
+        index: usize,
+        /// Why.
+        source: CreateError,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: Address,
+        /// Why.
+        source: ListenError,
+    },
+    /// A socket shared by several channels could not be opened or bound.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// A shared listening socket could not join a channel.
+    #[error("cannot register the listening socket of {address}: {source}")]
+    Register {
+        /// The address.
+        address: Address,
+        /// Why.
+        source: RegisterError,
+    },
+    /// The channel refused one of the server's own first calls.
+    #[error("channel {index} refused to be set up: {source}")]
+    SetUp {
+        /// Which channel of the server.
+        index: usize,
+        /// Why.
+        source: Misuse,
+    },
+    /// A channel broke while serving.
+    #[error("channel {index} failed: {source}")]
+    Dispatch {
+        /// Which channel of the server.
+        index: usize,
+        /// Why.
+        source: DispatchError,
+    },
+    /// A channel's thread panicked: a mistake in the server.
+    #[error("the thread of channel {index} panicked; please report it")]
+    Panicked {
+        /// Which channel of the server.
+        index: usize,
+    },
+    /// A channel's thread did not come up in time.
+    #[error("the thread of channel {index} did not come up")]
+    NotReady {
+        /// Which channel of the server.
+        index: usize,
+    },
+    /// What the server itself needs beforehand (its files, its memory) is not to be had.
+    #[error("{what}: {source}")]
+    Resource {
+        /// What was wanted.
+        what: String,
+        /// Why it is not to be had.
+        source: io::Error,
+    },
+}
+
+impl ServeError {
+    /// A resource of the server's own that is not to be had.
+    pub fn resource(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Resource { what: what.into(), source: source.into() }
+    }
+}

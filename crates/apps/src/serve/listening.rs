@@ -1,0 +1,224 @@
+//! The listening sockets of a server: one address, one channel or many.
+//!
+//! Three cases [MegaPipe 3.4.1]:
+//! - TCP, partitioned (the default): every channel listens for itself on the same port and takes
+//!   the connections of its own processors. The first channel binds; where it asked for port 0
+//!   the others join the port that it was given.
+//! - TCP with `--no-partition`: one socket whose only accept queue all channels share, as servers
+//!   had it before SO_REUSEPORT. It is what the paper compares with.
+//! - UNIX: a path can be bound once, so channels share the socket in any case.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixSocketAddr, UnixListener, UnixStream};
+
+use megapipe::{Accept, Address, Channel, CpuMask, Handle, ListenOptions, Misuse, UnixAddress};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::admission::Admission;
+use super::error::ServeError;
+
+/// Cookies from here up belong to the frame; a server numbers its connections below.
+pub const FRAME_COOKIES: u64 = 1 << 63;
+
+/// Where a server listens, before its channels exist.
+#[derive(Debug)]
+pub(crate) enum Endpoint {
+    /// Every channel makes its own socket on this address.
+    Partitioned(Address),
+    /// All channels share this socket.
+    Shared { address: Address, socket: OwnedFd },
+}
+
+impl Endpoint {
+    /// Decides between the cases above, and binds what is shared.
+    pub(crate) fn new(address: Address, partition: bool, backlog: u32) -> Result<Self, ServeError> {
+        let shared = match &address {
+            Address::Inet(inet) if !partition => bind_inet(*inet, backlog),
+            Address::Inet(_) => return Ok(Self::Partitioned(address)),
+            Address::Unix(unix) => bind_unix(unix, backlog),
+        };
+        match shared {
+            Ok((resolved, socket)) => {
+                Ok(Self::Shared { address: resolved.map_or(address, Address::Inet), socket })
+            }
+            Err(source) => Err(ServeError::Bind { address, source }),
+        }
+    }
+
+    /// Makes this channel listen. Returns the handle.
+    pub(crate) fn listen(
+        &self,
+        channel: &mut Channel,
+        mask: Option<CpuMask>,
+        backlog: u32,
+        cookie: u64,
+    ) -> Result<Handle, ServeError> {
+        match self {
+            Self::Partitioned(address) => {
+                let mut options = ListenOptions::default().backlog(backlog);
+                if let Some(mask) = mask {
+                    options = options.cpu_mask(mask);
+                }
+                channel
+                    .listen(address, &options, cookie)
+                    .map_err(|source| ServeError::Listen { address: address.clone(), source })
+            }
+            Self::Shared { address, socket } => {
+                let bind = |source| ServeError::Bind { address: address.clone(), source };
+                let register = |source| ServeError::Register { address: address.clone(), source };
+                let socket = socket.try_clone().map_err(bind)?;
+                channel.register(socket, cookie, None).map_err(register)
+            }
+        }
+    }
+
+    /// What is left to remove once nobody listens any more: a UNIX socket's path.
+    pub(crate) fn remove(&self) {
+        if let Self::Shared { address: Address::Unix(UnixAddress::Path(path)), .. } = self {
+            // Whoever removed or replaced it before us has had their reasons.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+type Bound = (Option<SocketAddr>, OwnedFd);
+
+fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<Bound> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    // Accepted connections inherit it; nothing is saved by waiting to send.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    let resolved = rustix::net::getsockname(&socket)?;
+    Ok((SocketAddr::try_from(resolved).ok(), socket))
+}
+
+/// Binds a UNIX stream socket. A path that exists is taken over if nobody answers there: a server
+/// that was killed leaves its path behind.
+fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<Bound> {
+    let listener = match unix {
+        UnixAddress::Path(path) => match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if UnixStream::connect(path).is_ok() {
+                    return Err(error);
+                }
+                std::fs::remove_file(path)?;
+                UnixListener::bind(path)?
+            }
+            bound => bound?,
+        },
+        UnixAddress::Abstract(name) => {
+            UnixListener::bind_addr(&UnixSocketAddr::from_abstract_name(name)?)?
+        }
+        UnixAddress::Unnamed => return Err(io::ErrorKind::AddrNotAvailable.into()),
+    };
+    listener.set_nonblocking(true)?;
+    // Listening again only changes the backlog.
+    rustix::net::listen(&listener, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok((None, listener.into()))
+}
+
+/// The listeners of one channel, and how many connections each may still bring.
+///
+/// A shard keeps this, starts it, and tells it about each connection's beginning and end:
+/// [`Listeners::start`] once, [`Listeners::on_accept`] or [`Listeners::on_accept_error`] for each
+/// `Accept` completion, [`Listeners::on_close`] for each connection that is unregistered,
+/// [`Listeners::on_tick`] on each tick, [`Listeners::close`] when it is told to drain.
+#[derive(Debug)]
+pub struct Listeners {
+    listeners: Vec<Listener>,
+    accept: Option<Accept>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    handle: Handle,
+    books: Admission,
+}
+
+impl Listeners {
+    /// `limit` connections, divided among the listeners with `handles`.
+    pub(crate) fn new(handles: Vec<Handle>, limit: u32) -> Self {
+        let share = (limit / u32::try_from(handles.len()).unwrap_or(u32::MAX).max(1)).max(1);
+        let listeners = handles.into_iter();
+        let listeners =
+            listeners.map(|handle| Listener { handle, books: Admission::new(share) }).collect();
+        Self { listeners, accept: None }
+    }
+
+    /// Begins to accept; `accept` says how (its count is replaced by what is allowed).
+    ///
+    /// # Errors
+    /// As [`Channel::accept`].
+    pub fn start(&mut self, channel: &mut Channel, accept: Accept) -> Result<(), Misuse> {
+        self.accept = Some(accept);
+        for listener in &mut self.listeners {
+            let mut accept = accept;
+            accept.count = listener.books.start();
+            channel.accept(listener.handle, accept)?;
+        }
+        Ok(())
+    }
+
+    /// The listener (its index) whose completion carries this cookie; none for a connection's.
+    #[must_use]
+    pub fn index_of(&self, cookie: u64) -> Option<usize> {
+        let index = usize::try_from(cookie.checked_sub(FRAME_COOKIES)?).ok()?;
+        (index < self.listeners.len()).then_some(index)
+    }
+
+    /// A connection was accepted by the listener with this index.
+    pub fn on_accept(&mut self, channel: &mut Channel, index: usize) {
+        if let Some(listener) = self.listeners.get_mut(index) {
+            let credit = listener.books.accepted();
+            Self::grant(channel, listener.handle, self.accept, credit);
+        }
+    }
+
+    /// A connection that the listener with this index accepted is gone.
+    pub fn on_close(&mut self, channel: &mut Channel, index: usize) {
+        if let Some(listener) = self.listeners.get_mut(index) {
+            let credit = listener.books.closed();
+            Self::grant(channel, listener.handle, self.accept, credit);
+        }
+    }
+
+    /// An accept of the listener with this index completed with an error.
+    pub fn on_accept_error(&mut self, index: usize) {
+        if let Some(listener) = self.listeners.get_mut(index) {
+            listener.books.failed();
+        }
+    }
+
+    /// Tries again what failed since the last tick.
+    pub fn on_tick(&mut self, channel: &mut Channel) {
+        for listener in &mut self.listeners {
+            let credit = listener.books.on_tick();
+            Self::grant(channel, listener.handle, self.accept, credit);
+        }
+    }
+
+    fn grant(channel: &mut Channel, listener: Handle, accept: Option<Accept>, credit: u32) {
+        if let (1.., Some(mut accept)) = (credit, accept) {
+            accept.count = credit;
+            // A listener that is being closed takes no more; nothing is lost by that.
+            let _ = channel.accept(listener, accept);
+        }
+    }
+
+    /// Stops listening. Connections that are open stay open. The channel drains what the kernel
+    /// has completed already; those arrive as `Accept` completions until it is done.
+    pub fn close(&mut self, channel: &mut Channel) {
+        self.accept = None;
+        for listener in &self.listeners {
+            // Stale only if it was closed before.
+            let _ = channel.unregister(listener.handle);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A server that runs: brought up channel by channel, stopped in order.
+//!
+//! Invariants
+//! - Every thread that was started is joined, on success, on failure and on drop.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use megapipe::{Address, CpuMask, Waker};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::args::ServeArgs;
+use super::error::ServeError;
+use super::layout::{self, CpuList};
+use super::listening::Endpoint;
+use super::shard_loop::{self, Control, Phase, Ready, ShardPlan};
+use super::signals::Notices;
+use super::stats::{self, Published, Tally};
+use super::{Server, Shard, ShardSetup};
+use crate::limits;
+
+/// A server whose channels all listen. Dropping it stops it at once.
+#[derive(Debug)]
+pub struct Running {
+    addresses: Vec<Address>,
+    driver: String,
+    control: Arc<Control>,
+    published: Vec<Arc<Published>>,
+    wakers: Vec<Waker>,
+    threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    endpoints: Vec<Arc<Endpoint>>,
+    pub(crate) notices: Notices,
+}
+
+/// Starts a server and returns as soon as every channel listens.
+///
+/// The factory is called once per channel, on that channel's thread.
+///
+/// # Errors
+/// Whatever keeps a channel from being created, from listening, or its shard from being made;
+/// then nothing is left running.
+pub fn start<S, F>(args: &ServeArgs, server: Server, factory: F) -> Result<Running, ServeError>
+where
+    S: Shard + 'static,
+    F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
+{
+    let addresses = args.addresses(server);
+    let count = check_counts(args, addresses.len())?;
+    let cores = cores(args, count)?;
+    let masks = masks(args, &cores);
+    raise_descriptor_limit();
+    let endpoints: Result<Vec<_>, _> = addresses
+        .into_iter()
+        .map(|address| Endpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
+        .collect();
+    let notices = Notices::new().map_err(|source| ServeError::resource("a socket pair", source))?;
+    let mut running = Running {
+        addresses: Vec::new(),
+        driver: String::new(),
+        control: Arc::default(),
+        published: (0..count).map(|_| Arc::default()).collect(),
+        wakers: Vec::with_capacity(count),
+        threads: Vec::with_capacity(count),
+        endpoints: endpoints?,
+        notices,
+    };
+    let factory = Arc::new(factory);
+    for (index, core) in cores.into_iter().enumerate() {
+        let plan = ShardPlan {
+            index,
+            count,
+            config: args.config(count, core),
+            mask: masks.as_ref().map(|masks| masks[index]),
+            backlog: args.backlog,
+            connections_max: args.connections_of_each(count),
+            drain: Duration::from_secs(args.drain.into()),
+            endpoints: running.endpoints.clone(),
+            control: Arc::clone(&running.control),
+            published: Arc::clone(&running.published[index]),
+        };
+        let ready = running.spawn(server, plan, Arc::clone(&factory))?;
+        running.admit(index, &ready)?;
+    }
+    Ok(running)
+}
+
+impl Running {
+    /// Where the server listens, with the ports that it was given.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// The driver of its channels, and why that one, in one line.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// The number of its channels.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.published.len()
+    }
+
+    /// What each channel has done, as of its last tick.
+    #[must_use]
+    pub fn tallies(&self) -> Vec<Tally> {
+        self.published.iter().map(|published| published.load()).collect()
+    }
+
+    /// Drains, waits for the end, and returns what all channels did together.
+    ///
+    /// # Errors
+    /// The first error of a channel, or that its thread panicked.
+    pub fn stop(mut self) -> Result<Tally, ServeError> {
+        self.begin(Phase::Drain);
+        self.join()?;
+        Ok(stats::sum(&self.tallies()))
+    }
+
+    /// Goes on to `phase` and returns at once.
+    pub(crate) fn begin(&self, phase: Phase) {
+        self.control.advance(phase);
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// The first signal drains, the second stops.
+    pub(crate) fn on_signal(&self) {
+        match self.control.phase() {
+            Phase::Serve => self.begin(Phase::Drain),
+            Phase::Drain | Phase::Stop => self.begin(Phase::Stop),
+        }
+    }
+
+    /// Waits for all threads; the first error counts.
+    pub(crate) fn join(&mut self) -> Result<(), ServeError> {
+        let ends =
+            self.threads.drain(..).enumerate().map(|(index, thread)| {
+                thread.join().unwrap_or(Err(ServeError::Panicked { index }))
+            });
+        // Collected first, so that one channel's error does not leave another's thread behind.
+        let ends: Vec<_> = ends.collect();
+        ends.into_iter().collect()
+    }
+
+    fn spawn<S, F>(
+        &mut self,
+        server: Server,
+        plan: ShardPlan,
+        factory: Arc<F>,
+    ) -> Result<Receiver<Result<Ready, ServeError>>, ServeError>
+    where
+        S: Shard + 'static,
+        F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
+    {
+        let (sender, receiver) = mpsc::channel();
+        let thread = |source| ServeError::resource("a thread for a channel", source);
+        let end_notice = self.notices.end_notice().map_err(thread)?;
+        let spawned = thread::Builder::new()
+            .name(format!("{}-{}", server.name, plan.index))
+            .spawn(move || {
+                let _end_notice = end_notice;
+                shard_loop::run(&plan, &*factory, &sender)
+            })
+            .map_err(thread)?;
+        self.threads.push(spawned);
+        Ok(receiver)
+    }
+
+    /// Waits until the channel with this index listens. The first one's addresses, with the ports
+    /// that it was given, are where the others listen too.
+    fn admit(
+        &mut self,
+        index: usize,
+        ready: &Receiver<Result<Ready, ServeError>>,
+    ) -> Result<(), ServeError> {
+        let ready = match ready.recv_timeout(limits::START_DEADLINE) {
+            Ok(ready) => ready?,
+            Err(mpsc::RecvTimeoutError::Timeout) => return Err(ServeError::NotReady { index }),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(ServeError::Panicked { index });
+            }
+        };
+        self.wakers.push(ready.waker);
+        if index == 0 {
+            for (endpoint, address) in self.endpoints.iter_mut().zip(&ready.addresses) {
+                if matches!(**endpoint, Endpoint::Partitioned(_)) {
+                    *endpoint = Arc::new(Endpoint::Partitioned(address.clone()));
+                }
+            }
+            self.addresses = ready.addresses;
+            self.driver = ready.driver;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.begin(Phase::Stop);
+        // An error here has no one to go to; `stop` is how to learn it.
+        let _ = self.join();
+        self.endpoints.iter().for_each(|endpoint| endpoint.remove());
+    }
+}
+
+fn check_counts(args: &ServeArgs, listeners: usize) -> Result<usize, ServeError> {
+    let count = args.channel_count();
+    if !(1..=limits::CHANNELS_MAX).contains(&count) {
+        return Err(ServeError::Channels { asked: count, max: limits::CHANNELS_MAX });
+    }
+    if listeners > limits::LISTENERS_MAX {
+        return Err(ServeError::Listeners { asked: listeners, max: limits::LISTENERS_MAX });
+    }
+    Ok(count)
+}
+
+/// The processor of each channel.
+fn cores(args: &ServeArgs, count: usize) -> Result<Vec<Option<usize>>, ServeError> {
+    if !args.pinned() {
+        return Ok(vec![None; count]);
+    }
+    let allowed = allowed_cpus();
+    let wanted = args.cpus.as_ref().map_or(allowed.as_slice(), CpuList::as_slice);
+    if let Some(&cpu) = wanted.iter().find(|cpu| !allowed.contains(cpu)) {
+        let allowed = CpuList::from(allowed).to_string();
+        return Err(ServeError::Cpu { cpu, allowed });
+    }
+    Ok(layout::place(count, wanted))
+}
+
+/// The processors whose connections each channel takes, if that is a matter of processors.
+fn masks(args: &ServeArgs, cores: &[Option<usize>]) -> Option<Vec<CpuMask>> {
+    if args.no_partition || cores.len() < 2 {
+        return None;
+    }
+    let cores: Option<Vec<usize>> = cores.iter().copied().collect();
+    let masks = layout::partition(&cores?, &online_cpus())?;
+    Some(masks.into_iter().map(CpuMask::cpus).collect())
+}
+
+/// The processors that this process may run on.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// The processors of this machine; those that this process may use, if the machine does not say.
+fn online_cpus() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    text.trim().parse::<CpuList>().map_or_else(|_| allowed_cpus(), |list| list.as_slice().to_vec())
+}
+
+/// Allows this process as many descriptors as it may allow itself: tables of lwsockets count
+/// against the limit too.
+pub(crate) fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Refused only if the limit was lowered meanwhile; then the lower one holds.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,173 @@
+//! What a channel's thread does from its first call to its last.
+//!
+//! Invariants
+//! - The thread reports to [`start`](super::start) exactly once: that it is ready, or why not.
+//! - On a message it does what the shard does and looks at one flag; clocks, counters and the
+//!   wish to stop are looked at when the periodic timer or a wake-up comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use megapipe::{Address, Channel, Config, CpuMask, DispatchError, Event, Waker};
+
+use super::error::ServeError;
+use super::listening::{Endpoint, FRAME_COOKIES, Listeners};
+use super::stats::Published;
+use super::{Shard, ShardSetup, Ticks};
+use crate::limits;
+
+/// The cookie of the periodic timer.
+const TICK_COOKIE: u64 = u64::MAX;
+
+/// How far a server is on its way to the end; only ever increases.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Serving.
+    Serve = 0,
+    /// No new connections; those that are open are brought to a clean end.
+    Drain = 1,
+    /// Over, whatever is still open.
+    Stop = 2,
+}
+
+/// What the supervising thread and the shards share.
+#[derive(Debug, Default)]
+pub(crate) struct Control(AtomicU8);
+
+impl Control {
+    /// Goes on to `phase`. The caller wakes the channels afterwards.
+    pub(crate) fn advance(&self, phase: Phase) {
+        // Relaxed: the value is all that is passed on; the wake-up that follows it goes through
+        // the kernel, which orders the two.
+        self.0.fetch_max(phase as u8, Ordering::Relaxed);
+    }
+
+    /// The current phase.
+    pub(crate) fn phase(&self) -> Phase {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Phase::Serve,
+            1 => Phase::Drain,
+            _ => Phase::Stop,
+        }
+    }
+}
+
+/// What one channel's thread is given.
+#[derive(Debug)]
+pub(crate) struct ShardPlan {
+    pub(crate) index: usize,
+    pub(crate) count: usize,
+    pub(crate) config: Config,
+    pub(crate) mask: Option<CpuMask>,
+    pub(crate) backlog: u32,
+    pub(crate) connections_max: u32,
+    pub(crate) drain: Duration,
+    pub(crate) endpoints: Vec<Arc<Endpoint>>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) published: Arc<Published>,
+}
+
+/// What a channel's thread says once it listens.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) waker: Waker,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) driver: String,
+}
+
+/// The whole life of one channel: create, listen, serve, drain.
+pub(crate) fn run<S: Shard>(
+    plan: &ShardPlan,
+    factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
+    ready: &Sender<Result<Ready, ServeError>>,
+) -> Result<(), ServeError> {
+    let (mut channel, mut shard, report) = match set_up(plan, factory) {
+        Ok(parts) => parts,
+        Err(error) => {
+            // Nobody listens only if the server is being given up already.
+            let _ = ready.send(Err(error));
+            return Ok(());
+        }
+    };
+    if ready.send(Ok(report)).is_err() {
+        return Ok(());
+    }
+    let served = serve(&mut channel, &mut shard, plan);
+    plan.published.store(shard.tally());
+    served.map_err(|source| ServeError::Dispatch { index: plan.index, source })
+}
+
+fn set_up<S: Shard>(
+    plan: &ShardPlan,
+    factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
+) -> Result<(Channel, S, Ready), ServeError> {
+    let index = plan.index;
+    let create = |source| ServeError::Create { index, source };
+    let misuse = |source| ServeError::SetUp { index, source };
+    let mut channel = Channel::create(plan.config.clone()).map_err(create)?;
+    let mut handles = Vec::with_capacity(plan.endpoints.len());
+    let mut addresses = Vec::with_capacity(plan.endpoints.len());
+    for (endpoint, cookie) in plan.endpoints.iter().zip(FRAME_COOKIES..) {
+        let handle = endpoint.listen(&mut channel, plan.mask, plan.backlog, cookie)?;
+        let address = match &**endpoint {
+            Endpoint::Partitioned(asked) => {
+                channel.local_address(handle).unwrap_or_else(|_| asked.clone())
+            }
+            Endpoint::Shared { address, .. } => address.clone(),
+        };
+        handles.push(handle);
+        addresses.push(address);
+    }
+    channel.timer(limits::TICK, Some(limits::TICK), TICK_COOKIE).map_err(misuse)?;
+    let listeners = Listeners::new(handles, plan.connections_max);
+    let setup = ShardSetup {
+        index,
+        count: plan.count,
+        channel: &mut channel,
+        listeners,
+        buffer_len: plan.config.buffer_len,
+        now: Ticks::now(),
+    };
+    let shard = factory(setup)?;
+    channel.flush().map_err(|source| ServeError::Dispatch { index, source })?;
+    let report = channel.report();
+    let driver = format!("{} ({})", report.driver, report.reason);
+    let ready = Ready { waker: channel.waker(), addresses, driver };
+    Ok((channel, shard, ready))
+}
+
+fn serve<S: Shard>(
+    channel: &mut Channel,
+    shard: &mut S,
+    plan: &ShardPlan,
+) -> Result<(), DispatchError> {
+    let mut now = Ticks::now();
+    let mut deadline = None;
+    loop {
+        let Some(done) = channel.dispatch(None)? else { continue };
+        let ticked = done.cookie == TICK_COOKIE;
+        if ticked || matches!(done.event, Event::Wake) {
+            now = Ticks::now();
+            if ticked {
+                shard.on_tick(channel, now);
+                plan.published.store(shard.tally());
+            }
+            match plan.control.phase() {
+                Phase::Serve => {}
+                Phase::Drain if deadline.is_none() => {
+                    deadline = Some(now.after(plan.drain));
+                    shard.drain(channel, now);
+                }
+                Phase::Drain => {}
+                Phase::Stop => return Ok(()),
+            }
+        } else {
+            shard.on_completion(channel, done, now);
+        }
+        if deadline.is_some_and(|deadline| shard.drained() || now >= deadline) {
+            return channel.flush();
+        }
+    }
+}

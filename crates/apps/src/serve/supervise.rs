@@ -1,0 +1,154 @@
+//! The main thread of a server: says that it is ready, shows what it does, ends it on a signal.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use super::args::ServeArgs;
+use super::error::ServeError;
+use super::running::{Running, start};
+use super::shard_loop::Phase;
+use super::signals::Notice;
+use super::stats::{self, Tally};
+use super::{Server, Shard, ShardSetup};
+
+/// Runs a server until SIGINT or SIGTERM, or until a channel fails. Blocks.
+///
+/// When every channel listens it prints one line to standard output, for people and for scripts
+/// that wait for it: `listening on ADDRESS[ and ADDRESS…], driver NAME (WHY), N channel[s]`.
+///
+/// # Errors
+/// As [`start`], and the first error of a channel while serving.
+pub fn serve<S, F>(args: &ServeArgs, server: Server, factory: F) -> Result<(), ServeError>
+where
+    S: Shard + 'static,
+    F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
+{
+    let mut running = start(args, server, factory)?;
+    running
+        .notices
+        .catch_signals()
+        .map_err(|source| ServeError::resource("handlers for SIGINT and SIGTERM", source))?;
+    announce(&running, args)?;
+    let interval = args.stats.map(|seconds| Duration::from_secs(seconds.into()));
+    let mut view = interval.map(|interval| View::new(interval, &running));
+    let mut ended = 0;
+    loop {
+        let wait = view.as_ref().map(View::until_next);
+        let notices = running
+            .notices
+            .wait(wait)
+            .map_err(|source| ServeError::resource("waiting for signals", source))?;
+        for notice in notices {
+            match notice {
+                Notice::Signal => running.on_signal(),
+                // A channel that ended unasked takes the server down, in order.
+                Notice::ShardEnded => {
+                    ended += 1;
+                    running.begin(Phase::Drain);
+                }
+            }
+        }
+        if let Some(view) = &mut view {
+            view.show_if_due(&running);
+        }
+        if ended == running.channels() {
+            return running.join();
+        }
+    }
+}
+
+fn announce(running: &Running, args: &ServeArgs) -> Result<(), ServeError> {
+    let addresses: Vec<String> = running.addresses().iter().map(ToString::to_string).collect();
+    let plural = if running.channels() == 1 { "" } else { "s" };
+    let line = format!(
+        "listening on {}, driver {}, {} channel{plural}",
+        addresses.join(" and "),
+        running.driver(),
+        running.channels(),
+    );
+    let mut stdout = io::stdout();
+    // Nobody may be reading standard output; the server serves all the same.
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    let Some(fd) = args.ready_fd else { return Ok(()) };
+    // The descriptor is opened a second time by its number: it stays its owner's.
+    let path = format!("/proc/self/fd/{fd}");
+    let opened = std::fs::OpenOptions::new().append(true).open(&path);
+    opened
+        .and_then(|mut file| file.write_all(b"\n"))
+        .map_err(|source| ServeError::resource(format!("--ready-fd {fd}"), source))
+}
+
+/// The live counters.
+struct View {
+    interval: Duration,
+    shown_at: Instant,
+    shown: Vec<Tally>,
+    /// Lines on the terminal that the next table replaces; none elsewhere.
+    lines: Option<usize>,
+    rows: u64,
+}
+
+/// How many lines a view that is no terminal prints between headings.
+const ROWS_PER_HEADING: u64 = 20;
+
+impl View {
+    fn new(interval: Duration, running: &Running) -> Self {
+        Self {
+            interval,
+            shown_at: Instant::now(),
+            shown: running.tallies(),
+            lines: io::stderr().is_terminal().then_some(0),
+            rows: 0,
+        }
+    }
+
+    fn until_next(&self) -> Duration {
+        self.interval.saturating_sub(self.shown_at.elapsed())
+    }
+
+    fn show_if_due(&mut self, running: &Running) {
+        let span = self.shown_at.elapsed();
+        if span < self.interval {
+            return;
+        }
+        let tallies = running.tallies();
+        let text = match &mut self.lines {
+            Some(lines) => {
+                let table = stats::table(&self.shown, &tallies, span);
+                let text = rewritten(&table, *lines);
+                *lines = table.len();
+                text
+            }
+            None => {
+                let (before, after) = (stats::sum(&self.shown), stats::sum(&tallies));
+                let row = stats::row("all", before, after, span);
+                self.rows += 1;
+                match self.rows % ROWS_PER_HEADING {
+                    1 => format!("{}\n{row}\n", stats::heading()),
+                    _ => format!("{row}\n"),
+                }
+            }
+        };
+        // A view that nobody can see any more is no reason to stop serving.
+        let _ = io::stderr().write_all(text.as_bytes());
+        (self.shown, self.shown_at) = (tallies, Instant::now());
+    }
+}
+
+/// The text that puts `table` in the place of the `lines` lines above the cursor.
+fn rewritten(table: &[String], lines: usize) -> String {
+    let up = if lines > 0 { format!("\x1b[{lines}A") } else { String::new() };
+    table.iter().fold(up, |text, line| text + line + "\x1b[K\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_replaces_the_one_above_it() {
+        let table = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(rewritten(&table, 0), "a\x1b[K\nb\x1b[K\n");
+        assert_eq!(rewritten(&table, 2), "\x1b[2Aa\x1b[K\nb\x1b[K\n");
+    }
+}
