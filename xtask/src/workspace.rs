@@ -33,10 +33,10 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Error> {
     let mut cargo = process::cargo(root);
     cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
     let json = process::output_of(&mut cargo)?;
-    parse(&serde_json::from_str(&json)?)
+    Ok(parse(&serde_json::from_str(&json)?))
 }
 
-fn parse(metadata: &Value) -> Result<Vec<Package>, Error> {
+fn parse(metadata: &Value) -> Vec<Package> {
     let empty = Vec::new();
     let all = metadata["packages"].as_array().unwrap_or(&empty);
     let names: Vec<&str> = all.iter().filter_map(|package| package["name"].as_str()).collect();
@@ -55,7 +55,7 @@ fn parse(metadata: &Value) -> Result<Vec<Package>, Error> {
             .map(|features| features.keys().filter(|name| *name != "default").cloned().collect())
             .unwrap_or_default(),
     };
-    Ok(all.iter().map(package).collect())
+    all.iter().map(package).collect()
 }
 
 #[cfg(test)]
