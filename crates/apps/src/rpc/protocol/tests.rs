@@ -1,3 +1,5 @@
+//! Headers read back as written; nonsense is told from a request; responses have their length.
+
 use super::*;
 
 fn request(lengths: Lengths, tag: u32) -> Vec<u8> {
