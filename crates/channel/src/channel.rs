@@ -19,21 +19,21 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::address::Address;
-use crate::buffer::{Payload, WriteBuf};
-use crate::completion::{Completion, Unregistered};
+use crate::buffer::WriteBuf;
+use crate::completion::Unregistered;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::cpu_mask::CpuMask;
-use crate::error::{ConnectError, CreateError, DispatchError, ListenError, Misuse, RegisterError};
+use crate::error::{ConnectError, CreateError, ListenError, Misuse, RegisterError};
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
 use crate::kernel::sockaddr::RawAddress;
 use crate::kernel::{self, Driver, sys};
 use crate::limits;
-use crate::options::{Accept, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind};
+use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};
 use crate::partition::{self, Inbox};
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{Body, End, Extra, FileJob, Kind, Listener, Phase, ReadOp, Receiving, WriteOp};
+use crate::slot::{Extra, Kind, Listener, Phase};
 use crate::state::State;
 use crate::timers::Due;
 use crate::waker::Waker;
@@ -53,7 +53,7 @@ pub struct Channel {
     pub(crate) waker: Waker,
     pub(crate) inbox: Arc<Inbox>,
     fork: ForkMark,
-    orphans: Vec<Handle>,
+    pub(crate) orphans: Vec<Handle>,
     not_send: PhantomData<*const ()>,
 }
 
@@ -187,11 +187,19 @@ impl Channel {
     pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
-        if !handle.is_lwsocket() {
-            return Ok(self.withdraw(index));
+        let mut connections = match self.state.slot(index).kind {
+            Kind::Listener => self.rescue_unseen(index),
+            _ => Vec::new(),
+        };
+        let mut left = Unregistered::default();
+        if handle.is_lwsocket() {
+            self.detach(index);
+        } else {
+            left = self.withdraw(index);
         }
-        self.detach(index);
-        Ok(Unregistered::default())
+        connections.append(&mut left.connections);
+        left.connections = connections;
+        Ok(left)
     }
 
     fn withdraw(&mut self, index: u32) -> Unregistered {
@@ -199,13 +207,17 @@ impl Channel {
             && let Some(fd) = listener.reserved.take()
         {
             self.detach(index);
-            return Unregistered { fd: Some(fd), unread: Vec::new() };
+            return Unregistered { fd: Some(fd), ..Unregistered::default() };
         }
+        let handle = self.state.handle(index);
+        let mut unread = self.state.take_unseen_reads(handle);
         self.state.retire(index);
+        self.state.slot(index).phase = Phase::Leaving;
         let fd = self.driver.withdraw(&mut self.state, index);
-        let unread = self.state.take_unread(index);
+        unread.append(&mut self.state.take_unread(index));
+        let connections = self.take_held(index);
         self.state.release(index);
-        Unregistered { fd, unread }
+        Unregistered { fd, unread, connections }
     }
 
     pub(crate) fn detach(&mut self, index: u32) {
@@ -396,416 +408,6 @@ impl Channel {
     }
 }
 
-/// Operations. Each is queued, goes to the kernel in a batch, and gives one completion.
-impl Channel {
-    /// Asks for `count` connections: one `Event::Accept` each.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes.
-    pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(listener)?;
-        if accept.count == 0 {
-            return Err(Misuse::InvalidCount);
-        }
-        if let Some(len) = accept.first_read {
-            check_len(len, limits::READ_LEN_MAX)?;
-        }
-        let kind = self.state.slot(index).kind.name();
-        let Some(queues) = self.state.slot(index).listener() else {
-            return Err(Misuse::WrongKind { call: "accept", kind });
-        };
-        if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
-            return Err(Misuse::TooManyOperations);
-        }
-        queues.credits.push_back(accept);
-        self.state.admit()?;
-        self.driver.start_accept(&mut self.state, index);
-        Ok(())
-    }
-
-    /// Asks for up to `len` bytes: `Event::Read` with at least one, or none at the end. On
-    /// message sockets: one message, cut at `len`.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a wrong handle, a listener or timer, a length of no or too many bytes.
-    pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        check_len(len, limits::READ_LEN_MAX)?;
-        self.queue_read(index, ReadOp { len: len as u32, with_sender: false }, "read")
-    }
-
-    /// Asks for one message and its sender: `Event::RecvFrom`.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no message socket, a length of no or too many bytes.
-    pub fn recvfrom(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        check_len(len, limits::READ_LEN_MAX)?;
-        self.require(index, "recvfrom", Kind::is_message)?;
-        self.queue_read(index, ReadOp { len: len as u32, with_sender: true }, "recvfrom")
-    }
-
-    fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
-        let state = &mut self.state;
-        let slot = state.slot(index);
-        match slot.phase {
-            Phase::Moving => return Err(Misuse::Closing),
-            Phase::Starting if slot.kind == Kind::File => {
-                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
-            }
-            _ => {}
-        }
-        let kind = slot.kind;
-        if !(kind.is_socket() || kind.is_plain()) {
-            return Err(Misuse::WrongKind { call, kind: kind.name() });
-        }
-        state.admit()?;
-        state.queue_read(index, read);
-        let slot = state.slot(index);
-        if kind.is_stream() {
-            if !slot.unread.is_empty() || slot.end != End::Not {
-                state.counters.reads_at_once += 1;
-                state.answer_reads(index);
-            } else if slot.receiving == Receiving::No && slot.phase == Phase::Open {
-                self.driver.start_receive(state, index);
-            }
-        } else if !slot.flags.reading && slot.phase == Phase::Open {
-            self.driver.start_read(state, index);
-        }
-        Ok(())
-    }
-
-    /// Asks for up to `len` bytes at an offset of a disk file: `Event::Read`.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no open file, a length of no or too many bytes.
-    pub fn read_at(&mut self, handle: Handle, offset: u64, len: usize) -> Result<(), Misuse> {
-        check_len(len, limits::READ_LEN_MAX)?;
-        self.file_job(handle, "read_at", FileJob::ReadAt { offset, len })
-    }
-
-    /// Writes at an offset of a disk file: `Event::Write`.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no open file, no or too many bytes.
-    pub fn write_at(
-        &mut self,
-        handle: Handle,
-        offset: u64,
-        data: impl Into<Payload>,
-    ) -> Result<(), Misuse> {
-        let data = data.into();
-        check_len(data.len(), limits::WRITE_LEN_MAX)?;
-        self.file_job(handle, "write_at", FileJob::WriteAt { offset, data })
-    }
-
-    /// Asks for a file's data to be on the device: `Event::Fsync`. Covers writes that have
-    /// completed, not those that are under way.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no open file.
-    pub fn fsync(&mut self, handle: Handle) -> Result<(), Misuse> {
-        self.file_job(handle, "fsync", FileJob::Fsync)
-    }
-
-    fn file_job(&mut self, handle: Handle, call: &'static str, job: FileJob) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        self.require(index, call, |kind| kind == Kind::File)?;
-        match self.state.slot(index).phase {
-            Phase::Open => {}
-            Phase::Starting => {
-                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
-            }
-            _ => return Err(Misuse::Closing),
-        }
-        self.state.admit()?;
-        self.driver.start_job(&mut self.state, index, job);
-        Ok(())
-    }
-
-    /// Sends bytes: `Event::Write` when the kernel has all of them, or an error; never a part.
-    /// Writes of one handle go out in order.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
-    pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
-        let data = data.into();
-        let len = data.len();
-        self.queue_data(handle, Body::One(data), len, None, "write")
-    }
-
-    /// Sends several pieces of memory as one write, without joining them.
-    ///
-    /// # Errors
-    /// [`Misuse`] as for `write`; also more than 1,024 pieces.
-    pub fn writev(
-        &mut self,
-        handle: Handle,
-        data: impl IntoIterator<Item = Payload>,
-    ) -> Result<(), Misuse> {
-        let parts: Box<[Payload]> = data.into_iter().collect();
-        if parts.len() > limits::WRITE_PARTS_MAX {
-            let (len, max) = (parts.len(), limits::WRITE_PARTS_MAX);
-            return Err(Misuse::InvalidLength { len, max });
-        }
-        let len = parts.iter().map(Payload::len).sum();
-        self.queue_data(handle, Body::Many(parts), len, None, "writev")
-    }
-
-    /// Sends one message to an address: `Event::SendTo`.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no message socket, too many bytes.
-    pub fn sendto(
-        &mut self,
-        handle: Handle,
-        data: impl Into<Payload>,
-        to: &Address,
-    ) -> Result<(), Misuse> {
-        let data = data.into();
-        let len = data.len();
-        self.queue_data(handle, Body::One(data), len, Some(to), "sendto")
-    }
-
-    fn queue_data(
-        &mut self,
-        handle: Handle,
-        body: Body,
-        len: usize,
-        to: Option<&Address>,
-        call: &'static str,
-    ) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        let slot = self.state.slot(index);
-        let kind = slot.kind;
-        let suits =
-            if to.is_some() { kind.is_message() } else { kind.is_socket() || kind.is_plain() };
-        if !suits {
-            return Err(Misuse::WrongKind { call, kind: kind.name() });
-        }
-        if slot.phase == Phase::Moving {
-            return Err(Misuse::Closing);
-        }
-        // An empty message is a message; an empty write to a stream would never complete.
-        if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {
-            return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX });
-        }
-        let to = to.map(|to| Box::new(to.clone()));
-        self.queue_write(index, WriteOp { body, len, done: 0, to })
-    }
-
-    fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), Misuse> {
-        self.state.admit()?;
-        self.state.queue_write(index, write);
-        let slot = self.state.slot(index);
-        if !slot.flags.writing && slot.phase != Phase::Starting {
-            self.driver.start_write(&mut self.state, index);
-        }
-        Ok(())
-    }
-
-    /// Ends a connection: `Event::Disconnect`. The handle stays registered until `unregister`.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no connection.
-    pub fn disconnect(&mut self, handle: Handle, how: Disconnect) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        self.require(index, "disconnect", Kind::is_socket)?;
-        if self.state.slot(index).phase == Phase::Moving {
-            return Err(Misuse::Closing);
-        }
-        if how == Disconnect::Reset && self.state.slot(index).kind == Kind::Tcp {
-            self.state.admit()?;
-            self.driver.start_reset(&mut self.state, index);
-            return Ok(());
-        }
-        self.queue_write(index, WriteOp { body: Body::Disconnect(how), len: 0, done: 0, to: None })
-    }
-
-    /// Turns a handle into a descriptor of the process, after the writes that are queued:
-    /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
-    /// Reads that wait complete as cancelled.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no connection.
-    pub fn to_fd(&mut self, handle: Handle) -> Result<(), Misuse> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        self.require(index, "to_fd", Kind::is_socket)?;
-        if self.state.slot(index).phase != Phase::Open {
-            return Err(Misuse::Closing);
-        }
-        self.queue_write(index, WriteOp { body: Body::ToFd, len: 0, done: 0, to: None })?;
-        self.state.slot(index).phase = Phase::Moving;
-        Ok(())
-    }
-
-    fn require(
-        &mut self,
-        index: u32,
-        call: &'static str,
-        suits: impl Fn(Kind) -> bool,
-    ) -> Result<(), Misuse> {
-        let kind = self.state.slot(index).kind;
-        if suits(kind) { Ok(()) } else { Err(Misuse::WrongKind { call, kind: kind.name() }) }
-    }
-}
-
-/// Completions.
-impl Channel {
-    /// Hands over what is queued now, without waiting for anything.
-    ///
-    /// # Errors
-    /// [`DispatchError`] if the kernel refused; what was queued stays queued.
-    pub fn flush(&mut self) -> Result<(), DispatchError> {
-        self.check_fork().map_err(|_| DispatchError::Forked)?;
-        self.driver.flush(&mut self.state)
-    }
-
-    /// The next completion. When none is left, hands over what is queued and waits, at most
-    /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over.
-    ///
-    /// # Errors
-    /// [`DispatchError`] if the kernel refused.
-    #[inline]
-    pub fn dispatch(
-        &mut self,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Completion>, DispatchError> {
-        if let Some(completion) = self.next_ready() {
-            return Ok(Some(completion));
-        }
-        self.driver.harvest(&mut self.state);
-        if let Some(completion) = self.next_ready() {
-            return Ok(Some(completion));
-        }
-        self.wait(timeout)
-    }
-
-    /// Appends up to `max` completions to `out`; waits only for the first, as `dispatch` does.
-    /// Returns how many.
-    ///
-    /// # Errors
-    /// [`DispatchError`] if the kernel refused.
-    pub fn dispatch_many(
-        &mut self,
-        out: &mut Vec<Completion>,
-        max: usize,
-        timeout: Option<Duration>,
-    ) -> Result<usize, DispatchError> {
-        let mut count = 0;
-        while count < max {
-            let completion = match count {
-                0 => self.dispatch(timeout)?,
-                _ => self.next_ready().or_else(|| {
-                    self.driver.harvest(&mut self.state);
-                    self.next_ready()
-                }),
-            };
-            let Some(completion) = completion else { break };
-            out.push(completion);
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    #[inline]
-    fn next_ready(&mut self) -> Option<Completion> {
-        if self.state.woken {
-            self.on_woken();
-        }
-        let completion = self.state.pop_ready(&mut self.orphans);
-        if !self.orphans.is_empty() {
-            self.drop_orphans();
-        }
-        completion
-    }
-
-    /// Connections whose Accept completion was never seen, because the listener left: nobody
-    /// knows them.
-    fn drop_orphans(&mut self) {
-        while let Some(handle) = self.orphans.pop() {
-            if let Ok(index) = self.state.find(handle) {
-                self.state.counters.connections_dropped += 1;
-                self.detach(index);
-            }
-        }
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
-        self.check_fork().map_err(|_| DispatchError::Forked)?;
-        let deadline = match timeout {
-            Some(timeout) if !timeout.is_zero() => Instant::now().checked_add(timeout),
-            _ => None,
-        };
-        let mut remaining = timeout;
-        loop {
-            let patience = self.shortest(remaining);
-            self.driver.wait(&mut self.state, patience)?;
-            self.driver.harvest(&mut self.state);
-            if !self.state.timers.is_empty() {
-                self.expire_timers();
-            }
-            if let Some(completion) = self.next_ready() {
-                return Ok(Some(completion));
-            }
-            match (timeout, deadline) {
-                (None, _) => {}
-                (Some(_), None) => return Ok(None),
-                (Some(_), Some(deadline)) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
-                    remaining = Some(left);
-                }
-            }
-        }
-    }
-
-    /// The program's patience or the next timer, whichever ends first.
-    fn shortest(&self, remaining: Option<Duration>) -> Option<Duration> {
-        if self.state.timers.is_empty() {
-            return remaining;
-        }
-        let timer = self.state.timers.until_next(Instant::now());
-        match (timer, remaining) {
-            (Some(timer), Some(remaining)) => Some(timer.min(remaining)),
-            (timer, remaining) => timer.or(remaining),
-        }
-    }
-
-    fn expire_timers(&mut self) {
-        let now = Instant::now();
-        while let Some((index, due)) = self.state.timers.expire(now) {
-            match due {
-                Due::Timer => self.state.on_timer(index, now),
-                Due::Connect => {
-                    self.state.slot(index).deadline = None;
-                    self.driver.abandon_connect(&mut self.state, index);
-                }
-                Due::AcceptAgain => {
-                    self.state.slot(index).deadline = None;
-                    if let Some(listener) = self.state.slot(index).listener() {
-                        listener.exhausted = false;
-                    }
-                    self.driver.start_accept(&mut self.state, index);
-                }
-                Due::LeaveGrace => {
-                    self.state.slot(index).deadline = None;
-                    self.detach(index);
-                }
-            }
-        }
-    }
-}
-
 /// Memory, and looking in.
 impl Channel {
     /// Memory to be filled and written: empty, with room for `capacity` bytes.
@@ -841,10 +443,6 @@ impl Channel {
     pub(crate) fn check_fork(&self) -> Result<(), Misuse> {
         if self.fork.is_wiped() { Err(Misuse::Forked) } else { Ok(()) }
     }
-}
-
-fn check_len(len: usize, max: usize) -> Result<(), Misuse> {
-    if (1..=max).contains(&len) { Ok(()) } else { Err(Misuse::InvalidLength { len, max }) }
 }
 
 fn pin(core: usize) -> Result<(), CreateError> {

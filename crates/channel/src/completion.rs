@@ -91,10 +91,13 @@ pub struct ToFd {
 
 /// What is left when a handle was unregistered.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Unregistered {
     /// The descriptor that was registered; `None` for an lwsocket, which is gone.
     pub fd: Option<OwnedFd>,
     /// Bytes that the channel had received and nobody had read, oldest first. Empty for an
     /// lwsocket.
     pub unread: Vec<ReadBuf>,
+    /// Of a listener without siblings: connections that were accepted and never handed out.
+    pub connections: Vec<ToFd>,
 }

@@ -18,7 +18,7 @@ impl Channel {
     /// [`OpError::BadDescriptor`] for a stale handle or one that is no socket, or what the kernel
     /// said.
     pub fn local_address(&mut self, handle: Handle) -> Result<Address, OpError> {
-        self.with_descriptor(handle, |fd| sys::local_address(fd))
+        self.with_descriptor(handle, sys::local_address)
     }
 
     /// The peer's address of a connected socket. Costs as [`Channel::local_address`] does.
@@ -26,7 +26,7 @@ impl Channel {
     /// # Errors
     /// As [`Channel::local_address`].
     pub fn peer_address(&mut self, handle: Handle) -> Result<Address, OpError> {
-        self.with_descriptor(handle, |fd| sys::peer_address(fd))
+        self.with_descriptor(handle, sys::peer_address)
     }
 
     fn with_descriptor(

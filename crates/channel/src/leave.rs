@@ -7,10 +7,13 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use crate::buffer::ReadBuf;
 use crate::channel::Channel;
+use crate::completion::{Connection, ToFd};
+use crate::handle::Handle;
 use crate::limits::LEAVE_GRACE_MS;
 use crate::partition::{self, Gift};
-use crate::slot::{Arrived, Extra, Handed, Kind, Listener};
+use crate::slot::{Arrived, Extra, Handed, Kind, Listener, Phase, Target};
 use crate::timers::Due;
 
 impl Channel {
@@ -23,7 +26,7 @@ impl Channel {
         }
         for gift in self.inbox.take() {
             match gift {
-                Gift::Connection(id, fd) => self.adopt_connection(id, fd),
+                Gift::Connection(id, fd, unread) => self.adopt_connection(id, fd, unread),
                 Gift::Listener(id, fd) => self.adopt_listener(id, fd),
             }
         }
@@ -39,19 +42,81 @@ impl Channel {
         })
     }
 
-    fn adopt_connection(&mut self, member: u64, fd: OwnedFd) {
+    fn adopt_connection(&mut self, member: u64, fd: OwnedFd, unread: Vec<u8>) {
         let Some(listener) = self.listener_of(member) else {
             // This channel left the group too, after the gift was sent: pass it on.
-            self.state.pass_gift(fd);
+            self.state.pass_gift(fd, unread);
             return;
         };
         self.state.counters.connections_passed += 1;
-        if let Handed::To(slot) = self.state.on_accepted(listener, Arrived::Fd(fd)) {
+        if let Handed::To(slot) = self.state.on_accepted(listener, Arrived::Fd(fd, unread)) {
             // A connection that arrives as a descriptor has to be made known to the driver.
             if self.driver.attach(&mut self.state, slot).is_ok() && self.state.wants_data(slot) {
                 self.driver.start_receive(&mut self.state, slot);
             }
         }
+    }
+
+    /// Connections that a listener which leaves has accepted and nobody has heard of: they go to a
+    /// sibling, or to the caller if there is none.
+    pub(crate) fn rescue_unseen(&mut self, listener: u32) -> Vec<ToFd> {
+        let mut rescued = Vec::new();
+        for connection in self.state.take_unseen_accepts(listener) {
+            match connection {
+                Connection::Fd(fd) => rescued.push(ToFd { fd, unread: Vec::new() }),
+                Connection::Lwsocket(handle) => rescued.extend(self.extract(handle)),
+            }
+        }
+        if !self.state.has_sibling(listener) {
+            return rescued;
+        }
+        for ToFd { fd, unread } in rescued {
+            let unread = unread.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+            self.state.pass_on(listener, fd, unread);
+        }
+        Vec::new()
+    }
+
+    /// Takes an lwsocket out of the channel as a descriptor, at once.
+    fn extract(&mut self, handle: Handle) -> Option<ToFd> {
+        let index = self.state.find(handle).ok()?;
+        let mut unread = self.state.take_unseen_reads(handle);
+        self.state.retire(index);
+        self.state.slot(index).phase = Phase::Leaving;
+        let fd = self.driver.withdraw(&mut self.state, index);
+        let fd = match (fd, self.state.slot(index).target) {
+            (None, Target::Direct(direct)) => self.take_direct(direct),
+            (fd, _) => fd,
+        };
+        unread.append(&mut self.state.take_unread(index));
+        self.state.release(index);
+        fd.map(|fd| ToFd { fd, unread })
+    }
+
+    /// Makes a file descriptor of a direct one that no slot has any more.
+    fn take_direct(&mut self, direct: u32) -> Option<OwnedFd> {
+        let fd = self.driver.install(&mut self.state, direct);
+        self.driver.discard(&mut self.state, direct);
+        if fd.is_err() {
+            self.state.counters.connections_dropped += 1;
+        }
+        fd.ok()
+    }
+
+    /// What a listener had accepted ahead when its descriptor goes back to the program.
+    pub(crate) fn take_held(&mut self, listener: u32) -> Vec<ToFd> {
+        let mut taken = Vec::new();
+        while let Some(held) =
+            self.state.slot(listener).listener().and_then(|it| it.held.pop_front())
+        {
+            let (fd, unread) = match held {
+                Arrived::Fd(fd, unread) => (Some(fd), unread),
+                Arrived::Direct(direct) => (self.take_direct(direct), Vec::new()),
+            };
+            let unread = if unread.is_empty() { vec![] } else { vec![ReadBuf::from_vec(unread)] };
+            taken.extend(fd.map(|fd| ToFd { fd, unread }));
+        }
+        taken
     }
 
     fn adopt_listener(&mut self, member: u64, fd: OwnedFd) {
@@ -118,8 +183,9 @@ impl Drop for Channel {
         }
         self.driver.shut_down(&mut self.state);
         for gift in self.inbox.take() {
-            if let Gift::Connection(_, fd) = gift {
-                self.state.pass_gift(fd);
+            match gift {
+                Gift::Connection(_, fd, unread) => self.state.pass_gift(fd, unread),
+                Gift::Listener(_, fd) => partition::close(&fd),
             }
         }
     }

@@ -34,7 +34,8 @@
 //! of another channel, use after `fork` are errors by name ([`Misuse`]); use from another thread
 //! does not compile.
 //!
-//! **Where to start reading**: `channel.rs` (the calls), `state.rs` (what an operation means),
+//! **Where to start reading**: `channel.rs`, `operations.rs` and
+//! `dispatch.rs` (the calls), `state.rs` (what an operation means),
 //! `kernel/mod.rs` (what a driver does), `kernel/uring/` (how io_uring does it).
 //!
 //! [MP]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
@@ -48,12 +49,14 @@ mod completion;
 mod config;
 mod counters;
 mod cpu_mask;
+mod dispatch;
 mod error;
 mod handle;
 mod inspect;
 mod kernel;
 mod leave;
 pub mod limits;
+mod operations;
 mod options;
 mod partition;
 mod report;

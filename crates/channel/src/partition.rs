@@ -60,7 +60,8 @@ pub(crate) struct Membership {
 #[derive(Debug)]
 pub(crate) enum Gift {
     /// An accepted connection, for the member with this id.
-    Connection(u64, OwnedFd),
+    /// With bytes that were received already.
+    Connection(u64, OwnedFd, Vec<u8>),
     /// A listening socket to be drained, for the member with this id.
     Listener(u64, OwnedFd),
 }

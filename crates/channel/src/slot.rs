@@ -84,7 +84,9 @@ pub(crate) enum Phase {
     Open,
     /// On its way to a descriptor (`to_fd`): no new operation.
     Moving,
-    /// Unregistered; waiting for the kernel's last answers.
+    /// Unregistered; the descriptor goes back to the program when the kernel has let go.
+    Leaving,
+    /// Unregistered; closed when the kernel has let go.
     Closing,
 }
 
@@ -220,7 +222,8 @@ impl Listener {
 #[derive(Debug)]
 pub(crate) enum Arrived {
     Direct(u32),
-    Fd(OwnedFd),
+    /// With bytes that a sibling channel had received already.
+    Fd(OwnedFd, Vec<u8>),
 }
 
 /// What became of a connection that arrived.

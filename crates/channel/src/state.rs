@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -24,14 +24,11 @@ use crate::counters::Counters;
 use crate::error::{Misuse, OpError};
 use crate::handle::{ChannelTag, FIRST_LWSOCKET, GENERATION_MASK, Handle};
 use crate::kernel::pool::Pool;
-use crate::kernel::sys;
 use crate::limits;
-use crate::options::{Accept, AcceptAs};
-use crate::partition::{self, Gift};
-use crate::slot::{
-    Arrived, Body, End, Extra, Handed, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp,
-};
+use crate::slot::{Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp};
 use crate::timers::{Due, Timers};
+
+mod accepting;
 
 const NO_SLOT: u32 = u32::MAX;
 
@@ -221,7 +218,7 @@ impl State {
         // Only `retire` changes the generation of a handle that the program saw; a slot that
         // leaves by another way (to_fd) changes here.
         let generation = match slot.phase {
-            Phase::Closing => slot.generation,
+            Phase::Closing | Phase::Leaving => slot.generation,
             _ => (slot.generation + 1) & GENERATION_MASK,
         };
         *slot = Slot::free(generation);
@@ -517,161 +514,6 @@ impl State {
         if let Err(error) = result {
             self.on_send_failed(index, error);
             self.answer_reads(index);
-        }
-    }
-
-    /// The listener whose accepts a listener's connections answer: itself, or its heir.
-    fn heir(&mut self, listener: u32) -> u32 {
-        self.slot(listener).listener().and_then(|it| it.heir).unwrap_or(listener)
-    }
-
-    /// In which form the next connection is wanted; `None` if none is.
-    pub(crate) fn accept_wanted(&mut self, listener: u32) -> Option<AcceptAs> {
-        let heir = self.heir(listener);
-        Some(self.slot(heir).listener()?.credits.front()?.kind)
-    }
-
-    /// Connections accepted ahead.
-    pub(crate) fn held_count(&mut self, listener: u32) -> usize {
-        let heir = self.heir(listener);
-        self.slot(heir).listener().map_or(0, |queues| queues.held.len())
-    }
-
-    /// A connection that was accepted ahead and is wanted now, and in which form.
-    pub(crate) fn next_held(&mut self, listener: u32) -> Option<(Arrived, AcceptAs)> {
-        let queues = self.slot(listener).listener()?;
-        let kind = queues.credits.front()?.kind;
-        Some((queues.held.pop_front()?, kind))
-    }
-
-    /// A connection arrived: gives it to the accept that waits, or holds it.
-    pub(crate) fn on_accepted(&mut self, listener: u32, arrived: Arrived) -> Handed {
-        let heir = self.heir(listener);
-        let Some(queues) = self.slot(heir).listener() else {
-            self.counters.connections_dropped += 1;
-            return Handed::Refused;
-        };
-        let Some(credit) = queues.credits.front_mut() else {
-            queues.held.push_back(arrived);
-            return Handed::Held;
-        };
-        let accept = *credit;
-        if accept.count != u32::MAX {
-            credit.count -= 1;
-            if credit.count == 0 {
-                queues.credits.pop_front();
-            }
-        }
-        let pending = queues.held.len() as u32;
-        self.counters.accepted += 1;
-        self.hand_out(heir, arrived, accept, pending)
-    }
-
-    fn hand_out(
-        &mut self,
-        listener: u32,
-        arrived: Arrived,
-        accept: Accept,
-        pending: u32,
-    ) -> Handed {
-        let arrived = match (arrived, accept.kind) {
-            (Arrived::Fd(fd), AcceptAs::Fd) => {
-                let connection = Connection::Fd(fd);
-                self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
-                return Handed::Gone;
-            }
-            (arrived, _) => arrived,
-        };
-        let kind = self.slot(listener).listener().map_or(Kind::Tcp, |queues| queues.connection);
-        let Ok(index) = self.allocate(kind, accept.cookie) else {
-            self.counters.connections_dropped += 1;
-            self.complete(listener, Event::Accept(Err(OpError::TableFull)));
-            return Handed::Refused;
-        };
-        match arrived {
-            Arrived::Direct(direct) => self.slot(index).target = Target::Direct(direct),
-            Arrived::Fd(fd) => self.slot(index).set_fd(fd),
-        }
-        let connection = Connection::Lwsocket(self.handle(index));
-        self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
-        if let Some(len) = accept.first_read {
-            self.queue_read(index, ReadOp { len: len as u32, with_sender: false });
-        }
-        Handed::To(index)
-    }
-
-    /// Listeners that stopped for want of descriptors may try again.
-    pub(crate) fn take_exhausted_listeners(&mut self) -> Vec<u32> {
-        let mut waiting = Vec::new();
-        for (index, slot) in (0u32..).zip(&mut self.slots) {
-            if let Some(listener) = slot.listener()
-                && listener.exhausted
-            {
-                listener.exhausted = false;
-                waiting.push(index);
-            }
-        }
-        self.exhausted_listeners = 0;
-        waiting
-    }
-
-    /// A listener cannot go on for want of descriptors.
-    pub(crate) fn note_exhausted(&mut self, listener: u32) {
-        self.counters.accept_exhausted += 1;
-        if let Some(queues) = self.slot(listener).listener()
-            && !queues.exhausted
-        {
-            queues.exhausted = true;
-            self.exhausted_listeners += 1;
-        }
-    }
-
-    /// Whether a sibling channel would take what a leaving listener holds.
-    pub(crate) fn has_sibling(&mut self, listener: u32) -> bool {
-        let Some(socket) = self.slot(listener).fd.as_ref() else { return false };
-        partition::has_taker(socket.as_fd())
-    }
-
-    /// Gives a connection of a leaving listener to a sibling; closes it if there is none.
-    pub(crate) fn pass_on(&mut self, listener: u32, connection: OwnedFd) {
-        let Some(socket) = self.slot(listener).fd.as_ref() else { return };
-        let passed = partition::give(socket.as_fd(), |id| Gift::Connection(id, connection));
-        self.count_passed(passed);
-    }
-
-    /// Passes a connection on that was given to a listener which is gone.
-    pub(crate) fn pass_gift(&mut self, connection: OwnedFd) {
-        // The connection has the listener's address, so its group is found by it.
-        let passed = sys::duplicate(&connection)
-            .is_ok_and(|key| partition::give(key.as_fd(), |id| Gift::Connection(id, connection)));
-        self.count_passed(passed);
-    }
-
-    fn count_passed(&mut self, passed: bool) {
-        if passed {
-            self.counters.connections_passed += 1;
-        } else {
-            self.counters.connections_dropped += 1;
-        }
-    }
-
-    /// Gives a leaving listener's socket to a sibling to be drained; closes it if there is none.
-    pub(crate) fn pass_listener(&mut self, listener: u32) {
-        let Some(queues) = self.slot(listener).listener() else { return };
-        let (membership, heir) = (queues.membership.take(), queues.heir);
-        if membership.is_none() && heir.is_none() {
-            return;
-        }
-        let Some(socket) = self.slot(listener).fd.take() else { return };
-        self.slot(listener).target = Target::None;
-        // A socket that was drained for a sibling already is not passed on again.
-        if heir.is_some() || !partition::has_taker(socket.as_fd()) {
-            partition::close(&socket);
-            return;
-        }
-        let Ok(given) = sys::duplicate(&socket) else { return partition::close(&socket) };
-        if !partition::give(socket.as_fd(), |id| Gift::Listener(id, given)) {
-            partition::close(&socket);
         }
     }
 

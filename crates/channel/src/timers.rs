@@ -5,6 +5,7 @@
 //! behind.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
 /// What a deadline is for.
@@ -37,8 +38,8 @@ impl Timers {
             // The sequence keeps equal instants apart, in the order in which they were set.
             self.sequence = self.sequence.wrapping_add(1);
             let key = (at, self.sequence);
-            if !self.deadlines.contains_key(&key) {
-                self.deadlines.insert(key, (slot, due));
+            if let Entry::Vacant(vacant) = self.deadlines.entry(key) {
+                vacant.insert((slot, due));
                 return key;
             }
         }

@@ -86,6 +86,9 @@ pub(crate) trait Driver {
     /// A file descriptor beside a direct one. Blocks shortly.
     fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError>;
 
+    /// Close a direct descriptor that no slot has.
+    fn discard(&mut self, state: &mut State, direct: u32);
+
     /// The channel woke up in a fork's child: never touch the kernel's side again.
     fn abandon(&mut self);
 

@@ -107,7 +107,7 @@ impl RawAddress {
 fn unix_name(name: &[u8]) -> UnixAddress {
     match name {
         [] => UnixAddress::Unnamed,
-        [0, rest @ ..] if rest.is_empty() => UnixAddress::Unnamed,
+        [0] => UnixAddress::Unnamed,
         [0, rest @ ..] => UnixAddress::Abstract(rest.to_vec()),
         path => {
             let end = path.iter().position(|&byte| byte == 0).unwrap_or(path.len());

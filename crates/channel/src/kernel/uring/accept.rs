@@ -91,7 +91,7 @@ impl Uring {
     fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
         let direct = match &arrived {
             Arrived::Direct(direct) => Some(*direct),
-            Arrived::Fd(_) => None,
+            Arrived::Fd(..) => None,
         };
         match state.on_accepted(listener, arrived) {
             Handed::To(slot) if state.wants_data(slot) => self.arm_receive(state, slot),
@@ -125,10 +125,11 @@ impl Uring {
         } else {
             // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
             let fd = unsafe { OwnedFd::from_raw_fd(result) };
-            if state.slot(listener).phase == Phase::Closing {
-                state.pass_on(listener, fd);
-            } else {
-                self.hand_over(state, listener, Arrived::Fd(fd));
+            let arrived = Arrived::Fd(fd, Vec::new());
+            match state.slot(listener).phase {
+                Phase::Closing => state.pass_arrived(listener, arrived),
+                Phase::Leaving => state.hold(listener, arrived),
+                _ => self.hand_over(state, listener, arrived),
             }
         }
     }
@@ -142,7 +143,7 @@ impl Uring {
                     Some(true) => Arrived::Direct(result as u32),
                     // SAFETY: the kernel has just made this descriptor for us; nobody else
                     // knows it.
-                    _ => Arrived::Fd(unsafe { OwnedFd::from_raw_fd(result) }),
+                    _ => Arrived::Fd(unsafe { OwnedFd::from_raw_fd(result) }, Vec::new()),
                 });
             }
             if !more {
@@ -153,13 +154,14 @@ impl Uring {
         if let Some(Arrived::Direct(_)) = arrived {
             self.direct_open += 1;
         }
-        if state.slot(slot).phase == Phase::Closing {
-            if let (Some(arrived), Some(listener)) = (arrived, state.slot(slot).listener()) {
-                listener.held.push_back(arrived);
+        if !state.slot(slot).is_live() {
+            if let Some(arrived) = arrived {
+                state.hold(slot, arrived);
             }
-            if more {
+            if more && state.slot(slot).phase == Phase::Closing {
                 self.finish_closing(state, slot);
-            } else {
+            }
+            if !more {
                 self.count_down(state, slot);
             }
             return;
@@ -218,7 +220,7 @@ impl Uring {
         let has_sibling = state.has_sibling(slot);
         while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
             match arrived {
-                Arrived::Fd(fd) => state.pass_on(slot, fd),
+                arrived @ Arrived::Fd(..) => state.pass_arrived(slot, arrived),
                 Arrived::Direct(direct) if has_sibling => self.convert(state, slot, direct),
                 Arrived::Direct(direct) => {
                     state.counters.connections_dropped += 1;

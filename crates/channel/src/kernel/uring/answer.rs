@@ -46,13 +46,11 @@ impl Uring {
             return false;
         }
         entry.kernel_requests -= 1;
-        if entry.phase != Phase::Closing {
-            return true;
-        }
-        if entry.kernel_requests == 0 {
+        if entry.phase == Phase::Closing && entry.kernel_requests == 0 {
             self.finish_closing(state, slot);
+            return false;
         }
-        false
+        !matches!(entry.phase, Phase::Closing | Phase::Leaving)
     }
 
     fn on_receive(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
@@ -60,24 +58,21 @@ impl Uring {
         let more = cqueue::more(flags);
         if !more {
             state.slot(slot).receiving = Receiving::No;
-            if !self.count_down(state, slot) {
-                return;
-            }
-        } else if state.slot(slot).phase == Phase::Closing {
-            return;
         }
-        match (result, buffer) {
-            (1.., Some(buffer)) => {
-                let crowded = state.on_received(slot, ReadBuf::from_pool(buffer, result as usize));
-                if crowded && more {
-                    state.counters.receive_paused += 1;
-                    self.stop_receive(state, slot);
+        if state.slot(slot).phase != Phase::Closing {
+            match (result, buffer) {
+                (1.., Some(buffer)) => {
+                    let buffer = ReadBuf::from_pool(buffer, result as usize);
+                    if state.on_received(slot, buffer) && more {
+                        state.counters.receive_paused += 1;
+                        self.stop_receive(state, slot);
+                    }
                 }
+                (0.., _) => state.on_receive_end(slot, End::Eof),
+                (error, _) => self.on_receive_error(state, slot, -error),
             }
-            (0.., _) => state.on_receive_end(slot, End::Eof),
-            (error, _) => self.on_receive_error(state, slot, -error),
         }
-        if !more {
+        if !more && self.count_down(state, slot) {
             self.after_receive(state, slot);
         }
     }
@@ -135,7 +130,7 @@ impl Uring {
         match tag {
             Tag::Connect => self.on_connect_answer(state, slot, result),
             Tag::Install => {
-                let fd = installed.ok_or(OpError::from_raw_os_error(-result));
+                let fd = installed.ok_or_else(|| OpError::from_raw_os_error(-result));
                 self.moved(state, slot, fd);
             }
             _ => self.on_disconnected(state, slot, result),

@@ -30,7 +30,7 @@ use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::Driver;
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
+use crate::slot::{FileJob, Kind, Phase, Target};
 use crate::state::State;
 
 mod accept;
@@ -41,8 +41,7 @@ mod ring;
 mod stream;
 
 use probe::Capabilities;
-use request::Request;
-use ring::{BUFFER_GROUP, Ring};
+use ring::Ring;
 use stream::Gather;
 
 /// Makes a request on whichever kind of descriptor a slot has.
@@ -120,7 +119,9 @@ pub(crate) struct Uring {
     queued: u32,
     requests: request::Table,
     /// Vectors of sends: free ones, and those that must stay until the next submission.
+    #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     free_gathers: Vec<Box<Gather>>,
+    #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     used_gathers: Vec<Box<Gather>>,
     /// Slots that wait for a receive buffer.
     starved: Vec<u32>,
@@ -372,10 +373,6 @@ impl Driver for Uring {
             self.cancel_all(state, slot);
             self.settle(state, slot);
         }
-        if state.slot(slot).kind == Kind::Listener {
-            self.empty_listener(state, slot);
-            self.settle(state, slot);
-        }
         state.slot(slot).fd.take()
     }
 
@@ -424,6 +421,10 @@ impl Driver for Uring {
         }
     }
 
+    fn discard(&mut self, state: &mut State, direct: u32) {
+        self.close_direct(state, direct);
+    }
+
     fn abandon(&mut self) {
         // The ring's memory was not copied into the child (dontfork); nothing of it may be
         // touched again, not even to unmap it.
@@ -433,17 +434,16 @@ impl Driver for Uring {
     fn shut_down(&mut self, state: &mut State) {
         // A ring's requests outlive its descriptor for a while, so they are ended here, before
         // the memory that they name is freed.
-        let live: Vec<u32> = state.used_slots().collect();
-        for slot in live {
-            if state.slot(slot).kernel_requests > 0 {
-                self.cancel_all(state, slot);
+        for slot in state.used_slots().collect::<Vec<_>>() {
+            if state.slot(slot).is_live() {
+                state.retire(slot);
+                self.detach(state, slot);
             }
         }
         for slot in state.used_slots().collect::<Vec<_>>() {
             self.settle(state, slot);
         }
         debug_assert!(self.requests.is_empty());
-        debug_assert_ne!(BUFFER_GROUP, u16::MAX);
     }
 }
 
@@ -462,6 +462,3 @@ impl Drop for Uring {
         }
     }
 }
-
-/// Keeps the compiler honest about what answers may borrow.
-const _: () = assert!(size_of::<Request>() <= 256 && size_of::<Receiving>() == 1);

@@ -1,0 +1,159 @@
+//! How completions leave a channel: what is ready first, then what was fetched, then the kernel.
+//!
+//! Read first: `channel.rs`; [MP 3.4.3] for when operations are handed over.
+
+use std::time::{Duration, Instant};
+
+use crate::channel::Channel;
+use crate::completion::Completion;
+use crate::error::DispatchError;
+use crate::timers::Due;
+
+/// Completions.
+impl Channel {
+    /// Hands over what is queued now, without waiting for anything.
+    ///
+    /// # Errors
+    /// [`DispatchError`] if the kernel refused; what was queued stays queued.
+    pub fn flush(&mut self) -> Result<(), DispatchError> {
+        self.check_fork().map_err(|_| DispatchError::Forked)?;
+        self.driver.flush(&mut self.state)
+    }
+
+    /// The next completion. When none is left, hands over what is queued and waits, at most
+    /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over.
+    ///
+    /// # Errors
+    /// [`DispatchError`] if the kernel refused.
+    #[inline]
+    pub fn dispatch(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completion>, DispatchError> {
+        if let Some(completion) = self.next_ready() {
+            return Ok(Some(completion));
+        }
+        self.driver.harvest(&mut self.state);
+        if let Some(completion) = self.next_ready() {
+            return Ok(Some(completion));
+        }
+        self.wait(timeout)
+    }
+
+    /// Appends up to `max` completions to `out`; waits only for the first, as `dispatch` does.
+    /// Returns how many.
+    ///
+    /// # Errors
+    /// [`DispatchError`] if the kernel refused.
+    pub fn dispatch_many(
+        &mut self,
+        out: &mut Vec<Completion>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, DispatchError> {
+        let mut count = 0;
+        while count < max {
+            let completion = match count {
+                0 => self.dispatch(timeout)?,
+                _ => self.next_ready().or_else(|| {
+                    self.driver.harvest(&mut self.state);
+                    self.next_ready()
+                }),
+            };
+            let Some(completion) = completion else { break };
+            out.push(completion);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn next_ready(&mut self) -> Option<Completion> {
+        if self.state.woken {
+            self.on_woken();
+        }
+        let completion = self.state.pop_ready(&mut self.orphans);
+        if !self.orphans.is_empty() {
+            self.drop_orphans();
+        }
+        completion
+    }
+
+    /// Connections whose Accept completion was never seen, because the listener left: nobody
+    /// knows them.
+    fn drop_orphans(&mut self) {
+        while let Some(handle) = self.orphans.pop() {
+            if let Ok(index) = self.state.find(handle) {
+                self.state.counters.connections_dropped += 1;
+                self.detach(index);
+            }
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
+        self.check_fork().map_err(|_| DispatchError::Forked)?;
+        let deadline = match timeout {
+            Some(timeout) if !timeout.is_zero() => Instant::now().checked_add(timeout),
+            _ => None,
+        };
+        let mut remaining = timeout;
+        loop {
+            let patience = self.shortest(remaining);
+            self.driver.wait(&mut self.state, patience)?;
+            self.driver.harvest(&mut self.state);
+            if !self.state.timers.is_empty() {
+                self.expire_timers();
+            }
+            if let Some(completion) = self.next_ready() {
+                return Ok(Some(completion));
+            }
+            match (timeout, deadline) {
+                (None, _) => {}
+                (Some(_), None) => return Ok(None),
+                (Some(_), Some(deadline)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    remaining = Some(left);
+                }
+            }
+        }
+    }
+
+    /// The program's patience or the next timer, whichever ends first.
+    fn shortest(&self, remaining: Option<Duration>) -> Option<Duration> {
+        if self.state.timers.is_empty() {
+            return remaining;
+        }
+        let timer = self.state.timers.until_next(Instant::now());
+        match (timer, remaining) {
+            (Some(timer), Some(remaining)) => Some(timer.min(remaining)),
+            (timer, remaining) => timer.or(remaining),
+        }
+    }
+
+    fn expire_timers(&mut self) {
+        let now = Instant::now();
+        while let Some((index, due)) = self.state.timers.expire(now) {
+            match due {
+                Due::Timer => self.state.on_timer(index, now),
+                Due::Connect => {
+                    self.state.slot(index).deadline = None;
+                    self.driver.abandon_connect(&mut self.state, index);
+                }
+                Due::AcceptAgain => {
+                    self.state.slot(index).deadline = None;
+                    if let Some(listener) = self.state.slot(index).listener() {
+                        listener.exhausted = false;
+                    }
+                    self.driver.start_accept(&mut self.state, index);
+                }
+                Due::LeaveGrace => {
+                    self.state.slot(index).deadline = None;
+                    self.detach(index);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The operations of a channel: checked, queued, handed to the driver.
+//!
+//! Read first: `channel.rs`.
+//!
+//! Invariants
+//! - A call that returns an error has changed nothing.
+//! - A call never waits; what it asks for goes to the kernel with its batch.
+
+use crate::address::Address;
+use crate::buffer::Payload;
+use crate::channel::Channel;
+use crate::error::Misuse;
+use crate::handle::Handle;
+use crate::limits;
+use crate::options::{Accept, Disconnect};
+use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiving, WriteOp};
+
+/// Operations. Each is queued, goes to the kernel in a batch, and gives one completion.
+impl Channel {
+    /// Asks for `count` connections: one `Event::Accept` each.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes.
+    pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(listener)?;
+        if accept.count == 0 {
+            return Err(Misuse::InvalidCount);
+        }
+        if let Some(len) = accept.first_read {
+            check_len(len, limits::READ_LEN_MAX)?;
+        }
+        let kind = self.state.slot(index).kind.name();
+        let Some(queues) = self.state.slot(index).listener() else {
+            return Err(Misuse::WrongKind { call: "accept", kind });
+        };
+        if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
+            return Err(Misuse::TooManyOperations);
+        }
+        queues.credits.push_back(accept);
+        self.state.admit()?;
+        self.driver.start_accept(&mut self.state, index);
+        Ok(())
+    }
+
+    /// Asks for up to `len` bytes: `Event::Read` with at least one, or none at the end. On
+    /// message sockets: one message, cut at `len`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a wrong handle, a listener or timer, a length of no or too many bytes.
+    pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        check_len(len, limits::READ_LEN_MAX)?;
+        self.queue_read(index, ReadOp { len: len as u32, with_sender: false }, "read")
+    }
+
+    /// Asks for one message and its sender: `Event::RecvFrom`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no message socket, a length of no or too many bytes.
+    pub fn recvfrom(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        check_len(len, limits::READ_LEN_MAX)?;
+        self.require(index, "recvfrom", Kind::is_message)?;
+        self.queue_read(index, ReadOp { len: len as u32, with_sender: true }, "recvfrom")
+    }
+
+    fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
+        let state = &mut self.state;
+        let slot = state.slot(index);
+        match slot.phase {
+            Phase::Moving => return Err(Misuse::Closing),
+            Phase::Starting if slot.kind == Kind::File => {
+                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
+            }
+            _ => {}
+        }
+        let kind = slot.kind;
+        if !(kind.is_socket() || kind.is_plain()) {
+            return Err(Misuse::WrongKind { call, kind: kind.name() });
+        }
+        state.admit()?;
+        state.queue_read(index, read);
+        let slot = state.slot(index);
+        if kind.is_stream() {
+            if !slot.unread.is_empty() || slot.end != End::Not {
+                state.counters.reads_at_once += 1;
+                state.answer_reads(index);
+            } else if slot.receiving == Receiving::No && slot.phase == Phase::Open {
+                self.driver.start_receive(state, index);
+            }
+        } else if !slot.flags.reading && slot.phase == Phase::Open {
+            self.driver.start_read(state, index);
+        }
+        Ok(())
+    }
+
+    /// Asks for up to `len` bytes at an offset of a disk file: `Event::Read`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no open file, a length of no or too many bytes.
+    pub fn read_at(&mut self, handle: Handle, offset: u64, len: usize) -> Result<(), Misuse> {
+        check_len(len, limits::READ_LEN_MAX)?;
+        self.file_job(handle, "read_at", FileJob::ReadAt { offset, len })
+    }
+
+    /// Writes at an offset of a disk file: `Event::Write`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no open file, no or too many bytes.
+    pub fn write_at(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        data: impl Into<Payload>,
+    ) -> Result<(), Misuse> {
+        let data = data.into();
+        check_len(data.len(), limits::WRITE_LEN_MAX)?;
+        self.file_job(handle, "write_at", FileJob::WriteAt { offset, data })
+    }
+
+    /// Asks for a file's data to be on the device: `Event::Fsync`. Covers writes that have
+    /// completed, not those that are under way.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no open file.
+    pub fn fsync(&mut self, handle: Handle) -> Result<(), Misuse> {
+        self.file_job(handle, "fsync", FileJob::Fsync)
+    }
+
+    fn file_job(&mut self, handle: Handle, call: &'static str, job: FileJob) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, call, |kind| kind == Kind::File)?;
+        match self.state.slot(index).phase {
+            Phase::Open => {}
+            Phase::Starting => {
+                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
+            }
+            _ => return Err(Misuse::Closing),
+        }
+        self.state.admit()?;
+        self.driver.start_job(&mut self.state, index, job);
+        Ok(())
+    }
+
+    /// Sends bytes: `Event::Write` when the kernel has all of them, or an error; never a part.
+    /// Writes of one handle go out in order.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
+    pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+        let data = data.into();
+        let len = data.len();
+        self.queue_data(handle, Body::One(data), len, None, "write")
+    }
+
+    /// Sends several pieces of memory as one write, without joining them.
+    ///
+    /// # Errors
+    /// [`Misuse`] as for `write`; also more than 1,024 pieces.
+    pub fn writev(
+        &mut self,
+        handle: Handle,
+        data: impl IntoIterator<Item = Payload>,
+    ) -> Result<(), Misuse> {
+        let parts: Box<[Payload]> = data.into_iter().collect();
+        if parts.len() > limits::WRITE_PARTS_MAX {
+            let (len, max) = (parts.len(), limits::WRITE_PARTS_MAX);
+            return Err(Misuse::InvalidLength { len, max });
+        }
+        let len = parts.iter().map(Payload::len).sum();
+        self.queue_data(handle, Body::Many(parts), len, None, "writev")
+    }
+
+    /// Sends one message to an address: `Event::SendTo`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no message socket, too many bytes.
+    pub fn sendto(
+        &mut self,
+        handle: Handle,
+        data: impl Into<Payload>,
+        to: &Address,
+    ) -> Result<(), Misuse> {
+        let data = data.into();
+        let len = data.len();
+        self.queue_data(handle, Body::One(data), len, Some(to), "sendto")
+    }
+
+    fn queue_data(
+        &mut self,
+        handle: Handle,
+        body: Body,
+        len: usize,
+        to: Option<&Address>,
+        call: &'static str,
+    ) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        let slot = self.state.slot(index);
+        let kind = slot.kind;
+        let suits =
+            if to.is_some() { kind.is_message() } else { kind.is_socket() || kind.is_plain() };
+        if !suits {
+            return Err(Misuse::WrongKind { call, kind: kind.name() });
+        }
+        if slot.phase == Phase::Moving {
+            return Err(Misuse::Closing);
+        }
+        // An empty message is a message; an empty write to a stream would never complete.
+        if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {
+            return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX });
+        }
+        let to = to.map(|to| Box::new(to.clone()));
+        self.queue_write(index, WriteOp { body, len, done: 0, to })
+    }
+
+    fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), Misuse> {
+        self.state.admit()?;
+        self.state.queue_write(index, write);
+        let slot = self.state.slot(index);
+        if !slot.flags.writing && slot.phase != Phase::Starting {
+            self.driver.start_write(&mut self.state, index);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection: `Event::Disconnect`. The handle stays registered until `unregister`.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no connection.
+    pub fn disconnect(&mut self, handle: Handle, how: Disconnect) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, "disconnect", Kind::is_socket)?;
+        if self.state.slot(index).phase == Phase::Moving {
+            return Err(Misuse::Closing);
+        }
+        if how == Disconnect::Reset && self.state.slot(index).kind == Kind::Tcp {
+            self.state.admit()?;
+            self.driver.start_reset(&mut self.state, index);
+            return Ok(());
+        }
+        self.queue_write(index, WriteOp { body: Body::Disconnect(how), len: 0, done: 0, to: None })
+    }
+
+    /// Turns a handle into a descriptor of the process, after the writes that are queued:
+    /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
+    /// Reads that wait complete as cancelled.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no connection.
+    pub fn to_fd(&mut self, handle: Handle) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, "to_fd", Kind::is_socket)?;
+        if self.state.slot(index).phase != Phase::Open {
+            return Err(Misuse::Closing);
+        }
+        self.state.slot(index).phase = Phase::Moving;
+        let queued =
+            self.queue_write(index, WriteOp { body: Body::ToFd, len: 0, done: 0, to: None });
+        if queued.is_err() {
+            self.state.slot(index).phase = Phase::Open;
+        }
+        queued
+    }
+
+    fn require(
+        &mut self,
+        index: u32,
+        call: &'static str,
+        suits: impl Fn(Kind) -> bool,
+    ) -> Result<(), Misuse> {
+        let kind = self.state.slot(index).kind;
+        if suits(kind) { Ok(()) } else { Err(Misuse::WrongKind { call, kind: kind.name() }) }
+    }
+}
+
+fn check_len(len: usize, max: usize) -> Result<(), Misuse> {
+    if (1..=max).contains(&len) { Ok(()) } else { Err(Misuse::InvalidLength { len, max }) }
+}

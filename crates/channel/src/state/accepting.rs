@@ -1,0 +1,231 @@
+//! What a channel knows of its listeners: who gets a connection that arrived, and where those go
+//! that a leaving listener holds.
+//!
+//! Read first: `state.rs`, `partition.rs`.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::State;
+use crate::buffer::ReadBuf;
+use crate::completion::{Accepted, Completion, Connection, Event};
+use crate::error::OpError;
+use crate::handle::Handle;
+use crate::kernel::sys;
+use crate::options::{Accept, AcceptAs};
+use crate::partition::{self, Gift};
+use crate::slot::{Arrived, Handed, Kind, ReadOp, Target};
+
+impl State {
+    /// The listener whose accepts a listener's connections answer: itself, or its heir.
+    fn heir(&mut self, listener: u32) -> u32 {
+        self.slot(listener).listener().and_then(|it| it.heir).unwrap_or(listener)
+    }
+
+    /// In which form the next connection is wanted; `None` if none is.
+    pub(crate) fn accept_wanted(&mut self, listener: u32) -> Option<AcceptAs> {
+        let heir = self.heir(listener);
+        Some(self.slot(heir).listener()?.credits.front()?.kind)
+    }
+
+    /// Connections accepted ahead.
+    pub(crate) fn held_count(&mut self, listener: u32) -> usize {
+        let heir = self.heir(listener);
+        self.slot(heir).listener().map_or(0, |queues| queues.held.len())
+    }
+
+    /// A connection that was accepted ahead and is wanted now, and in which form.
+    pub(crate) fn next_held(&mut self, listener: u32) -> Option<(Arrived, AcceptAs)> {
+        let queues = self.slot(listener).listener()?;
+        let kind = queues.credits.front()?.kind;
+        Some((queues.held.pop_front()?, kind))
+    }
+
+    /// A connection arrived: gives it to the accept that waits, or holds it.
+    pub(crate) fn on_accepted(&mut self, listener: u32, arrived: Arrived) -> Handed {
+        let heir = self.heir(listener);
+        let Some(queues) = self.slot(heir).listener() else {
+            self.counters.connections_dropped += 1;
+            return Handed::Refused;
+        };
+        let Some(credit) = queues.credits.front_mut() else {
+            queues.held.push_back(arrived);
+            return Handed::Held;
+        };
+        let accept = *credit;
+        if accept.count != u32::MAX {
+            credit.count -= 1;
+            if credit.count == 0 {
+                queues.credits.pop_front();
+            }
+        }
+        let pending = queues.held.len() as u32;
+        self.counters.accepted += 1;
+        self.hand_out(heir, arrived, accept, pending)
+    }
+
+    fn hand_out(
+        &mut self,
+        listener: u32,
+        arrived: Arrived,
+        accept: Accept,
+        pending: u32,
+    ) -> Handed {
+        let arrived = match (arrived, accept.kind) {
+            (Arrived::Fd(fd, unread), AcceptAs::Fd) if unread.is_empty() => {
+                let connection = Connection::Fd(fd);
+                self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
+                return Handed::Gone;
+            }
+            (arrived, _) => arrived,
+        };
+        let kind = self.slot(listener).listener().map_or(Kind::Tcp, |queues| queues.connection);
+        let Ok(index) = self.allocate(kind, accept.cookie) else {
+            self.counters.connections_dropped += 1;
+            self.complete(listener, Event::Accept(Err(OpError::TableFull)));
+            return Handed::Refused;
+        };
+        match arrived {
+            Arrived::Direct(direct) => self.slot(index).target = Target::Direct(direct),
+            Arrived::Fd(fd, unread) => {
+                self.slot(index).set_fd(fd);
+                if !unread.is_empty() {
+                    self.on_received(index, ReadBuf::from_vec(unread));
+                }
+            }
+        }
+        let connection = Connection::Lwsocket(self.handle(index));
+        self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
+        if let Some(len) = accept.first_read {
+            self.queue_read(index, ReadOp { len: len as u32, with_sender: false });
+            self.answer_reads(index);
+        }
+        Handed::To(index)
+    }
+
+    /// Listeners that stopped for want of descriptors may try again.
+    pub(crate) fn take_exhausted_listeners(&mut self) -> Vec<u32> {
+        let mut waiting = Vec::new();
+        for (index, slot) in (0u32..).zip(&mut self.slots) {
+            if let Some(listener) = slot.listener()
+                && listener.exhausted
+            {
+                listener.exhausted = false;
+                waiting.push(index);
+            }
+        }
+        self.exhausted_listeners = 0;
+        waiting
+    }
+
+    /// A listener cannot go on for want of descriptors.
+    pub(crate) fn note_exhausted(&mut self, listener: u32) {
+        self.counters.accept_exhausted += 1;
+        if let Some(queues) = self.slot(listener).listener()
+            && !queues.exhausted
+        {
+            queues.exhausted = true;
+            self.exhausted_listeners += 1;
+        }
+    }
+
+    /// Whether a sibling channel would take what a leaving listener holds.
+    pub(crate) fn has_sibling(&mut self, listener: u32) -> bool {
+        let Some(socket) = self.slot(listener).fd.as_ref() else { return false };
+        partition::has_taker(socket.as_fd())
+    }
+
+    /// Gives a connection of a leaving listener to a sibling; closes it if there is none.
+    pub(crate) fn pass_on(&mut self, listener: u32, connection: OwnedFd, unread: Vec<u8>) {
+        let Some(socket) = self.slot(listener).fd.as_ref() else { return };
+        let gift = |id| Gift::Connection(id, connection, unread);
+        let passed = partition::give(socket.as_fd(), gift);
+        self.count_passed(passed);
+    }
+
+    pub(crate) fn pass_arrived(&mut self, listener: u32, arrived: Arrived) {
+        if let Arrived::Fd(fd, unread) = arrived {
+            self.pass_on(listener, fd, unread);
+        }
+    }
+
+    /// Keeps a connection of a listener that leaves until the driver has let go of it.
+    pub(crate) fn hold(&mut self, listener: u32, arrived: Arrived) {
+        if let Some(queues) = self.slot(listener).listener() {
+            queues.held.push_back(arrived);
+        }
+    }
+
+    /// Connections of a listener whose Accept completions were not handed out yet.
+    pub(crate) fn take_unseen_accepts(&mut self, listener: u32) -> Vec<Connection> {
+        let handle = self.handle(listener);
+        self.take_unseen(handle, |event| match event {
+            Event::Accept(Ok(accepted)) => Ok(accepted.connection),
+            other => Err(other),
+        })
+    }
+
+    /// Bytes of a stream whose Read completions were not handed out yet, oldest first.
+    pub(crate) fn take_unseen_reads(&mut self, handle: Handle) -> Vec<ReadBuf> {
+        self.take_unseen(handle, |event| match event {
+            Event::Read(Ok(buffer)) => Ok(buffer),
+            other => Err(other),
+        })
+    }
+
+    /// Removes those of a handle's completions that `wanted` takes apart.
+    fn take_unseen<T>(
+        &mut self,
+        handle: Handle,
+        wanted: impl Fn(Event) -> Result<T, Event>,
+    ) -> Vec<T> {
+        let mut taken = Vec::new();
+        let mut others = VecDeque::with_capacity(self.ready.len());
+        for completion in self.ready.drain(..) {
+            let Completion { handle: of, cookie, event } = completion;
+            match if of == handle { wanted(event) } else { Err(event) } {
+                Ok(found) => taken.push(found),
+                Err(event) => others.push_back(Completion { handle: of, cookie, event }),
+            }
+        }
+        self.ready = others;
+        taken
+    }
+
+    /// Passes a connection on that was given to a listener which is gone.
+    pub(crate) fn pass_gift(&mut self, connection: OwnedFd, unread: Vec<u8>) {
+        // The connection has the listener's address, so its group is found by it.
+        let passed = sys::duplicate(&connection).is_ok_and(|key| {
+            partition::give(key.as_fd(), |id| Gift::Connection(id, connection, unread))
+        });
+        self.count_passed(passed);
+    }
+
+    fn count_passed(&mut self, passed: bool) {
+        if passed {
+            self.counters.connections_passed += 1;
+        } else {
+            self.counters.connections_dropped += 1;
+        }
+    }
+
+    /// Gives a leaving listener's socket to a sibling to be drained; closes it if there is none.
+    pub(crate) fn pass_listener(&mut self, listener: u32) {
+        let Some(queues) = self.slot(listener).listener() else { return };
+        let (membership, heir) = (queues.membership.take(), queues.heir);
+        if membership.is_none() && heir.is_none() {
+            return;
+        }
+        let Some(socket) = self.slot(listener).fd.take() else { return };
+        self.slot(listener).target = Target::None;
+        // A socket that was drained for a sibling already is not passed on again.
+        if heir.is_some() || !partition::has_taker(socket.as_fd()) {
+            partition::close(&socket);
+            return;
+        }
+        let Ok(given) = sys::duplicate(&socket) else { return partition::close(&socket) };
+        if !partition::give(socket.as_fd(), |id| Gift::Listener(id, given)) {
+            partition::close(&socket);
+        }
+    }
+}
