@@ -1,0 +1,327 @@
+//! The records and constants that a C program sees. `megapipe.h` is generated from here.
+//!
+//! Read first: `megapipe(7)` in `man/`.
+//!
+//! Invariants
+//! - Every record is `repr(C)`, and its size and offsets are asserted below; the C tests assert
+//!   the same numbers. A change of one is a change of the ABI.
+//! - Records that a program fills begin with their size, so that a later version can append
+//!   fields. Records that the library fills hold reserved space, always zero.
+//! - No Rust enum is ever read from C memory: what comes in is an integer that is checked.
+
+#![allow(non_camel_case_types, reason = "these are the names that C programs write")]
+
+use std::ffi::c_void;
+
+use channel::CpuMask;
+use channel::limits;
+use libc::{sockaddr, socklen_t};
+
+pub use crate::object::mp_channel;
+
+/// A channel. One per thread: only the thread that made it may use it.
+pub type mp_channel_t = mp_channel;
+
+/// Names one socket, file, pipe or timer in its channel. 0 is nobody's handle.
+pub type mp_handle_t = u64;
+
+/// The value that is nobody's handle: what a failed call returns.
+pub const MP_NO_HANDLE: mp_handle_t = 0;
+
+/// The version of this header.
+pub const MP_VERSION_MAJOR: u32 = 0;
+/// The version of this header.
+pub const MP_VERSION_MINOR: u32 = 1;
+/// The version of this header.
+pub const MP_VERSION_PATCH: u32 = 0;
+
+/// As `timeout_ns`: wait until there is a completion.
+pub const MP_FOREVER: i64 = -1;
+
+/// As `count` of mp_accept(): keep accepting until the handle is unregistered.
+pub const MP_ALWAYS: u32 = u32::MAX;
+
+/// The number of the first lwsocket: smaller numbers are file descriptors.
+pub const MP_FIRST_LWSOCKET: i32 = 1 << 30;
+
+/// The CPUs that a mask may name.
+pub const MP_CPUS_MAX: u32 = 1024;
+
+/// What a completion answers.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum mp_cmd {
+    /// mp_accept(): a connection arrived.
+    MP_ACCEPT = 1,
+    /// mp_connect(): the connection is established, or is not going to be.
+    MP_CONNECT = 2,
+    /// mp_open(): the file is open.
+    MP_OPEN = 3,
+    /// mp_read(), mp_readv(), mp_read_at(): bytes arrived; none means end of file.
+    MP_READ = 4,
+    /// mp_write(), mp_writev(), mp_write_at(): all bytes were written.
+    MP_WRITE = 5,
+    /// mp_recvfrom(): a message arrived.
+    MP_RECVFROM = 6,
+    /// mp_sendto(): the message was sent.
+    MP_SENDTO = 7,
+    /// mp_fsync(): the file's data is on the device.
+    MP_FSYNC = 8,
+    /// mp_disconnect(): done.
+    MP_DISCONNECT = 9,
+    /// mp_timer(): the timer expired.
+    MP_TIMER = 10,
+    /// mp_to_fd(): the handle became a file descriptor.
+    MP_TO_FD = 11,
+    /// mp_wake() was called.
+    MP_WAKE = 12,
+    /// What mp_unregister() left; never dispatched.
+    MP_UNREGISTER = 13,
+}
+
+/// Which kernel interface carries a channel.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum mp_driver {
+    /// io_uring if a trial of it works, else epoll. mp_report() says which and why.
+    MP_DRIVER_AUTO = 0,
+    /// io_uring, or mp_create() fails.
+    MP_DRIVER_URING = 1,
+    /// epoll.
+    MP_DRIVER_EPOLL = 2,
+}
+
+/// What an accepted connection becomes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum mp_as {
+    /// A file descriptor of the process.
+    MP_AS_FD = 0,
+    /// An lwsocket of the channel.
+    MP_AS_LWSOCKET = 1,
+}
+
+/// What mp_disconnect() closes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum mp_how {
+    /// Both directions, after the writes that are queued.
+    MP_BOTH = 0,
+    /// The sending direction, after the writes that are queued.
+    MP_WRITING = 1,
+    /// The whole connection, at once, with a reset.
+    MP_RESET = 2,
+}
+
+/// Bit of `mp_event.flags`: the message was longer than asked for and the rest is lost.
+pub const MP_TRUNCATED: u32 = 1;
+/// Bit of `mp_event.flags`: `buf` is lent and must be given back with mp_release().
+pub const MP_LENT: u32 = 2;
+
+/// Bit of `mp_config.flags`: accepted lwsockets are backed by ordinary descriptors.
+pub const MP_NO_LWSOCKETS: u32 = 1;
+/// Bit of `mp_config.flags`: listeners share one accept queue instead of one per channel.
+pub const MP_NO_PARTITION: u32 = 2;
+
+/// Bit of `mp_listen_options.flags`: nobody else may listen on the address.
+pub const MP_EXCLUSIVE: u32 = 1;
+/// Bit of `mp_listen_options.flags`: an IPv6 socket takes IPv6 only.
+pub const MP_ONLY_V6: u32 = 2;
+
+/// Bit of `mp_connect_options.flags`: let the kernel gather small segments (no TCP_NODELAY).
+pub const MP_GATHER: u32 = 1;
+/// Bit of `mp_connect_options.flags`: mp_unregister() resets the connection.
+pub const MP_RESET_ON_CLOSE: u32 = 2;
+
+/// What a program may choose about a channel. Let mp_config_init() fill it, then change fields.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct mp_config {
+    /// sizeof(struct mp_config), set by mp_config_init().
+    pub size: usize,
+    /// An enum mp_driver.
+    pub driver: u32,
+    /// Operations gathered before they are handed to the kernel; 1 turns batching off.
+    pub batch: u32,
+    /// Entries of the submission queue.
+    pub submission_entries: u32,
+    /// Entries of the completion queue.
+    pub completion_entries: u32,
+    /// lwsockets that may be open at once.
+    pub max_lwsockets: u32,
+    /// Bytes of one receive buffer, so of one lent read at most.
+    pub buffer_len: u32,
+    /// Receive buffers of the channel.
+    pub buffer_count: u32,
+    /// Pin the calling thread to this core; -1 leaves it where it is.
+    pub core: i32,
+    /// MP_NO_LWSOCKETS, MP_NO_PARTITION.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// More about an accept than mp_accept() takes. Zero what is not needed, and set `size`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct mp_accept_options {
+    /// sizeof(struct mp_accept_options).
+    pub size: usize,
+    /// How many connections; MP_ALWAYS for all that come.
+    pub count: u32,
+    /// An enum mp_as.
+    pub kind: u32,
+    /// The connections' cookie (lwsockets only); they have a null cookie otherwise.
+    pub cookie: *mut c_void,
+    /// If not 0, a lent read of up to so many bytes is posted on each lwsocket at once.
+    pub first_read: usize,
+}
+
+/// More about a listening socket. Zero what is not needed, and set `size`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct mp_listen_options {
+    /// sizeof(struct mp_listen_options).
+    pub size: usize,
+    /// Connections that may wait in the kernel's accept queue; 0 for 4096.
+    pub backlog: u32,
+    /// MP_EXCLUSIVE, MP_ONLY_V6.
+    pub flags: u32,
+    /// The cores whose connections this channel takes, 64 in each word, or null.
+    pub cpu_mask: *const u64,
+    /// Words in `cpu_mask`, at most 16.
+    pub cpu_mask_words: usize,
+}
+
+/// More about a connection. Zero what is not needed, and set `size`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct mp_connect_options {
+    /// sizeof(struct mp_connect_options).
+    pub size: usize,
+    /// Give up after so many nanoseconds; 0 leaves it to the kernel.
+    pub timeout_ns: u64,
+    /// The local address, or null.
+    pub bind: *const sockaddr,
+    /// The size of the local address.
+    pub bind_size: socklen_t,
+    /// MP_GATHER, MP_RESET_ON_CLOSE.
+    pub flags: u32,
+}
+
+/// What a channel counted since it was made.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct mp_counters {
+    /// Operations taken from the program.
+    pub operations: u64,
+    /// Completions handed to the program.
+    pub completions: u64,
+    /// System calls that submitted, waited or polled.
+    pub system_calls: u64,
+    /// Requests handed to the kernel.
+    pub kernel_requests: u64,
+    /// Answers taken from the kernel.
+    pub kernel_answers: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Reads answered from bytes that had arrived before the read.
+    pub reads_at_once: u64,
+    /// Times a receive found no free buffer.
+    pub buffers_exhausted: u64,
+    /// Unread bytes moved out of receive buffers to make them free.
+    pub spilled_bytes: u64,
+    /// Times receiving paused because a handle had too much unread.
+    pub receive_paused: u64,
+    /// Times the completion queue overflowed into the kernel's list.
+    pub completion_overflows: u64,
+    /// Times accepting stopped for want of descriptors.
+    pub accept_exhausted: u64,
+    /// Connections handed to or taken from a sibling channel of the same listener.
+    pub connections_passed: u64,
+    /// Connections closed because nobody could take them.
+    pub connections_dropped: u64,
+    /// Answers of the kernel that named no live request (stays 0).
+    pub stray_answers: u64,
+}
+
+/// One completion.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct mp_event {
+    /// What it answers: an enum mp_cmd.
+    pub cmd: u32,
+    /// 0, or the errno value that says why the operation failed.
+    pub error: i32,
+    /// Whose operation it was. MP_NO_HANDLE for MP_WAKE.
+    pub handle: mp_handle_t,
+    /// The handle's cookie.
+    pub cookie: *mut c_void,
+    /// Bytes read or written.
+    pub size: usize,
+    /// The bytes, where they were lent (MP_LENT); else where the program asked for them.
+    pub buf: *const c_void,
+    /// MP_ACCEPT: the new connection, a file descriptor or the number of an lwsocket.
+    /// MP_TO_FD: the file descriptor. Else -1.
+    pub fd: i32,
+    /// MP_ACCEPT: connections known to wait in the accept queue behind this one.
+    pub pending: u32,
+    /// MP_ACCEPT of an lwsocket: its handle, usable at once.
+    pub connection: mp_handle_t,
+    /// MP_TIMER: how often the timer expired since its last completion.
+    pub expirations: u64,
+    /// MP_TRUNCATED, MP_LENT.
+    pub flags: u32,
+    /// Of the library: which lent buffer.
+    pub lent_index: u32,
+    /// Of the library: which use of that buffer.
+    pub lent_generation: u32,
+    /// Zero.
+    pub reserved: [u32; 5],
+}
+
+impl mp_event {
+    /// An event of which nothing is known but what it answers.
+    pub(crate) const fn new(cmd: mp_cmd, handle: mp_handle_t, cookie: u64) -> Self {
+        Self {
+            cmd: cmd as u32,
+            error: 0,
+            handle,
+            cookie: cookie as usize as *mut c_void,
+            size: 0,
+            buf: std::ptr::null(),
+            fd: -1,
+            pending: 0,
+            connection: MP_NO_HANDLE,
+            expirations: 0,
+            flags: 0,
+            lent_index: 0,
+            lent_generation: 0,
+            reserved: [0; 5],
+        }
+    }
+}
+
+const _: () = assert!(usize::BITS == 64, "cookies, sizes and pointers are 64 bits wide");
+const _: () = assert!(MP_CPUS_MAX as usize == limits::CPUS_MAX);
+const _: () = assert!(size_of::<CpuMask>() == limits::CPUS_MAX / 8);
+
+macro_rules! layout {
+    ($record:ident is $size:literal: $($field:ident at $offset:literal),* $(,)?) => {
+        const _: () = assert!(size_of::<$record>() == $size && align_of::<$record>() == 8);
+        $(const _: () = assert!(std::mem::offset_of!($record, $field) == $offset);)*
+    };
+}
+
+layout!(mp_config is 48: size at 0, driver at 8, batch at 12, submission_entries at 16,
+    completion_entries at 20, max_lwsockets at 24, buffer_len at 28, buffer_count at 32,
+    core at 36, flags at 40, reserved at 44);
+layout!(mp_accept_options is 32: size at 0, count at 8, kind at 12, cookie at 16, first_read at 24);
+layout!(mp_listen_options is 32: size at 0, backlog at 8, flags at 12, cpu_mask at 16,
+    cpu_mask_words at 24);
+layout!(mp_connect_options is 32: size at 0, timeout_ns at 8, bind at 16, bind_size at 24,
+    flags at 28);
+layout!(mp_counters is 120: operations at 0, stray_answers at 112);
+layout!(mp_event is 96: cmd at 0, error at 4, handle at 8, cookie at 16, size at 24, buf at 32,
+    fd at 40, pending at 44, connection at 48, expirations at 56, flags at 64, lent_index at 68,
+    lent_generation at 72, reserved at 76);

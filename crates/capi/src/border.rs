@@ -1,0 +1,60 @@
+//! What a call of the library returns: one convention for all of them.
+//!
+//! A call that fails sets errno, leaves a text for `mp_last_error()`, and returns -1, or null, or
+//! [`MP_NO_HANDLE`]. A call that succeeds touches neither.
+
+use std::ffi::c_int;
+
+use channel::Handle;
+use libc::ssize_t;
+
+use crate::abi::{MP_NO_HANDLE, mp_handle_t};
+use crate::error::{CallError, set_last};
+
+/// What calls return when they fail.
+pub(crate) trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Failed for ssize_t {
+    const FAILED: Self = -1;
+}
+
+impl Failed for mp_handle_t {
+    const FAILED: Self = MP_NO_HANDLE;
+}
+
+impl<T> Failed for *mut T {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+/// The value that the call returns.
+#[inline]
+pub(crate) fn finish<T: Failed>(call: &str, result: Result<T, CallError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => failed(call, &error),
+    }
+}
+
+/// The same, for a call that returns 0 when it succeeds.
+#[inline]
+pub(crate) fn status(call: &str, result: Result<(), CallError>) -> c_int {
+    finish(call, result.map(|()| 0))
+}
+
+/// The same, for a call that returns a handle.
+#[inline]
+pub(crate) fn handle(call: &str, result: Result<Handle, CallError>) -> mp_handle_t {
+    finish(call, result.map(Handle::to_bits))
+}
+
+#[cold]
+fn failed<T: Failed>(call: &str, error: &CallError) -> T {
+    set_last(call, error);
+    T::FAILED
+}

@@ -1,0 +1,129 @@
+//! What comes out of the channel.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use crate::abi::{MP_FOREVER, MP_LENT, mp_channel_t, mp_event};
+use crate::border::{finish, status};
+use crate::calls::non_null;
+use crate::error::CallError;
+use crate::lent::LentKey;
+use crate::limits::DISPATCH_MANY_MAX;
+use crate::object::{self, Inner, with_channel, with_handle};
+
+/// Hands what is queued to the kernel now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_flush(channel: *mut mp_channel_t) -> c_int {
+    // SAFETY: the program promises a channel that it has not destroyed.
+    status("mp_flush", unsafe { with_channel(channel, |inner| Ok(inner.channel.flush()?)) })
+}
+
+/// The next completion: 1 and the event, 0 if there was none in `timeout_ns` nanoseconds
+/// (MP_FOREVER: wait until there is one), -1 on failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_dispatch(
+    channel: *mut mp_channel_t,
+    event: *mut mp_event,
+    timeout_ns: i64,
+) -> c_int {
+    let dispatch = |inner: &mut Inner| {
+        non_null(event, "event")?;
+        let timeout = timeout(timeout_ns)?;
+        let Inner { channel, events, .. } = inner;
+        let converted = match events.refused.pop_front() {
+            Some(refused) => refused,
+            None => match channel.dispatch(timeout)? {
+                // SAFETY: the program keeps what it gave to reads valid until their events.
+                Some(completion) => unsafe { events.convert(channel, completion) },
+                None => return Ok(0),
+            },
+        };
+        // SAFETY: the program promises that `event` is writable.
+        unsafe { event.write(converted) };
+        Ok(1)
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    finish("mp_dispatch", unsafe { with_channel(channel, dispatch) })
+}
+
+/// Up to `events_count` completions: how many, 0 if there was none in time, -1 on failure. Waits
+/// for the first one only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_dispatch_many(
+    channel: *mut mp_channel_t,
+    events: *mut mp_event,
+    events_count: c_int,
+    timeout_ns: i64,
+) -> c_int {
+    let dispatch = |inner: &mut Inner| {
+        non_null(events, "events")?;
+        let max = usize::try_from(events_count).unwrap_or(0).min(DISPATCH_MANY_MAX);
+        if max == 0 {
+            return Err(CallError::Argument("events_count"));
+        }
+        let timeout = timeout(timeout_ns)?;
+        let Inner { channel, events: border, batch } = inner;
+        let mut count = 0;
+        let mut hand_out = |converted| {
+            // SAFETY: `count` stays below `max`, and the program promises that many events.
+            let event = unsafe { events.add(count) };
+            // SAFETY: the same.
+            unsafe { event.write(converted) };
+            count += 1;
+        };
+        if border.refused.is_empty() {
+            channel.dispatch_many(batch, max, timeout)?;
+        }
+        for refused in border.refused.drain(..max.min(border.refused.len())) {
+            hand_out(refused);
+        }
+        for completion in batch.drain(..) {
+            // SAFETY: the program keeps what it gave to reads valid until their events.
+            hand_out(unsafe { border.convert(channel, completion) });
+        }
+        Ok(count as c_int)
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    finish("mp_dispatch_many", unsafe { with_channel(channel, dispatch) })
+}
+
+/// Gives the buffer back that an event lends; the event then lends none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_release(event: *mut mp_event) -> c_int {
+    let release = || {
+        non_null(event, "event")?;
+        // SAFETY: the program promises an event of this library.
+        let mut released = unsafe { event.read() };
+        let key = LentKey { index: released.lent_index, generation: released.lent_generation };
+        if released.flags & MP_LENT == 0 {
+            return Err(CallError::NotLent);
+        }
+        with_handle(released.handle, |inner, _| {
+            inner.events.lent.give_back(key).map(drop).ok_or(CallError::NotLent)
+        })?;
+        released.flags &= !MP_LENT;
+        released.buf = std::ptr::null();
+        (released.lent_index, released.lent_generation) = (0, 0);
+        // SAFETY: the program promises that `event` is writable.
+        unsafe { event.write(released) };
+        Ok(())
+    };
+    status("mp_release", release())
+}
+
+/// Lets mp_dispatch() of the channel return with MP_WAKE. Any thread and any signal handler may
+/// call this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_wake(channel: *mut mp_channel_t) -> c_int {
+    // SAFETY: the program promises a channel that nobody destroys meanwhile.
+    status("mp_wake", unsafe { object::wake(channel) })
+}
+
+/// `None` waits for ever.
+fn timeout(timeout_ns: i64) -> Result<Option<Duration>, CallError> {
+    match u64::try_from(timeout_ns) {
+        Ok(timeout_ns) => Ok(Some(Duration::from_nanos(timeout_ns))),
+        Err(_) if timeout_ns == MP_FOREVER => Ok(None),
+        Err(_) => Err(CallError::Argument("timeout_ns")),
+    }
+}

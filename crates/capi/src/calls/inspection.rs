@@ -1,0 +1,152 @@
+//! Looking in: what a channel does and why.
+
+use std::ffi::{c_char, c_int};
+
+use channel::{Address, Channel, Counters, Handle, OpError};
+use libc::{sockaddr, socklen_t, ssize_t};
+
+use crate::abi::{mp_channel_t, mp_counters, mp_handle_t};
+use crate::address;
+use crate::border::{finish, status};
+use crate::calls::{non_null, write_sized};
+use crate::error::{self, CallError};
+use crate::object::{Inner, with_channel, with_handle};
+use crate::pending::Sender;
+use crate::text;
+
+/// The library's version, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// What this thread's last failed call was and why, in words; empty if none has failed. Valid
+/// until the next failure in this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_last_error() -> *const c_char {
+    error::last()
+}
+
+/// Which driver serves the channel, why, and what was tried, as text: written like snprintf(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_report(
+    channel: *mut mp_channel_t,
+    text: *mut c_char,
+    size: usize,
+) -> ssize_t {
+    let report = |inner: &mut Inner| {
+        check_room(text, size)?;
+        // SAFETY: the program promises `size` writable bytes.
+        Ok(unsafe { text::write(text, size, inner.channel.report()) } as ssize_t)
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    finish("mp_report", unsafe { with_channel(channel, report) })
+}
+
+/// Which path a handle takes and why, as text: written like snprintf(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_explain(
+    handle: mp_handle_t,
+    text: *mut c_char,
+    size: usize,
+) -> ssize_t {
+    let result = with_handle(handle, |inner, handle| {
+        check_room(text, size)?;
+        let explained = inner.channel.explain(handle)?;
+        // SAFETY: the program promises `size` writable bytes.
+        Ok(unsafe { text::write(text, size, &explained) } as ssize_t)
+    });
+    finish("mp_explain", result)
+}
+
+/// What the channel counted. `size` is sizeof(struct mp_counters).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_counters(
+    channel: *mut mp_channel_t,
+    counters: *mut mp_counters,
+    size: usize,
+) -> c_int {
+    let count = |inner: &mut Inner| {
+        let counted = translate(&inner.channel.counters());
+        // SAFETY: the program promises `size` writable bytes, or null.
+        unsafe { write_sized(counters, size, &counted, "counters") }
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    status("mp_counters", unsafe { with_channel(channel, count) })
+}
+
+/// The handle's own address, as getsockname(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_local_address(
+    handle: mp_handle_t,
+    address: *mut sockaddr,
+    address_size: *mut socklen_t,
+) -> c_int {
+    let place = Sender { address, size: address_size };
+    // SAFETY: the program promises room as `place` says.
+    status("mp_local_address", unsafe { tell(handle, place, Channel::local_address) })
+}
+
+/// The address of the handle's peer, as getpeername(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_peer_address(
+    handle: mp_handle_t,
+    address: *mut sockaddr,
+    address_size: *mut socklen_t,
+) -> c_int {
+    let place = Sender { address, size: address_size };
+    // SAFETY: the program promises room as `place` says.
+    status("mp_peer_address", unsafe { tell(handle, place, Channel::peer_address) })
+}
+
+/// # Safety
+/// As [`address::write`].
+unsafe fn tell(
+    handle: mp_handle_t,
+    place: Sender,
+    ask: impl FnOnce(&mut Channel, Handle) -> Result<Address, OpError>,
+) -> Result<(), CallError> {
+    with_handle(handle, |inner, handle| {
+        non_null(place.address, "address")?;
+        non_null(place.size, "address_size")?;
+        let address = ask(&mut inner.channel, handle)?;
+        // SAFETY: the caller keeps the contract.
+        unsafe { address::write(place, Some(&address)) };
+        Ok(())
+    })
+}
+
+fn check_room(text: *const c_char, size: usize) -> Result<(), CallError> {
+    if size > 0 { non_null(text, "text") } else { Ok(()) }
+}
+
+fn translate(counters: &Counters) -> mp_counters {
+    mp_counters {
+        operations: counters.operations,
+        completions: counters.completions,
+        system_calls: counters.system_calls,
+        kernel_requests: counters.kernel_requests,
+        kernel_answers: counters.kernel_answers,
+        accepted: counters.accepted,
+        reads_at_once: counters.reads_at_once,
+        buffers_exhausted: counters.buffers_exhausted,
+        spilled_bytes: counters.spilled_bytes,
+        receive_paused: counters.receive_paused,
+        completion_overflows: counters.completion_overflows,
+        accept_exhausted: counters.accept_exhausted,
+        connections_passed: counters.connections_passed,
+        connections_dropped: counters.connections_dropped,
+        stray_answers: counters.stray_answers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_counter_of_the_channel_is_missing() {
+        let counters = Counters::default();
+        assert_eq!(size_of::<mp_counters>(), counters.iter().count() * size_of::<u64>());
+    }
+}

@@ -1,0 +1,251 @@
+//! Why a call failed, and the errno value that says so in C.
+//!
+//! Two audiences: a program branches on errno, so each cause has one fixed value (the table in
+//! `megapipe(7)`); a person reads [`set_last`]'s text by `mp_last_error()`, which names the call
+//! and the cause in words. Nothing is formatted unless a call fails.
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_int};
+use std::fmt::{self, Write};
+use std::io;
+
+use channel::{
+    ConnectError, CreateError, DispatchError, ListenError, Misuse, OpError, RegisterError,
+};
+use libc::{
+    EACCES, EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO,
+    ENFILE, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
+};
+use thiserror::Error;
+
+use crate::limits::LAST_ERROR_BYTES;
+
+/// Why a call failed: the border's own reasons, and the channel's.
+#[derive(Debug, Error)]
+pub(crate) enum CallError {
+    #[error("{0} is a null pointer")]
+    Null(&'static str),
+    #[error("the channel belongs to another thread")]
+    WrongThread,
+    #[error("a signal handler called into the channel while the thread was inside a call")]
+    Reentered,
+    #[error("an internal error happened in this channel before; destroy it")]
+    Broken,
+    #[error("no channel has this handle")]
+    NoChannel,
+    #[error("the lent buffer was released before, or the event lends none")]
+    NotLent,
+    #[error("{0} has a value that is not allowed")]
+    Argument(&'static str),
+    #[error("the process has as many channels as it may have")]
+    TooManyChannels,
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Dispatch(#[from] DispatchError),
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    #[error("{0}")]
+    Kernel(#[from] io::Error),
+}
+
+impl CallError {
+    /// The errno value that names this cause.
+    pub(crate) fn errno(&self) -> c_int {
+        match self {
+            Self::Null(_) => EFAULT,
+            Self::WrongThread => EPERM,
+            Self::Reentered => EDEADLK,
+            Self::Broken => ENOTRECOVERABLE,
+            Self::NoChannel => EBADF,
+            Self::NotLent | Self::Argument(_) => EINVAL,
+            Self::TooManyChannels => ENFILE,
+            Self::Misuse(misuse) => misuse_errno(misuse),
+            Self::Create(error) => create_errno(error),
+            Self::Register(error) => register_errno(error),
+            Self::Listen(ListenError::Register(error)) => register_errno(error),
+            Self::Listen(ListenError::Misuse(misuse))
+            | Self::Connect(ConnectError::Misuse(misuse)) => misuse_errno(misuse),
+            Self::Listen(ListenError::Kernel { source, .. })
+            | Self::Connect(ConnectError::Kernel { source, .. })
+            | Self::Dispatch(DispatchError::Kernel(source))
+            | Self::Kernel(source) => kernel_errno(source),
+            Self::Dispatch(DispatchError::Forked) => ECHILD,
+            Self::Operation(error) => error.raw_os_error(),
+            // The channel may get new reasons; until they have a value here they are EIO.
+            Self::Listen(_) | Self::Connect(_) | Self::Dispatch(_) => EIO,
+        }
+    }
+}
+
+/// The errno value of a caller's mistake.
+fn misuse_errno(misuse: &Misuse) -> c_int {
+    match misuse {
+        Misuse::StaleHandle => EBADF,
+        Misuse::ForeignHandle => EXDEV,
+        Misuse::WrongKind { .. } => EOPNOTSUPP,
+        Misuse::Forked => ECHILD,
+        Misuse::TooManyOperations => EAGAIN,
+        Misuse::TooManyHandles => ENFILE,
+        Misuse::InvalidLength { .. }
+        | Misuse::InvalidDuration
+        | Misuse::InvalidPath
+        | Misuse::InvalidCount => EINVAL,
+        Misuse::InvalidAddress => EAFNOSUPPORT,
+        Misuse::Closing => ESHUTDOWN,
+        _ => EINVAL,
+    }
+}
+
+fn create_errno(error: &CreateError) -> c_int {
+    match error {
+        CreateError::Config { .. } => EINVAL,
+        CreateError::DriverUnavailable { .. } => ENOSYS,
+        CreateError::Pin { source, .. } | CreateError::Kernel { source, .. } => {
+            kernel_errno(source)
+        }
+        _ => EIO,
+    }
+}
+
+fn register_errno(error: &RegisterError) -> c_int {
+    match error {
+        RegisterError::Misuse(misuse) => misuse_errno(misuse),
+        RegisterError::Unsupported { .. } => EOPNOTSUPP,
+        RegisterError::AlreadyRegistered => EEXIST,
+        RegisterError::MaskOverlaps { .. } => EBUSY,
+        RegisterError::MaskNotPossible => EINVAL,
+        RegisterError::Kernel { source, .. } => kernel_errno(source),
+        _ => EIO,
+    }
+}
+
+fn kernel_errno(error: &io::Error) -> c_int {
+    match error.raw_os_error() {
+        Some(errno) if errno > 0 => errno,
+        _ if error.kind() == io::ErrorKind::PermissionDenied => EACCES,
+        _ => EIO,
+    }
+}
+
+/// Remembers the failure for `mp_last_error()` and sets errno.
+#[cold]
+pub(crate) fn set_last(call: &str, error: &CallError) {
+    let mut text = LastError::EMPTY;
+    // A text that does not fit is cut; the writer never fails.
+    let _ = write!(text, "{call}: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        let _ = write!(text, ": {source}");
+        cause = source.source();
+    }
+    LAST.set(text);
+    set_errno(error.errno());
+}
+
+/// This thread's last failure, as C text; empty if no call has failed. Never null.
+pub(crate) fn last() -> *const c_char {
+    LAST.with(|last| last.as_ptr().cast::<c_char>().cast_const())
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the C library's errno has an address in every thread, for the thread's whole life.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the address is valid and aligned, and only this thread uses it.
+    unsafe { location.write(errno) };
+}
+
+thread_local! {
+    static LAST: Cell<LastError> = const { Cell::new(LastError::EMPTY) };
+}
+
+/// Text with a fixed end, always followed by a NUL. The text comes first: see [`last`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LastError {
+    text: [u8; LAST_ERROR_BYTES],
+    len: usize,
+}
+
+impl LastError {
+    const EMPTY: Self = Self { text: [0; LAST_ERROR_BYTES], len: 0 };
+}
+
+impl Write for LastError {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        // One byte stays for the NUL.
+        let room = LAST_ERROR_BYTES - 1 - self.len;
+        let mut len = part.len().min(room);
+        while !part.is_char_boundary(len) {
+            len -= 1;
+        }
+        self.text[self.len..self.len + len].copy_from_slice(&part.as_bytes()[..len]);
+        self.len += len;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_text() -> String {
+        // SAFETY: `last` points to text of this thread that ends with a NUL.
+        unsafe { std::ffi::CStr::from_ptr(last()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn each_cause_has_the_errno_value_of_the_manual() {
+        let table = [
+            (CallError::Null("channel"), EFAULT),
+            (CallError::WrongThread, EPERM),
+            (CallError::Reentered, EDEADLK),
+            (CallError::Broken, ENOTRECOVERABLE),
+            (CallError::NoChannel, EBADF),
+            (CallError::NotLent, EINVAL),
+            (Misuse::StaleHandle.into(), EBADF),
+            (Misuse::ForeignHandle.into(), EXDEV),
+            (Misuse::WrongKind { call: "accept", kind: "timer" }.into(), EOPNOTSUPP),
+            (Misuse::Forked.into(), ECHILD),
+            (Misuse::TooManyOperations.into(), EAGAIN),
+            (Misuse::TooManyHandles.into(), ENFILE),
+            (Misuse::InvalidLength { len: 0, max: 1 }.into(), EINVAL),
+            (Misuse::InvalidAddress.into(), EAFNOSUPPORT),
+            (Misuse::Closing.into(), ESHUTDOWN),
+            (RegisterError::AlreadyRegistered.into(), EEXIST),
+            (RegisterError::MaskOverlaps { core: 1 }.into(), EBUSY),
+            (RegisterError::MaskNotPossible.into(), EINVAL),
+            (OpError::Reset.into(), libc::ECONNRESET),
+            (DispatchError::Forked.into(), ECHILD),
+            (io::Error::from_raw_os_error(libc::EMFILE).into(), libc::EMFILE),
+        ];
+        for (error, errno) in table {
+            assert_eq!(error.errno(), errno, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_error_names_the_call_and_the_whole_cause() {
+        let source = io::Error::from_raw_os_error(EINVAL);
+        let error = CallError::from(CreateError::Pin { core: 900, source });
+        set_last("mp_create", &error);
+        assert!(last_text().starts_with("mp_create: cannot pin this thread to core 900: Invalid"));
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(EINVAL));
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_at_a_character() {
+        let reason = "é".repeat(LAST_ERROR_BYTES);
+        set_last("x", &CreateError::DriverUnavailable { driver: "uring", reason }.into());
+        let text = last_text();
+        assert!(text.len() < LAST_ERROR_BYTES && text.ends_with('é'));
+    }
+}

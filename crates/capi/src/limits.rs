@@ -1,0 +1,19 @@
+//! Every bound of the C border, in one place. What bounds the channel itself is in the channel's
+//! own `limits`.
+
+/// Bytes of the text that `mp_last_error()` gives, its NUL included.
+pub(crate) const LAST_ERROR_BYTES: usize = 512;
+
+/// Completions that one `mp_dispatch_many()` fetches at most.
+pub(crate) const DISPATCH_MANY_MAX: usize = 1024;
+
+/// Parts of one `mp_readv()` or `mp_writev()`, as `IOV_MAX` of Linux.
+pub(crate) const PARTS_MAX: usize = 1024;
+
+/// Words of 64 bits in the largest CPU mask.
+pub(crate) const MASK_WORDS_MAX: usize = channel::limits::CPUS_MAX / 64;
+
+/// Channel tags: a handle carries 12 bits that tell the channels of a process apart.
+pub(crate) const CHANNEL_TAGS: usize = 1 << 12;
+
+const _: () = assert!(PARTS_MAX <= channel::limits::WRITE_PARTS_MAX);

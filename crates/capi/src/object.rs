@@ -1,0 +1,189 @@
+//! The object behind `mp_channel_t *`, and the only way to what is inside it.
+//!
+//! Every call of the library passes through [`with_channel`] or [`with_handle`], which see to it
+//! that no mistake of the program becomes undefined behaviour in Rust and no panic leaves it:
+//!
+//! 1. a null pointer, another thread, a handle of no channel: an error;
+//! 2. a call in the child of a fork: an error;
+//! 3. a call from a signal handler that interrupted a call on the same channel: an error;
+//! 4. a panic: caught; the channel is broken from then on, which every later call reports.
+//!
+//! What cannot be seen from here: a pointer to a channel that was destroyed. That is use after
+//! free, as with `FILE *`.
+//!
+//! Invariants
+//! - `owner`, `waker` and `process` never change; other threads read nothing else.
+//! - A `&mut Inner` exists only while `state` is [`State::Busy`], so there is never a second one.
+
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use channel::{Channel, Completion, Handle, Waker};
+
+use crate::abi::{mp_channel_t, mp_handle_t};
+use crate::error::CallError;
+use crate::event::Events;
+use crate::fork::ProcessMark;
+use crate::registry::{self, ThreadNumber};
+
+/// What is behind `mp_channel_t *`; its inside is the library's.
+#[allow(non_camel_case_types, reason = "the name in C")]
+pub struct mp_channel {
+    owner: ThreadNumber,
+    waker: Waker,
+    process: ProcessMark,
+    state: Cell<State>,
+    tag: u16,
+    inner: UnsafeCell<Inner>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No call is inside.
+    Idle,
+    /// A call is inside.
+    Busy,
+    /// A call panicked.
+    Broken,
+}
+
+/// What the calls work on.
+pub(crate) struct Inner {
+    pub(crate) channel: Channel,
+    pub(crate) events: Events,
+    /// Completions on their way into the array of `mp_dispatch_many()`.
+    pub(crate) batch: Vec<Completion>,
+}
+
+impl mp_channel {
+    /// A new object for the calling thread's channel, entered in the registry.
+    pub(crate) fn create(mut channel: Channel) -> Result<*mut Self, CallError> {
+        let tag = tag_of(&mut channel)?;
+        let object = Box::into_raw(Box::new(Self {
+            owner: ThreadNumber::current(),
+            waker: channel.waker(),
+            process: ProcessMark::current()?,
+            state: Cell::new(State::Idle),
+            tag,
+            inner: UnsafeCell::new(Inner { channel, events: Events::default(), batch: Vec::new() }),
+        }));
+        if registry::enter(tag, object) {
+            return Ok(object);
+        }
+        // SAFETY: the pointer came from `Box::into_raw` above and nobody else has seen it.
+        drop(unsafe { Box::from_raw(object) });
+        Err(CallError::TooManyChannels)
+    }
+
+    /// Ends the object's life.
+    ///
+    /// # Safety
+    /// `object` is null or came from [`Self::create`] and was not destroyed.
+    pub(crate) unsafe fn destroy(object: *mut Self) -> Result<(), CallError> {
+        // SAFETY: the caller keeps the contract.
+        let shared = unsafe { owned(object)? };
+        if shared.state.get() == State::Busy {
+            return Err(CallError::Reentered);
+        }
+        registry::leave(shared.tag);
+        // SAFETY: the pointer came from `Box::into_raw`, and `shared` is not used any more.
+        let object = unsafe { Box::from_raw(object) };
+        // A channel that panics on its way out is left to the process's end.
+        catch_unwind(AssertUnwindSafe(|| drop(object))).map_err(|_| CallError::Broken)
+    }
+}
+
+/// The tag that all handles of the channel carry, learnt from one that is gone at once: the timer
+/// is farther away than any program runs, and cancelling it leaves no trace.
+fn tag_of(channel: &mut Channel) -> Result<u16, CallError> {
+    let far_away = Duration::from_secs(100 * 365 * 24 * 3600);
+    let handle = channel.timer(far_away, None, 0)?;
+    channel.unregister(handle)?;
+    Ok(handle.channel_tag())
+}
+
+/// Runs `work` inside the channel.
+///
+/// # Safety
+/// `object` is null or came from [`mp_channel::create`] and was not destroyed.
+#[inline]
+pub(crate) unsafe fn with_channel<T>(
+    object: *mut mp_channel_t,
+    work: impl FnOnce(&mut Inner) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    // SAFETY: the caller keeps the contract.
+    enter(unsafe { owned(object)? }, work)
+}
+
+/// Runs `work` inside the channel that the handle belongs to.
+#[inline]
+pub(crate) fn with_handle<T>(
+    handle: mp_handle_t,
+    work: impl FnOnce(&mut Inner, Handle) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    let handle = Handle::from_bits(handle);
+    let object = registry::find(handle.channel_tag())?;
+    // SAFETY: the registry holds the channels of this thread that are not destroyed, and only
+    // this thread destroys them.
+    let object = unsafe { &*object };
+    enter(object, |inner| work(inner, handle))
+}
+
+/// Wakes a channel from any thread.
+///
+/// # Safety
+/// `object` is null or came from [`mp_channel::create`] and is not destroyed before this returns.
+pub(crate) unsafe fn wake(object: *const mp_channel_t) -> Result<(), CallError> {
+    if object.is_null() {
+        return Err(CallError::Null("channel"));
+    }
+    // SAFETY: the caller promises a live object.
+    let process = unsafe { &raw const (*object).process };
+    // SAFETY: `process` is never written after `create`.
+    unsafe { process.read() }.check()?;
+    // SAFETY: the caller promises a live object.
+    let waker = unsafe { &raw const (*object).waker };
+    // SAFETY: `waker` is never written after `create`, and it is `Sync`.
+    unsafe { &*waker }.wake();
+    Ok(())
+}
+
+/// The object, if the calling thread owns it.
+///
+/// # Safety
+/// As [`with_channel`]. The reference must not outlive the object.
+#[inline]
+unsafe fn owned<'a>(object: *const mp_channel_t) -> Result<&'a mp_channel, CallError> {
+    if object.is_null() {
+        return Err(CallError::Null("channel"));
+    }
+    // SAFETY: the caller promises a live object.
+    let owner = unsafe { &raw const (*object).owner };
+    // SAFETY: `owner` is never written after `create`, so any thread may read it.
+    if unsafe { owner.read() } != ThreadNumber::current() {
+        return Err(CallError::WrongThread);
+    }
+    // SAFETY: the object is live, and this thread is the only one that touches its cells.
+    Ok(unsafe { &*object })
+}
+
+#[inline]
+fn enter<T>(
+    object: &mp_channel,
+    work: impl FnOnce(&mut Inner) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    object.process.check()?;
+    match object.state.get() {
+        State::Idle => object.state.set(State::Busy),
+        State::Busy => return Err(CallError::Reentered),
+        State::Broken => return Err(CallError::Broken),
+    }
+    // SAFETY: the state was idle, so no other `&mut Inner` exists, and it is busy now, so none
+    // will come to exist until this one has ended.
+    let inner = unsafe { &mut *object.inner.get() };
+    // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
+    let result = catch_unwind(AssertUnwindSafe(|| work(inner)));
+    object.state.set(if result.is_ok() { State::Idle } else { State::Broken });
+    result.unwrap_or(Err(CallError::Broken))
+}

@@ -1,0 +1,133 @@
+//! The queues of pending operations, against ordinary queues.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::*;
+
+/// A handle with this number; the low bits make it unique.
+fn handle(number: u32, salt: u64) -> Handle {
+    Handle::from_bits(u64::from(number) << 33 | salt << 12 | 1)
+}
+
+fn read(id: usize) -> Pending {
+    Pending::Read(place(id))
+}
+
+fn place(id: usize) -> Place {
+    Place::Copy(std::ptr::without_provenance_mut(id), id)
+}
+
+fn popped(table: &mut PendingTable, handle: Handle) -> Option<usize> {
+    table.pop_read(handle).map(|answer| match answer.place {
+        Place::Copy(_, id) => id,
+        _ => panic!("only copies were pushed"),
+    })
+}
+
+#[test]
+fn reads_are_answered_in_the_order_of_asking() {
+    let mut table = PendingTable::default();
+    let (fd, lwsocket) = (handle(5, 1), handle(FIRST_LWSOCKET + 5, 1));
+    for id in 1..=3 {
+        table.push(fd, read(id));
+        table.push(lwsocket, read(id * 10));
+    }
+    for id in 1..=3 {
+        assert_eq!(popped(&mut table, lwsocket), Some(id * 10));
+        assert_eq!(popped(&mut table, fd), Some(id));
+    }
+    assert_eq!(popped(&mut table, fd), None);
+}
+
+#[test]
+fn the_next_owner_of_a_number_inherits_nothing() {
+    let mut table = PendingTable::default();
+    let (old, new) = (handle(FIRST_LWSOCKET, 1), handle(FIRST_LWSOCKET, 2));
+    table.push(old, read(1));
+    table.push(old, read(2));
+    assert_eq!(popped(&mut table, new), None);
+    table.push(new, read(3));
+    table.leave(old);
+    assert_eq!(popped(&mut table, new), Some(3), "a stale handle leaves nothing");
+    table.push(new, read(4));
+    table.leave(new);
+    assert_eq!(popped(&mut table, new), None);
+}
+
+#[test]
+fn memory_is_reused() {
+    let mut table = PendingTable::default();
+    for round in 0..1000 {
+        let handle = handle(7, round);
+        for id in 0..4 {
+            table.push(handle, read(id));
+        }
+        popped(&mut table, handle);
+    }
+    assert_eq!(table.nodes.len(), 4);
+}
+
+#[test]
+fn reads_at_offsets_are_under_way_one_at_a_time() {
+    let mut table = PendingTable::default();
+    let file = handle(FIRST_LWSOCKET + 9, 1);
+    let at = |offset| Request { len: 10, offset: Some(offset) };
+    assert!(!table.must_wait(file, true) && !table.must_wait(file, false));
+    table.push(file, read(1));
+    assert!(!table.must_wait(file, false), "plain reads are answered in order anyway");
+    assert!(table.must_wait(file, true));
+    table.push(file, Pending::Waiting(place(2), at(70)));
+    assert!(table.must_wait(file, false), "it would overtake");
+    table.push(file, Pending::Waiting(place(3), Request { len: 5, offset: None }));
+    table.push(file, Pending::Waiting(place(4), at(80)));
+    assert_eq!(table.start_waiting(file), None, "the oldest is under way");
+    assert_eq!(table.pop_read(file).map(|answer| answer.more), Some(true));
+    assert_eq!(popped(&mut table, file), None, "the next has not been asked for");
+    assert_eq!(table.start_waiting(file), Some(at(70)));
+    assert_eq!(popped(&mut table, file), Some(2));
+    assert_eq!(table.start_waiting(file), Some(Request { len: 5, offset: None }));
+    assert_eq!(popped(&mut table, file), Some(3));
+    assert_eq!(table.start_waiting(file), Some(at(80)));
+    assert_eq!(table.pop_read(file).map(|answer| answer.more), Some(false));
+    assert_eq!(table.start_waiting(file), None);
+    assert!(!table.must_wait(file, true));
+}
+
+#[test]
+fn accepts_are_spent_one_connection_at_a_time() {
+    let mut table = PendingTable::default();
+    let listener = handle(3, 1);
+    table.push(listener, Pending::Accept { remaining: 2, first_read: true });
+    table.push(listener, Pending::Accept { remaining: 1, first_read: false });
+    table.push(listener, Pending::Accept { remaining: u32::MAX, first_read: true });
+    let spent: Vec<bool> = (0..6).map(|_| table.spend_accept(listener)).collect();
+    assert_eq!(spent, [true, true, false, true, true, true]);
+    assert!(!table.spend_accept(handle(4, 1)), "nothing was asked of this one");
+    assert_eq!(table.pop_read(listener), None, "an accept is no read");
+}
+
+#[test]
+fn the_table_is_a_queue_for_each_handle() {
+    // The same random program on the table and on ordinary queues.
+    let mut table = PendingTable::default();
+    let mut model: HashMap<u32, (u64, VecDeque<usize>)> = HashMap::new();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for id in 0..20_000 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (number, action) = ((random >> 40) as u32 % 6, (random >> 50) % 8);
+        let number = if number % 2 == 0 { number } else { FIRST_LWSOCKET + number };
+        let (salt, queue) = model.entry(number).or_default();
+        match action {
+            0 => {
+                table.leave(handle(number, *salt));
+                *salt = (*salt + 1) % 1000;
+                queue.clear();
+            }
+            1..=4 => {
+                table.push(handle(number, *salt), read(id));
+                queue.push_back(id);
+            }
+            _ => assert_eq!(popped(&mut table, handle(number, *salt)), queue.pop_front()),
+        }
+    }
+}
