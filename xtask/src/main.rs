@@ -5,6 +5,7 @@
 //! | `ci` | everything that must pass before a change lands; `make test` runs it |
 //! | `setup` | installs what the whole test suite wants and the machine lacks |
 //! | `tidy` | the house rules that no compiler checks |
+//! | `install` | the C library, header, manual and pkg-config file below a prefix |
 //! | `header` | writes, or with `--check` compares, the C header |
 //! | `bench` | runs the whole benchmark plan into `target/bench/` |
 //!
@@ -19,12 +20,14 @@ mod bench;
 mod ci;
 mod error;
 mod header;
+mod install;
 mod limits;
 mod process;
 mod setup;
 mod tidy;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -52,6 +55,15 @@ enum Command {
         /// Write nothing; fail when the committed header differs
         #[arg(long)]
         check: bool,
+    },
+    /// Build the C library and install it with its header and manual
+    Install {
+        /// Below this folder: include, lib, share
+        #[arg(long)]
+        prefix: PathBuf,
+        /// The cargo profile to build with
+        #[arg(long, default_value = "release")]
+        profile: String,
     },
     /// Run the benchmark plan into target/bench
     Bench {
@@ -84,6 +96,7 @@ fn run(command: &Command) -> Result<bool, Error> {
         Command::Tidy => tidy::run(&root),
         Command::Header { check: true } => header::check(&root),
         Command::Header { check: false } => header::write(&root),
+        Command::Install { prefix, profile } => install::run(&root, prefix, profile),
         Command::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

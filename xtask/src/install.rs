@@ -1,0 +1,119 @@
+//! `cargo xtask install`: the C library, its header, its manual and its pkg-config file below a
+//! prefix, so that a C program can be built against them.
+//!
+//! Cargo makes the static library. The shared one is linked from it here, because its symbols have
+//! versions: `rustc` hands the linker a version script of its own for a `cdylib`, in which every
+//! symbol is without a version, and no linker lets a second script change that.
+//!
+//! Invariants: nothing outside the prefix (and `target/`) is written; what is there is replaced.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::process;
+
+/// The package whose version the library has.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The number that changes when programs must be compiled again.
+const ABI: &str = "0";
+/// What Rust's standard library needs of the system, as `rustc --print native-static-libs` says.
+const SYSTEM_LIBRARIES: [&str; 7] =
+    ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
+
+/// Builds with a cargo profile and installs below `prefix`; always `true`.
+pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Error> {
+    let prefix = absolute(prefix)?;
+    let capi = root.join("crates/capi");
+    let archive = build(root, profile)?;
+    let lib = prefix.join("lib");
+    copy(&capi.join("include/megapipe.h"), &prefix.join("include"))?;
+    copy(&archive, &lib)?;
+    link(&archive, &capi.join("megapipe.map"), &lib)?;
+    write_pkg_config(&capi.join("megapipe.pc.in"), &prefix)?;
+    for page in files_in(&capi.join("man"))? {
+        let section = page.extension().unwrap_or_default().to_string_lossy();
+        copy(&page, &prefix.join("share/man").join(format!("man{section}")))?;
+    }
+    copy(&capi.join("examples/pingpong.c"), &prefix.join("share/doc/megapipe/examples"))?;
+    println!("installed libmegapipe {VERSION} below {}", prefix.display());
+    Ok(true)
+}
+
+/// The static library, where cargo says that it is.
+fn build(root: &Path, profile: &str) -> Result<PathBuf, Error> {
+    let mut cargo = process::cargo(root);
+    cargo.args(["build", "--lib", "--package=megapipe-capi", "--message-format=json"]);
+    cargo.arg(format!("--profile={profile}"));
+    let messages = process::output_of(&mut cargo)?;
+    archive_in(&messages).ok_or_else(|| Error::Failed {
+        command: process::describe(&cargo),
+        output: "cargo named no static library".to_owned(),
+    })
+}
+
+/// The static library that cargo's messages name.
+fn archive_in(messages: &str) -> Option<PathBuf> {
+    let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let files = parsed.flat_map(|message| message["filenames"].as_array().cloned());
+    let names = files.flatten().filter_map(|name| name.as_str().map(PathBuf::from));
+    names.into_iter().find(|path| path.file_name().is_some_and(|name| name == "libmegapipe.a"))
+}
+
+/// The shared library with its links, and only the calls visible in it.
+fn link(archive: &Path, versions: &Path, lib: &Path) -> Result<(), Error> {
+    let (soname, file) = (format!("libmegapipe.so.{ABI}"), format!("libmegapipe.so.{VERSION}"));
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-o"]).arg(lib.join(&file));
+    cc.arg(format!("-Wl,-soname,{soname}"));
+    cc.arg(format!("-Wl,--version-script={}", versions.display()));
+    cc.args(["-Wl,--gc-sections,--as-needed,-z,relro,-z,now,-z,defs", "-Wl,--whole-archive"]);
+    cc.arg(archive).arg("-Wl,--no-whole-archive").args(SYSTEM_LIBRARIES);
+    process::output_of(&mut cc)?;
+    point(&lib.join(&soname), &file)?;
+    point(&lib.join("libmegapipe.so"), &soname)
+}
+
+/// Makes `path` a symbolic link to its neighbour `target`.
+fn point(path: &Path, target: &str) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::file(path)(source));
+        }
+        _ => {}
+    }
+    symlink(target, path).map_err(Error::file(path))
+}
+
+fn write_pkg_config(template: &Path, prefix: &Path) -> Result<(), Error> {
+    let text = fs::read_to_string(template).map_err(Error::file(template))?;
+    let text = text.replace("@PREFIX@", &prefix.to_string_lossy()).replace("@VERSION@", VERSION);
+    let folder = prefix.join("lib/pkgconfig");
+    fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+    let path = folder.join("megapipe.pc");
+    fs::write(&path, text).map_err(Error::file(&path))
+}
+
+/// Copies a file into a folder, which is made if it is missing.
+fn copy(file: &Path, folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(Error::file(folder))?;
+    let target = folder.join(file.file_name().unwrap_or_default());
+    fs::copy(file, &target).map(drop).map_err(Error::file(file))
+}
+
+fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = fs::read_dir(folder).map_err(Error::file(folder))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    paths.collect::<Result<_, _>>().map_err(Error::file(folder))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(Error::file(path))
+}
+
+#[cfg(test)]
+mod tests;
