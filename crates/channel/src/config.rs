@@ -6,7 +6,7 @@ use crate::limits;
 /// Which kernel interface carries the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverChoice {
-    /// io_uring if a trial of it works here, else epoll; [`crate::DriverReport`] says which and why.
+    /// io_uring if a trial of it works here, else epoll; [`crate::DriverReport`] says which, why.
     #[default]
     Auto,
     /// io_uring or an error.

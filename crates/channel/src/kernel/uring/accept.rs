@@ -50,7 +50,8 @@ impl Uring {
         let roomy = !direct || free > listener.backlog.saturating_add(64);
         let entry = if roomy {
             on_target!(target, fd => {
-                opcode::AcceptMulti::new(fd).allocate_file_index(direct).flags(cloexec(direct)).build()
+                let accept = opcode::AcceptMulti::new(fd).allocate_file_index(direct);
+                accept.flags(cloexec(direct)).build()
             })
         } else {
             let (nowhere, no_len) = (std::ptr::null_mut(), std::ptr::null_mut());
