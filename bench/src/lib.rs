@@ -1,1 +1,23 @@
-//! To be written.
+//! How does megapipe compare with the best that the kernel can do, on this machine?
+//!
+//! In: an experiment of the MegaPipe report, or a promise of ours. Out: points in JSON, tables, and
+//! a report with plots.
+//!
+//! - `baseline/` are the servers that channels are measured against; `server.rs` starts those,
+//!   channels, nginx and memcached alike.
+//! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
+//! - `experiments.rs` and `bars.rs` are what to measure; `run.rs` does it, in turn and repeatedly.
+//! - `point.rs` is the result, `report/` the page.
+//!
+//! Start with `experiments.rs`, then `measure.rs`.
+//!
+//! Invariants
+//! - Servers to be compared run in the same minute, on the same cores, under the same load, each
+//!   in a process of its own.
+//! - What could not be measured is said, never left out silently and never made up.
+//! - No process, namespace or directory outlives a run, however it ends.
+
+mod baseline;
+mod limits;
+
+pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};

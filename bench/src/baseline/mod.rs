@@ -1,0 +1,163 @@
+//! The servers that channels are measured against: the same RPC ping-pong as
+//! `megapipe serve rpc`, by hand on the kernel's own interfaces, as well as we know how.
+//!
+//! Read [`Baseline`] for what each is; `epoll.rs` and `uring.rs` are the two loops, `socket.rs`
+//! opens and pins, `framing.rs` is a connection's side of the protocol. Each server runs in a
+//! process of its own (`megapipe bench server …`), one thread per core, nothing shared but, where
+//! the paper's baseline asks for it, the listening socket.
+//!
+//! Unsafe code lives here only (`buffer_ring.rs`, and pushing to the submission queue in
+//! `uring.rs`): io_uring shares memory with the kernel.
+
+mod buffer_ring;
+mod epoll;
+mod framing;
+mod socket;
+mod uring;
+
+pub use socket::Stop;
+
+use megapipe_apps::{
+    rpc::protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT},
+    serve::CpuList,
+};
+use std::{io, net::SocketAddr, num::NonZeroUsize, thread};
+
+/// Which hand-written server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub enum Baseline {
+    /// One listening socket shared by all threads, epoll: the paper's baseline [MP 2.2].
+    EpollShared,
+    /// A `SO_REUSEPORT` listener per pinned thread, edge-triggered epoll.
+    EpollReuseport,
+    /// io_uring: deferred task work, multishot accept and receive, direct descriptors.
+    #[value(name = "io_uring")]
+    IoUring,
+}
+
+impl Baseline {
+    /// The name used on the command line, in points and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EpollShared => "epoll-shared",
+            Self::EpollReuseport => "epoll-reuseport",
+            Self::IoUring => "io_uring",
+        }
+    }
+}
+
+/// Options of `megapipe bench server`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BaselineArgs {
+    /// Which server to run
+    #[arg(value_enum)]
+    pub baseline: Baseline,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:7000")]
+    pub listen: SocketAddr,
+    /// Number of threads, each with its own event loop
+    #[arg(long, default_value = "1")]
+    pub threads: NonZeroUsize,
+    /// Cores to pin the threads to, one each, in order (e.g. 0,1 or 0-3)
+    #[arg(long)]
+    pub cpus: Option<CpuList>,
+    /// Size of requests that do not say their own
+    #[arg(long, default_value_t = MESSAGE_LEN_DEFAULT)]
+    pub request_bytes: u32,
+    /// Size of responses to them
+    #[arg(long, default_value_t = MESSAGE_LEN_DEFAULT)]
+    pub response_bytes: u32,
+}
+
+/// Why a baseline server could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum BaselineError {
+    /// The listening socket could not be made.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Fewer cores were named than threads were asked for.
+    #[error("{threads} threads cannot be pinned to {cpus} cores")]
+    TooFewCpus {
+        /// Threads asked for.
+        threads: usize,
+        /// Cores named.
+        cpus: usize,
+    },
+    /// A message size that the protocol does not allow.
+    #[error(transparent)]
+    Length(#[from] LengthError),
+    /// The kernel refuses io_uring or one of the features that make it worth measuring.
+    #[error("io_uring: {step}: {source}")]
+    Ring {
+        /// What was asked of the kernel.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The event loop itself failed.
+    #[error("event loop: {0}")]
+    Loop(#[from] io::Error),
+}
+
+/// Runs a baseline server until `stop` is triggered; `ready` is called with the listening address
+/// once connections are accepted.
+///
+/// # Errors
+/// [`BaselineError`] if a socket, a ring or a pinning is refused; the first failing thread's.
+pub fn serve(
+    args: &BaselineArgs,
+    stop: &Stop,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), BaselineError> {
+    let defaults =
+        Lengths { request: args.request_bytes, response: args.response_bytes }.checked()?;
+    let threads = args.threads.get();
+    let cpus = cpus(args)?;
+    let listeners = socket::listeners(args.listen, threads, args.baseline, &cpus)
+        .map_err(|source| BaselineError::Listen { address: args.listen, source })?;
+    let address = socket::local_address(&listeners[0])
+        .map_err(|source| BaselineError::Listen { address: args.listen, source })?;
+    ready(address);
+    thread::scope(|scope| {
+        let loops: Vec<_> = listeners
+            .into_iter()
+            .enumerate()
+            .map(|(index, listener)| {
+                let cpu = cpus.get(index).copied();
+                let baseline = args.baseline;
+                scope.spawn(move || {
+                    if let Some(cpu) = cpu {
+                        socket::pin_this_thread(cpu)?;
+                    }
+                    match baseline {
+                        Baseline::EpollShared => epoll::run(listener, true, defaults, stop),
+                        Baseline::EpollReuseport => epoll::run(listener, false, defaults, stop),
+                        Baseline::IoUring => uring::run(&listener, defaults, stop),
+                    }
+                })
+            })
+            .collect();
+        let mut outcome = Ok(());
+        for running in loops {
+            let result = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            if outcome.is_ok() {
+                outcome = result;
+            }
+        }
+        outcome
+    })
+}
+
+fn cpus(args: &BaselineArgs) -> Result<Vec<usize>, BaselineError> {
+    let Some(list) = &args.cpus else { return Ok(Vec::new()) };
+    let (threads, cpus) = (args.threads.get(), list.as_slice().to_vec());
+    if cpus.len() < threads {
+        return Err(BaselineError::TooFewCpus { threads, cpus: cpus.len() });
+    }
+    Ok(cpus)
+}

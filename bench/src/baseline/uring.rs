@@ -1,0 +1,367 @@
+//! The io_uring baseline: the yardstick that a channel is held to.
+//!
+//! One ring per thread. Single issuer with deferred task work, so that completions are made where
+//! they are reaped; one multishot accept into direct descriptors, so that a connection never has
+//! a descriptor number; one multishot receive per connection out of a shared buffer ring; one
+//! system call per turn of the loop, which submits everything and waits for the next. A direct
+//! descriptor is closed only after its receive has ended, since closing under an armed receive
+//! does nothing that the peer can see.
+//!
+//! Every completion carries the connection's generation, so that one of an earlier connection in
+//! the same slot is never taken for this one's.
+//!
+//! Invariants: one send in flight per connection (parallel sends may be reordered); buffers are
+//! given back in the turn that received them; re-arming is keyed on `F_MORE`, never on an error.
+
+use super::{
+    BaselineError, Stop,
+    buffer_ring::BufferRing,
+    framing::{self, PIECES_MAX, Requests, Violation},
+};
+use crate::limits;
+use io_uring::{
+    IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue,
+    types::{CancelBuilder, Fd, Fixed, Timespec},
+};
+use megapipe_apps::rpc::protocol::{Lengths, PREFIX_LEN, Reply};
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, OwnedFd},
+    ptr,
+};
+
+const BUFFER_GROUP: u16 = 0;
+/// One completion for the whole reply, however often the socket fills.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+/// What a completion is about: the low byte of its user data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Op {
+    Accept,
+    Receive,
+    Send,
+    Close,
+    Stop,
+}
+
+/// User data: op (8 bits), slot (24), generation (32).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag {
+    op: Op,
+    slot: u32,
+    generation: u32,
+}
+
+impl Tag {
+    const fn of(op: Op) -> Self {
+        Self { op, slot: 0, generation: 0 }
+    }
+
+    const fn pack(self) -> u64 {
+        self.op as u64 | (self.slot as u64) << 8 | (self.generation as u64) << 32
+    }
+
+    fn unpack(user_data: u64) -> Self {
+        let op = match user_data as u8 {
+            0 => Op::Accept,
+            1 => Op::Receive,
+            2 => Op::Send,
+            3 => Op::Close,
+            _ => Op::Stop,
+        };
+        let slot = (user_data >> 8) as u32 & 0xff_ffff;
+        Self { op, slot, generation: (user_data >> 32) as u32 }
+    }
+}
+
+/// One connection. Its address is stable: the table never grows.
+struct Connection {
+    generation: u32,
+    requests: Requests,
+    /// An echo in flight points here; a longer reply into `message`.
+    echo: [u8; PREFIX_LEN],
+    message: Option<Box<Message>>,
+    sending: bool,
+    /// The receive has ended: close once no send is in flight.
+    closing: bool,
+}
+
+impl Connection {
+    fn new() -> Self {
+        Self {
+            generation: 0,
+            requests: Requests::default(),
+            echo: [0; PREFIX_LEN],
+            message: None,
+            sending: false,
+            closing: false,
+        }
+    }
+}
+
+/// A reply in pieces, as `sendmsg` takes it. Boxed, because the kernel holds its address.
+struct Message {
+    reply: Reply,
+    pieces: [libc::iovec; PIECES_MAX],
+    header: libc::msghdr,
+}
+
+struct Server<'ring> {
+    submitter: Submitter<'ring>,
+    submissions: SubmissionQueue<'ring>,
+    buffers: BufferRing,
+    connections: Box<[Connection]>,
+    listener: Fd,
+    defaults: Lengths,
+    stopped: bool,
+}
+
+/// Serves `listener` until `stop`. Blocks.
+pub(super) fn run(listener: &OwnedFd, defaults: Lengths, stop: &Stop) -> Result<(), BaselineError> {
+    let refused = |step| move |source| BaselineError::Ring { step, source };
+    let mut ring: IoUring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        // Without it a submit that does not wait never runs deferred work.
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .setup_no_sqarray()
+        .setup_cqsize(limits::RING_COMPLETION_ENTRIES)
+        .build(limits::RING_SUBMISSION_ENTRIES)
+        .map_err(refused("setup"))?;
+    let slots = descriptor_limit().min(limits::RING_CONNECTIONS_MAX);
+    let (mut submitter, submissions, mut completions) = ring.split();
+    // Saves looking the ring's descriptor up in each system call; an old kernel goes without.
+    let _ = submitter.register_ring_fd();
+    submitter.register_files_sparse(slots).map_err(refused("direct descriptors"))?;
+    let (count, buffer_bytes) = (limits::RING_BUFFERS, limits::RING_BUFFER_BYTES);
+    let buffers = BufferRing::register(&submitter, BUFFER_GROUP, count, buffer_bytes)
+        .map_err(refused("buffer ring"))?;
+    let connections = (0..slots).map(|_| Connection::new()).collect();
+    let listener = Fd(listener.as_raw_fd());
+    let stopped = false;
+    let mut server =
+        Server { submitter, submissions, buffers, connections, listener, defaults, stopped };
+    server.accept();
+    let watch = opcode::PollAdd::new(Fd(stop.as_fd().as_raw_fd()), libc::POLLIN as u32).build();
+    server.push(&watch.user_data(Tag::of(Op::Stop).pack()));
+    while !server.stopped {
+        server.submissions.sync();
+        match server.submitter.submit_and_wait(1) {
+            Ok(_) => {}
+            // Interrupted, or the completion queue is over-full: reap, then go on.
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(BaselineError::Loop(error)),
+        }
+        completions.sync();
+        for completion in &mut completions {
+            server.on_completion(&completion);
+        }
+        server.buffers.publish();
+    }
+    server.finish().map_err(refused("cancelling"))
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
+}
+
+fn descriptor_limit() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    u32::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(u32::MAX)
+}
+
+impl Server<'_> {
+    fn push(&mut self, entry: &squeue::Entry) {
+        loop {
+            // SAFETY: what entries point to outlives the operations: echoes and messages lie in
+            // the table of connections, are not changed while `sending` is set, and `finish`
+            // cancels what is in flight before the table goes.
+            let pushed = unsafe { self.submissions.push(entry) };
+            if pushed.is_ok() {
+                return;
+            }
+            // The queue is full: hand it over now. What cannot be taken now is retried above.
+            self.submissions.sync();
+            let _ = self.submitter.submit();
+            self.submissions.sync();
+        }
+    }
+
+    fn on_completion(&mut self, completion: &cqueue::Entry) {
+        let tag = Tag::unpack(completion.user_data());
+        let (result, flags) = (completion.result(), completion.flags());
+        match tag.op {
+            Op::Accept => self.on_accepted(result, flags),
+            Op::Receive => self.on_received(tag, result, flags),
+            Op::Send => self.on_sent(tag, result),
+            Op::Close => {}
+            Op::Stop => self.stopped = true,
+        }
+    }
+
+    fn accept(&mut self) {
+        let accept = opcode::AcceptMulti::new(self.listener).allocate_file_index(true).build();
+        self.push(&accept.user_data(Tag::of(Op::Accept).pack()));
+    }
+
+    fn on_accepted(&mut self, result: i32, flags: u32) {
+        if !cqueue::more(flags) {
+            self.accept();
+        }
+        // A failure is the peer's (it left) or a full table, which the kernel has answered.
+        let Ok(slot) = u32::try_from(result) else { return };
+        let Some(connection) = self.connections.get_mut(slot as usize) else { return };
+        connection.generation = connection.generation.wrapping_add(1);
+        connection.requests = Requests::default();
+        connection.closing = false;
+        let generation = connection.generation;
+        self.receive(slot, generation);
+    }
+
+    fn receive(&mut self, slot: u32, generation: u32) {
+        let receive = opcode::RecvMulti::new(Fixed(slot), BUFFER_GROUP).build();
+        self.push(&receive.user_data(Tag { op: Op::Receive, slot, generation }.pack()));
+    }
+
+    /// The connection that a completion is about, unless the slot has become another's.
+    fn connection(&mut self, tag: Tag) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(tag.slot as usize)?;
+        (connection.generation == tag.generation).then_some(connection)
+    }
+
+    fn on_received(&mut self, tag: Tag, result: i32, flags: u32) {
+        if let Some(buffer) = cqueue::buffer_select(flags) {
+            let len = usize::try_from(result).unwrap_or(0);
+            let fate = self.answer(tag, buffer, len);
+            self.buffers.give_back(buffer);
+            if fate.is_err() {
+                // Ends the receive with a completion of its own, which closes.
+                let shutdown = opcode::Shutdown::new(Fixed(tag.slot), libc::SHUT_RDWR).build();
+                let shutdown = shutdown.flags(squeue::Flags::SKIP_SUCCESS);
+                self.push(&shutdown.user_data(Tag { op: Op::Close, ..tag }.pack()));
+            }
+        }
+        if cqueue::more(flags) || self.connection(tag).is_none() {
+            return;
+        }
+        if result > 0 || result == -libc::ENOBUFS {
+            self.buffers.publish();
+            self.receive(tag.slot, tag.generation);
+        } else {
+            self.close_when_sent(tag);
+        }
+    }
+
+    /// Answers what has arrived in a buffer, or keeps it while an answer is being sent.
+    fn answer(&mut self, tag: Tag, buffer: u16, len: usize) -> Result<(), Violation> {
+        let defaults = self.defaults;
+        let received = self.buffers.received(buffer, len);
+        let connection = self.connections.get_mut(tag.slot as usize);
+        let Some(connection) = connection.filter(|it| it.generation == tag.generation) else {
+            return Ok(());
+        };
+        if connection.sending {
+            return connection.requests.hold(received);
+        }
+        if connection.requests.is_echo(received, defaults) {
+            connection.echo[..len].copy_from_slice(received);
+            connection.sending = true;
+            let start = connection.echo.as_ptr();
+            let send = opcode::Send::new(Fixed(tag.slot), start, len as u32).flags(SEND_FLAGS);
+            self.push(&send.build().user_data(Tag { op: Op::Send, ..tag }.pack()));
+            return Ok(());
+        }
+        if let Some(reply) = connection.requests.on_received(received, defaults)? {
+            self.send(tag, reply);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, tag: Tag, reply: Reply) {
+        let connection = &mut self.connections[tag.slot as usize];
+        connection.sending = true;
+        let message = connection.message.insert(Message::new(reply));
+        let send = opcode::SendMsg::new(Fixed(tag.slot), &raw const message.header)
+            .flags(SEND_FLAGS as u32)
+            .build();
+        self.push(&send.user_data(Tag { op: Op::Send, ..tag }.pack()));
+    }
+
+    fn on_sent(&mut self, tag: Tag, result: i32) {
+        let defaults = self.defaults;
+        let Some(connection) = self.connection(tag) else { return };
+        connection.sending = false;
+        let next = if result < 0 { Ok(None) } else { connection.requests.next(defaults) };
+        let closing = connection.closing;
+        match next {
+            Ok(Some(reply)) => self.send(tag, reply),
+            // A failed send means that the peer is gone; then the receive ends too and closes.
+            Ok(None) | Err(Violation) if closing => self.close(tag),
+            Ok(None) | Err(Violation) => {}
+        }
+    }
+
+    /// The receive has ended. A reply in flight is let go first, so that a peer that closed only
+    /// its sending side still gets it.
+    fn close_when_sent(&mut self, tag: Tag) {
+        let Some(connection) = self.connection(tag) else { return };
+        connection.closing = true;
+        if !connection.sending {
+            self.close(tag);
+        }
+    }
+
+    fn close(&mut self, tag: Tag) {
+        let close = opcode::Close::new(Fixed(tag.slot)).build();
+        let close = close.flags(squeue::Flags::SKIP_SUCCESS);
+        self.push(&close.user_data(Tag { op: Op::Close, ..tag }.pack()));
+    }
+
+    /// Ends everything in flight, so that the kernel no longer touches buffers and replies.
+    fn finish(&mut self) -> io::Result<()> {
+        self.submissions.sync();
+        self.submitter.submit()?;
+        let limit = Timespec::from(limits::RING_CANCEL_MAX);
+        match self.submitter.register_sync_cancel(Some(limit), CancelBuilder::any()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.buffers.unregister(&self.submitter, BUFFER_GROUP)
+    }
+}
+
+impl Message {
+    fn new(reply: Reply) -> Box<Self> {
+        let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        // SAFETY: a msghdr is numbers and pointers, for which zero is a value: no name, no
+        // control data, no pieces.
+        let header: libc::msghdr = unsafe { mem::zeroed() };
+        let mut message = Box::new(Self { reply, pieces: [empty; PIECES_MAX], header });
+        let (pieces, count) = framing::pieces(&message.reply, 0);
+        let pieces = pieces.map(|piece| libc::iovec {
+            iov_base: piece.as_ptr().cast_mut().cast(),
+            iov_len: piece.len(),
+        });
+        message.pieces = pieces;
+        message.header.msg_iov = message.pieces.as_mut_ptr();
+        message.header.msg_iovlen = count;
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Op, Tag};
+
+    #[test]
+    fn tags_survive_user_data() {
+        for op in [Op::Accept, Op::Receive, Op::Send, Op::Close, Op::Stop] {
+            for (slot, generation) in [(0, 0), (1, u32::MAX), (0xff_ffff, 7)] {
+                let tag = Tag { op, slot, generation };
+                assert_eq!(Tag::unpack(tag.pack()), tag);
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Every limit of the benchmark, named.
+
+use std::time::Duration;
+
+/// What a peer may send a baseline server ahead of the replies it has taken.
+pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
+
+/// Backlog of the baselines' listeners; the kernel caps it at `net.core.somaxconn`.
+pub(crate) const LISTEN_BACKLOG: i32 = 4096;
+
+/// The epoll baselines' receive buffer, one per thread.
+pub(crate) const EPOLL_BUFFER_BYTES: usize = 64 << 10;
+
+/// Events taken by one `epoll_wait`.
+pub(crate) const EPOLL_EVENTS: usize = 512;
+
+/// Submission queue entries of the io_uring baseline.
+pub(crate) const RING_SUBMISSION_ENTRIES: u32 = 2048;
+
+/// Completion queue entries: several for each submission, since multishot operations post many.
+pub(crate) const RING_COMPLETION_ENTRIES: u32 = 4 * RING_SUBMISSION_ENTRIES;
+
+/// Direct descriptors of one ring: the connections one thread of the io_uring baseline can hold.
+pub(crate) const RING_CONNECTIONS_MAX: u32 = 32 << 10;
+
+/// Receive buffers of one ring, a power of two.
+pub(crate) const RING_BUFFERS: u16 = 512;
+
+/// A receive buffer of the io_uring baseline.
+pub(crate) const RING_BUFFER_BYTES: usize = 2048;
+
+/// How long cancelling everything in flight may take at a stop.
+pub(crate) const RING_CANCEL_MAX: Duration = Duration::from_secs(1);
+
+/// Cores that a list of cores may name.
+pub(crate) const CPUS_MAX: usize = 1024;
+
+/// How long a server may take to accept its first connection.
+pub(crate) const SERVER_READY_MAX: Duration = Duration::from_secs(5);
+
+const _: () = assert!(RING_BUFFERS.is_power_of_two());
+const _: () = assert!(RING_COMPLETION_ENTRIES >= 2 * RING_BUFFERS as u32);
+
+/// How often a child process is looked at while waiting for it.
+pub(crate) const CHILD_POLL: Duration = Duration::from_millis(5);
+
+/// How long a child may take to end when asked to.
+pub(crate) const CHILD_STOP_MAX: Duration = Duration::from_secs(2);
+
+/// What is kept of a child's output.
+pub(crate) const OUTPUT_BYTES_MAX: u64 = 8 << 20;
+
+/// How long the load runs before anything counts.
+pub(crate) const LOAD_WARM_UP: Duration = Duration::from_millis(500);
+
+/// Slack between the load's measured window and ours, at each end.
+pub(crate) const WINDOW_MARGIN: Duration = Duration::from_millis(150);
+
+/// How often the cores' times are read.
+pub(crate) const READING_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long the load may take to end after its measured window.
+pub(crate) const LOAD_END_MAX: Duration = Duration::from_secs(10);
+
+/// A side that is idle for less than this share of the time is called saturated.
+pub(crate) const SATURATED_IDLE_SHARE_MAX: f64 = 0.03;
+
+/// Lines of a failed child's output that an error quotes.
+pub(crate) const LOG_LINES_SHOWN: usize = 4;
+
+/// The first port used inside a namespace of our own.
+pub(crate) const PORT_FIRST: u16 = 7100;
+
+/// Connections that nginx and memcached are configured for.
+pub(crate) const COMPARED_CONNECTIONS_MAX: usize = 16_384;
+
+/// The size of a value in the key-value experiments [MP 5.2].
+pub(crate) const KV_VALUE_BYTES: u64 = 1024;
+
+/// How often progress is reported where there is no terminal.
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Idle connections over which the memory of one is averaged.
+pub(crate) const IDLE_CONNECTIONS: usize = 10_000;
+
+/// Connections and rounds of transactions that touch what is the channel's own first.
+pub(crate) const IDLE_WARM_CONNECTIONS: usize = 128;
+/// As above.
+pub(crate) const IDLE_WARM_ROUNDS: usize = 40;
+
+/// Descriptors needed beside those of idle connections.
+pub(crate) const DESCRIPTORS_SPARE: u64 = 512;
