@@ -17,7 +17,29 @@
 //! - What could not be measured is said, never left out silently and never made up.
 //! - No process, namespace or directory outlives a run, however it ends.
 
+mod bars;
 mod baseline;
+mod c_overhead;
+mod command;
+mod cpu_time;
+mod experiments;
+mod files;
+mod idle_memory;
+mod layout;
 mod limits;
+mod load;
+mod measure;
+mod point;
+mod process;
+mod progress;
+mod report;
+mod run;
+mod scratch;
+mod server;
+mod table;
 
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
+pub use command::{BenchArgs, BenchError, RunArgs, bench};
+pub use layout::{KeepArgs, LayoutError, Link, LinkChoice};
+pub use point::{Latency, Machine, Point, Results, Saturated};
+pub use process::ExecArgs;

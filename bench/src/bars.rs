@@ -1,0 +1,323 @@
+//! `megapipe bench bars`: the numbers that megapipe promises, each measured, and whether it is met.
+//!
+//! Ratios are taken run by run between servers that were measured in turn, and the median of the
+//! ratios is reported, so that a slow minute of the machine hits both sides of a ratio.
+
+use crate::{
+    baseline::Baseline,
+    c_overhead,
+    command::{self, BenchError, RunArgs},
+    experiments::{CONNECTIONS, rpc},
+    files::FileSet,
+    idle_memory,
+    layout::LayoutError,
+    load::{Load, Workload},
+    measure::{self, Sample, Trial, median, range},
+    point::Point,
+    progress::Progress,
+    report,
+    run::Bench,
+    server::{Driver, Server, Service},
+    table::Table,
+};
+use std::process::ExitCode;
+
+/// What is promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// A promise and what was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BarResult {
+    pub(crate) what: &'static str,
+    bound: Bound,
+    unit: &'static str,
+    digits: usize,
+    /// One number for each run.
+    runs: Vec<f64>,
+    /// Why nothing was measured.
+    pub(crate) why: Option<String>,
+}
+
+impl BarResult {
+    /// Whether the median keeps the promise; none if nothing was measured.
+    pub(crate) fn met(&self) -> Option<bool> {
+        if self.runs.is_empty() {
+            return None;
+        }
+        let median = median(self.runs.iter().copied());
+        Some(match self.bound {
+            Bound::AtMost(bound) => median <= bound,
+            Bound::AtLeast(bound) => median >= bound,
+        })
+    }
+
+    pub(crate) fn bound_text(&self) -> String {
+        let (sign, bound) = match self.bound {
+            Bound::AtMost(bound) => ("≤", bound),
+            Bound::AtLeast(bound) => ("≥", bound),
+        };
+        format!("{sign} {bound}{}", self.unit)
+    }
+
+    pub(crate) fn measured_text(&self) -> String {
+        if self.runs.is_empty() {
+            return "-".to_owned();
+        }
+        let (median, digits) = (median(self.runs.iter().copied()), self.digits);
+        format!("{median:.digits$}{}", self.unit)
+    }
+
+    pub(crate) fn range_text(&self) -> String {
+        if self.runs.is_empty() {
+            return "-".to_owned();
+        }
+        let ([low, high], digits) = (range(self.runs.iter().copied()), self.digits);
+        format!("{low:.digits$} – {high:.digits$}")
+    }
+}
+
+/// A promise about CPU time: of which servers, under which load.
+struct Ratio {
+    name: &'static str,
+    what: &'static str,
+    bound: Bound,
+    /// Index in [`SITUATIONS`].
+    situation: usize,
+    other: Server,
+    /// Requests per CPU second of the channel over the other's, rather than CPU time.
+    per_cpu_second: bool,
+}
+
+const URING: Server = Server::Channel(Driver::Uring, None);
+const IO_URING: Server = Server::Baseline(Baseline::IoUring);
+const REUSEPORT: Server = Server::Baseline(Baseline::EpollReuseport);
+
+const RATIOS: [Ratio; 6] = [
+    Ratio {
+        name: "io_uring-1",
+        what: "CPU per transaction, channel vs hand-written io_uring, 64 B, 1 per connection",
+        bound: Bound::AtMost(1.05),
+        situation: 0,
+        other: IO_URING,
+        per_cpu_second: false,
+    },
+    Ratio {
+        name: "io_uring-128",
+        what: "CPU per transaction, channel vs hand-written io_uring, 64 B, 128 per connection",
+        bound: Bound::AtMost(1.05),
+        situation: 1,
+        other: IO_URING,
+        per_cpu_second: false,
+    },
+    Ratio {
+        name: "epoll-1",
+        what: "CPU per transaction, channel vs epoll with SO_REUSEPORT, 64 B, 1 per connection",
+        bound: Bound::AtMost(0.92),
+        situation: 0,
+        other: REUSEPORT,
+        per_cpu_second: false,
+    },
+    Ratio {
+        name: "epoll-128",
+        what: "CPU per transaction, channel vs epoll with SO_REUSEPORT, 64 B, 128 per connection",
+        bound: Bound::AtMost(0.85),
+        situation: 1,
+        other: REUSEPORT,
+        per_cpu_second: false,
+    },
+    Ratio {
+        name: "http",
+        what: "requests per CPU second, serve http vs nginx, 1 KiB file, keep-alive",
+        bound: Bound::AtLeast(1.5),
+        situation: 2,
+        other: Server::Nginx,
+        per_cpu_second: true,
+    },
+    Ratio {
+        name: "kv",
+        what: "requests per CPU second, serve kv vs memcached with one thread",
+        bound: Bound::AtLeast(1.2),
+        situation: 3,
+        other: Server::Memcached,
+        per_cpu_second: true,
+    },
+];
+
+/// What the servers of the ratios are asked for.
+fn situation(index: usize) -> (&'static str, Service, Load) {
+    let kept =
+        |workload| Load { workload, connections: CONNECTIONS, transactions_per_connection: None };
+    match index {
+        0 => ("fig2.1a", Service::Rpc, rpc(1, 64)),
+        1 => ("fig2.1a", Service::Rpc, rpc(128, 64)),
+        2 => {
+            let files = FileSet::OneKibibyte;
+            ("http-1k", Service::Http(files), kept(Workload::Http(files)))
+        }
+        _ => ("fig5.3", Service::Kv, kept(Workload::Kv)),
+    }
+}
+
+/// The names that `--only` takes.
+fn names() -> Vec<&'static str> {
+    RATIOS.iter().map(|ratio| ratio.name).chain(["memory", "c"]).collect()
+}
+
+/// Measures all, or those that `--only` names. Blocks for about six minutes.
+pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
+    if let Some(name) = args.only.iter().find(|name| !names().contains(&name.as_str())) {
+        return Err(BenchError::UnknownExperiment {
+            name: name.clone(),
+            known: names().join(", "),
+        });
+    }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let mut bench = args.bench()?;
+    let (mut bars, mut points) = (Vec::new(), Vec::new());
+    for index in 0..=3 {
+        let ratios: Vec<&Ratio> =
+            RATIOS.iter().filter(|it| it.situation == index && wanted(it.name)).collect();
+        if !ratios.is_empty() {
+            let (more, measured) = ratio_bars(&mut bench, index, &ratios)?;
+            bars.extend(more);
+            points.extend(measured);
+        }
+    }
+    if wanted("memory") {
+        bars.push(memory_bar(&mut bench)?);
+    }
+    if wanted("c") {
+        bars.push(c_bar(&bench));
+    }
+    // In the order of the promise, not of the measuring.
+    bars.sort_by_key(|bar| RATIOS.iter().position(|it| it.what == bar.what).unwrap_or(usize::MAX));
+    let results = command::results(points, &bench);
+    command::print_tables(&results, args);
+    if !args.json_to_stdout() {
+        print(&bars);
+    }
+    command::write_out(&results, args, |results| report::page_with_bars(results, &bars))?;
+    let missed = bars.iter().any(|bar| bar.met() != Some(true));
+    Ok(if bench.failed || missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(bars: &[BarResult]) {
+    let mut table = Table::new(&["bar", "measured", "from – to", "met", "what"]);
+    for bar in bars {
+        let met = match bar.met() {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "not measured",
+        };
+        let why = bar.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        table.row([
+            bar.bound_text(),
+            bar.measured_text(),
+            bar.range_text(),
+            met.to_owned(),
+            format!("{}{why}", bar.what),
+        ]);
+    }
+    println!();
+    for line in table.lines() {
+        println!("{line}");
+    }
+}
+
+/// Measures the channel and every other server of one situation in turn.
+fn ratio_bars(
+    bench: &mut Bench,
+    index: usize,
+    ratios: &[&Ratio],
+) -> Result<(Vec<BarResult>, Vec<Point>), LayoutError> {
+    let (experiment, service, load) = situation(index);
+    let servers = std::iter::once(URING).chain(ratios.iter().map(|ratio| ratio.other));
+    let trials: Vec<Trial> =
+        servers.map(|server| Trial { experiment, server, service, load: load.clone() }).collect();
+    let mut progress = Progress::new(trials.len() * bench.effort.runs);
+    let results = bench.compare(&trials, 1, &mut progress)?;
+    progress.finish();
+    let layout = bench.layout(1)?;
+    let points: Vec<Point> =
+        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let of = |server: Server| {
+        results.iter().find(|(trial, _)| trial.server == server).map(|(_, samples)| samples)
+    };
+    let bars = ratios.iter().map(|ratio| {
+        let pair = of(URING).zip(of(ratio.other));
+        let runs = pair.map_or_else(Vec::new, |(mine, theirs)| ratio.of(mine, theirs));
+        let why = runs.is_empty().then(|| {
+            ratio.other.missing().unwrap_or_else(|| "a server failed, see the notes".to_owned())
+        });
+        BarResult { what: ratio.what, bound: ratio.bound, unit: "", digits: 3, runs, why }
+    });
+    Ok((bars.collect(), points))
+}
+
+impl Ratio {
+    /// Run by run.
+    fn of(&self, mine: &[Sample], theirs: &[Sample]) -> Vec<f64> {
+        let ratio = |(mine, theirs): (&Sample, &Sample)| {
+            let (mine, theirs) =
+                (mine.server_cpu_us_per_transaction, theirs.server_cpu_us_per_transaction);
+            if self.per_cpu_second { theirs / mine } else { mine / theirs }
+        };
+        mine.iter().zip(theirs).map(ratio).collect()
+    }
+}
+
+fn memory_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
+    let mut runs = Vec::new();
+    let mut why = None;
+    for _ in 0..bench.effort.runs {
+        bench.layout(1)?;
+        match idle_memory::bytes_per_connection(bench) {
+            Ok(bytes) => runs.push(bytes),
+            Err(error) => {
+                bench.failed = true;
+                why = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    let what = "user-space memory per idle lwsocket connection (resident, serve rpc)";
+    Ok(BarResult { what, bound: Bound::AtMost(256.0), unit: " B", digits: 0, runs, why })
+}
+
+fn c_bar(bench: &Bench) -> BarResult {
+    let what = "C over Rust: mp_read and its completion";
+    let (runs, why) = match c_overhead::nanoseconds(&bench.scratch, bench.effort.runs) {
+        Ok(runs) => (runs, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    BarResult { what, bound: Bound::AtMost(20.0), unit: " ns", digits: 1, runs, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BarResult, Bound};
+
+    fn bar(bound: Bound, runs: &[f64]) -> BarResult {
+        BarResult { what: "x", bound, unit: " ns", digits: 1, runs: runs.to_vec(), why: None }
+    }
+
+    #[test]
+    fn the_median_decides() {
+        assert_eq!(bar(Bound::AtMost(1.05), &[1.0, 1.04, 9.0]).met(), Some(true));
+        assert_eq!(bar(Bound::AtMost(1.05), &[1.0, 1.06, 9.0]).met(), Some(false));
+        assert_eq!(bar(Bound::AtLeast(1.5), &[1.4, 1.5, 1.6]).met(), Some(true));
+        assert_eq!(bar(Bound::AtLeast(1.5), &[]).met(), None);
+    }
+
+    #[test]
+    fn texts_name_bound_median_and_range() {
+        let bar = bar(Bound::AtMost(20.0), &[3.0, 1.0, 2.0]);
+        assert_eq!(bar.bound_text(), "≤ 20 ns");
+        assert_eq!(bar.measured_text(), "2.0 ns");
+        assert_eq!(bar.range_text(), "1.0 – 3.0");
+    }
+}

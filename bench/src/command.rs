@@ -1,0 +1,301 @@
+//! `megapipe bench …` and what it prints.
+
+use crate::{
+    bars,
+    baseline::{self, BaselineArgs, BaselineError},
+    experiments::{EXPERIMENTS, Experiment, Suite, effort},
+    layout::{self, KeepArgs, LayoutError, LinkChoice},
+    point::{Machine, Point, Results},
+    process::{self, ExecArgs},
+    report,
+    run::Bench,
+    table::{Table, grouped},
+};
+use std::{
+    fs, io,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+/// Options of `megapipe bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Action {
+    /// RPC ping-pong: figures 2.1, 5.1 and 5.2 and table 5.1 of the MegaPipe report
+    Rpc(RunArgs),
+    /// Connections per second
+    Accept(RunArgs),
+    /// Key-value store against memcached: figures 5.3 and 5.4
+    Kv(RunArgs),
+    /// Static files against nginx: figure 5.5
+    Http(RunArgs),
+    /// The numbers that megapipe promises, each with what was measured
+    Bars(RunArgs),
+    /// A baseline server
+    #[command(hide = true)]
+    Server(BaselineArgs),
+    /// Another program, in a place of its own
+    #[command(hide = true)]
+    Exec(ExecArgs),
+    /// The keeper of the network namespaces
+    #[command(hide = true)]
+    Keep(KeepArgs),
+}
+
+/// Options of every measuring subcommand.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// Fewer points, fewer and shorter runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Runs of which the median is reported (5; with --quick 3)
+    #[arg(long)]
+    pub runs: Option<NonZeroUsize>,
+    /// Length of a run's measured window in seconds (3; with --quick 2)
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Write the results to this file as JSON; `-` writes to standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a report with plots to this file as HTML
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Only the experiment (or bar) of this name; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// What to put between server and load
+    #[arg(long, value_enum, default_value_t)]
+    pub link: LinkChoice,
+    /// The megapipe executable whose servers and load are run
+    #[arg(long, hide = true)]
+    pub program: Option<PathBuf>,
+}
+
+/// Why a benchmark did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// No place to measure in.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A baseline server failed.
+    #[error(transparent)]
+    Baseline(#[from] BaselineError),
+    /// `--only` names nothing.
+    #[error("there is no experiment '{name}' here; there are: {known}")]
+    UnknownExperiment {
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// `--seconds` is not a usable length.
+    #[error("a window of {seconds} s is outside of 2 to 600 s: /proc/stat counts 10 ms ticks")]
+    Window {
+        /// The length given.
+        seconds: f64,
+    },
+    /// A file could not be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something else that the operating system refused.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// Runs `megapipe bench`. Blocks until everything is measured.
+///
+/// # Errors
+/// [`BenchError`] if nothing could be measured. Servers that failed by themselves are noted in the
+/// results and make the exit code 1.
+pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
+    match &args.action {
+        Action::Rpc(run) => measure(Suite::Rpc, run),
+        Action::Accept(run) => measure(Suite::Accept, run),
+        Action::Kv(run) => measure(Suite::Kv, run),
+        Action::Http(run) => measure(Suite::Http, run),
+        Action::Bars(run) => bars::measure(run),
+        Action::Server(server) => serve_baseline(server),
+        Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),
+        Action::Keep(keep) => {
+            layout::keep(keep)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn serve_baseline(args: &BaselineArgs) -> Result<ExitCode, BenchError> {
+    // Nobody triggers it: the process is ended by a signal, and holds nothing worth saving.
+    let stop = baseline::Stop::new()?;
+    baseline::serve(args, &stop, |address| {
+        println!("listening on {address}, {}", args.baseline.name());
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl RunArgs {
+    /// Whether standard output is for the results as JSON, and for nothing else.
+    pub(crate) fn json_to_stdout(&self) -> bool {
+        self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// A bench as these options ask for.
+    pub(crate) fn bench(&self) -> Result<Bench, BenchError> {
+        let mut effort = effort(self.quick);
+        if let Some(runs) = self.runs {
+            effort.runs = runs.get();
+        }
+        if let Some(seconds) = self.seconds {
+            if !(2.0..=600.0).contains(&seconds) {
+                return Err(BenchError::Window { seconds });
+            }
+            effort.window = Duration::from_secs_f64(seconds);
+        }
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe()?,
+        };
+        Ok(Bench::new(program, self.link, effort)?)
+    }
+}
+
+fn measure(suite: Suite, args: &RunArgs) -> Result<ExitCode, BenchError> {
+    let experiments = chosen(suite, &args.only)?;
+    let mut bench = args.bench()?;
+    let cores_max = layout::online_cpus()?.len().saturating_sub(1).max(1);
+    if cores_max == 1 {
+        bench.note(
+            "the machine has room for one server core beside the load: nothing here shows scaling"
+                .to_owned(),
+        );
+    }
+    let points = bench.run(&experiments, args.quick, cores_max)?;
+    let results = results(points, &bench);
+    print_tables(&results, args);
+    write_out(&results, args, report::page)?;
+    Ok(if bench.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn chosen(suite: Suite, only: &[String]) -> Result<Vec<&'static Experiment>, BenchError> {
+    let of_suite: Vec<_> = EXPERIMENTS.iter().filter(|it| it.suite == suite).collect();
+    if only.is_empty() {
+        return Ok(of_suite);
+    }
+    let find = |name: &String| of_suite.iter().copied().find(|it| it.name == name);
+    let chosen: Result<Vec<_>, _> = only.iter().map(|name| find(name).ok_or(name)).collect();
+    chosen.map_err(|name| BenchError::UnknownExperiment {
+        name: name.clone(),
+        known: of_suite.iter().map(|it| it.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+pub(crate) fn results(points: Vec<Point>, bench: &Bench) -> Results {
+    let words: Vec<String> = std::env::args().collect();
+    let command = match words.split_first() {
+        Some((program, rest)) => {
+            let name = Path::new(program).file_name().map(|name| name.to_string_lossy());
+            let name = name.unwrap_or_default().into_owned();
+            std::iter::once(&name).chain(rest).cloned().collect::<Vec<_>>().join(" ")
+        }
+        None => String::new(),
+    };
+    let machine = Machine::here(bench.cores());
+    Results { machine, command, points, notes: bench.notes.clone() }
+}
+
+/// Writes the files that the options ask for, and says where they are.
+pub(crate) fn write_out(
+    results: &Results,
+    args: &RunArgs,
+    page: impl FnOnce(&Results) -> String,
+) -> Result<(), BenchError> {
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(results).map_err(io::Error::from)?;
+        if args.json_to_stdout() {
+            println!("{text}");
+        } else {
+            write(path, &text)?;
+        }
+    }
+    if let Some(path) = &args.report {
+        write(path, &page(results))?;
+        eprintln!("report: {}", path.display());
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    let failed = |source| BenchError::Write { path: path.to_owned(), source };
+    if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+        fs::create_dir_all(directory).map_err(failed)?;
+    }
+    fs::write(path, text).map_err(failed)
+}
+
+/// Prints one table for each experiment, and the notes.
+pub(crate) fn print_tables(results: &Results, args: &RunArgs) {
+    if args.json_to_stdout() {
+        return;
+    }
+    for experiment in &EXPERIMENTS {
+        let points: Vec<&Point> =
+            results.points.iter().filter(|it| it.experiment == experiment.name).collect();
+        if points.is_empty() {
+            continue;
+        }
+        println!("\n{}: {}", experiment.name, experiment.title);
+        for line in table(&points).lines() {
+            println!("  {line}");
+        }
+    }
+    for note in &results.notes {
+        println!("note: {note}");
+    }
+}
+
+/// The table of some points.
+pub(crate) fn table(points: &[&Point]) -> Table {
+    let mut table = Table::new(&[
+        "server",
+        "link",
+        "cores",
+        "per conn",
+        "bytes",
+        "conns",
+        "trans/s",
+        "CPU µs",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "saturated",
+    ]);
+    for point in points {
+        let length = point.transactions_per_connection;
+        table.row([
+            report::server_label(point),
+            point.link.name().to_owned(),
+            point.shards.to_string(),
+            length.map_or_else(|| "-".to_owned(), |length| length.to_string()),
+            point.message_bytes.to_string(),
+            point.connections.to_string(),
+            grouped(point.transactions_per_s),
+            format!("{:.2}", point.server_cpu_us_per_transaction),
+            format!("{:.0}", point.latency_us.p50),
+            format!("{:.0}", point.latency_us.p99),
+            format!("{:.0}", point.latency_us.p999),
+            point.saturated.name().to_owned(),
+        ]);
+    }
+    table
+}

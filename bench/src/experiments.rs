@@ -1,0 +1,409 @@
+//! The experiments as data: which servers, under which loads, and what the paper found.
+//!
+//! Read the MegaPipe report's figures 2.1 and 5.1 to 5.5 and table 5.1 beside this. Pure: a plan
+//! is a function of the experiment, the effort and the number of cores.
+//!
+//! Invariant: all trials of a group differ only in the server, so that they can be measured in
+//! turn and compared.
+
+use crate::{
+    baseline::Baseline,
+    files::FileSet,
+    load::{Load, Workload},
+    measure::{Effort, Trial},
+    server::{Ablation, Driver, Server, Service},
+};
+use std::time::Duration;
+
+/// What can be asked for on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Suite {
+    Rpc,
+    Accept,
+    Kv,
+    Http,
+}
+
+/// What an experiment varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis {
+    TransactionsPerConnection,
+    MessageBytes,
+    Cores,
+    Connections,
+    Workload,
+}
+
+impl Axis {
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::TransactionsPerConnection => "transactions per connection",
+            Self::MessageBytes => "message size (bytes)",
+            Self::Cores => "server cores",
+            Self::Connections => "connections",
+            Self::Workload => "workload",
+        }
+    }
+}
+
+/// What is known about an experiment beside its points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Experiment {
+    pub(crate) name: &'static str,
+    pub(crate) suite: Suite,
+    pub(crate) title: &'static str,
+    pub(crate) axis: Axis,
+    /// Whether latency is what the paper looks at, rather than throughput.
+    pub(crate) latency: bool,
+    /// What the paper measured, in our words, with its place.
+    pub(crate) paper: &'static str,
+}
+
+/// Every experiment, in the order in which they are measured and reported.
+pub(crate) const EXPERIMENTS: [Experiment; 11] = [
+    Experiment {
+        name: "fig2.1a",
+        suite: Suite::Rpc,
+        title: "Connection length",
+        axis: Axis::TransactionsPerConnection,
+        latency: false,
+        paper: "Figure 2.1(a): eight cores, Linux 3.1.3, 10 GbE. Single-transaction connections \
+                ran at about one nineteenth of the throughput of long ones on the baseline; \
+                MegaPipe gained 582 % at 1 transaction per connection and 29 % at 128 (table 5.1).",
+    },
+    Experiment {
+        name: "fig2.1b",
+        suite: Suite::Rpc,
+        title: "Message size",
+        axis: Axis::MessageBytes,
+        latency: false,
+        paper: "Figure 2.1(b): ten transactions per connection, eight cores. A 1 KiB message cost \
+                about 2 % more than a 64 B one; up to 1 KiB the server did not fill the 10 Gb/s \
+                link.",
+    },
+    Experiment {
+        name: "fig2.1c",
+        suite: Suite::Rpc,
+        title: "Server cores, ten transactions per connection",
+        axis: Axis::Cores,
+        latency: false,
+        paper: "Figure 2.1(c): on eight cores the baseline reached a speed-up of 4.6 with ten \
+                transactions per connection, 1.3 with one, 6.7 with 128.",
+    },
+    Experiment {
+        name: "table5.1",
+        suite: Suite::Rpc,
+        title: "What partitioning, batching and lwsockets each contribute",
+        axis: Axis::TransactionsPerConnection,
+        latency: false,
+        paper: "Table 5.1: throughput over the baseline in percent, eight cores, 64 B messages; \
+                the rows beside ours are the paper's.",
+    },
+    Experiment {
+        name: "fig5.1",
+        suite: Suite::Rpc,
+        title: "Speed-up over one core, by connection length",
+        axis: Axis::Cores,
+        latency: false,
+        paper: "Figure 5.1: MegaPipe's speed-up on eight cores was 6.4 or more at every connection \
+                length; the baseline's collapsed for short connections.",
+    },
+    Experiment {
+        name: "fig5.2",
+        suite: Suite::Rpc,
+        title: "Improvement over the baseline, by message size and cores",
+        axis: Axis::MessageBytes,
+        latency: false,
+        paper: "Figure 5.2: ten transactions per connection. On one core, where the gain is mostly \
+                batching, 15 to 33 %, more for messages up to 1 KiB.",
+    },
+    Experiment {
+        name: "accept",
+        suite: Suite::Accept,
+        title: "Connections per second, by connections open at a time",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "One transaction per connection, as in the left-most points of figure 2.1(a).",
+    },
+    Experiment {
+        name: "fig5.3",
+        suite: Suite::Kv,
+        title: "Key-value store, by requests per connection",
+        axis: Axis::TransactionsPerConnection,
+        latency: false,
+        paper: "Figure 5.3: memcached 1.4.13 on eight cores, 64 B keys, 1 KiB values, nine gets \
+                to one set. MegaPipe gained 15 % (persistent connections, global lock removed) to \
+                320 %; about 16 % on one core.",
+    },
+    Experiment {
+        name: "fig5.4",
+        suite: Suite::Kv,
+        title: "Key-value latency, by persistent connections",
+        axis: Axis::Connections,
+        latency: true,
+        paper: "Figure 5.4: MegaPipe left the median latency alone; it raised the 99th percentile \
+                slightly with 72 to 264 connections and lowered it much with 768 and more.",
+    },
+    Experiment {
+        name: "fig5.5",
+        suite: Suite::Http,
+        title: "Static files over HTTP",
+        axis: Axis::Workload,
+        latency: false,
+        paper: "Figure 5.5: nginx 1.0.15. With the halved Yahoo trace MegaPipe gained 47 % on one \
+                core and 75 % on eight (speed-up 6.5 instead of 5.4).",
+    },
+    Experiment {
+        name: "http-1k",
+        suite: Suite::Http,
+        title: "One 1 KiB file, persistent connections",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "Not in the paper: the smallest honest file, without connection set-up.",
+    },
+];
+
+/// Table 5.1 of the paper: improvement over the baseline in percent, at 1, 2, 4 … 128
+/// transactions per connection.
+pub(crate) const TABLE_5_1: [(&str, [f64; 8]); 4] = [
+    ("+P", [211.6, 207.5, 181.3, 83.5, 38.9, 29.5, 17.2, 8.8]),
+    ("+B", [18.8, 22.8, 72.4, 44.6, 31.8, 30.4, 27.3, 19.8]),
+    ("+L", [352.1, 230.5, 79.3, 22.0, 9.7, 2.9, 0.4, 0.1]),
+    ("total", [582.4, 460.8, 333.1, 150.1, 80.4, 62.8, 45.0, 28.7]),
+];
+
+/// Connections open at a time in the paper's microbenchmark [MP 2.2].
+pub(crate) const CONNECTIONS: u64 = 256;
+/// Transactions per connection where the paper varies something else [MP 2.2].
+const TRANSACTIONS: u64 = 10;
+const MESSAGE_BYTES: u64 = 64;
+
+const URING: Server = Server::Channel(Driver::Uring, None);
+const EPOLL: Server = Server::Channel(Driver::Epoll, None);
+const SHARED: Server = Server::Baseline(Baseline::EpollShared);
+const REUSEPORT: Server = Server::Baseline(Baseline::EpollReuseport);
+const IO_URING: Server = Server::Baseline(Baseline::IoUring);
+
+/// Trials to be measured in turn, on the same number of server cores.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Group {
+    pub(crate) server_cores: usize,
+    pub(crate) trials: Vec<Trial>,
+}
+
+impl Experiment {
+    /// The experiment of that name.
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        EXPERIMENTS.iter().find(|experiment| experiment.name == name)
+    }
+
+    /// The groups to measure where the server may have up to `cores_max` cores.
+    pub(crate) fn groups(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+        match self.name {
+            "fig2.1a" => self.over_transactions(quick),
+            "fig2.1b" => self.over_sizes(quick, 1),
+            "fig2.1c" => self.over_cores(&[TRANSACTIONS], cores_max),
+            "table5.1" => self.ablation(quick),
+            "fig5.1" => self.over_cores(if quick { &[1, 128] } else { &[1, 8, 128] }, cores_max),
+            "fig5.2" => (1..=cores_max).flat_map(|cores| self.over_sizes(quick, cores)).collect(),
+            "accept" => self.over_connections(quick),
+            "fig5.3" => self.kv_over_requests(quick),
+            "fig5.4" => self.kv_over_connections(quick),
+            "fig5.5" => self.http_workloads(cores_max),
+            _ => self.http_one_file(quick),
+        }
+    }
+
+    fn group(&self, server_cores: usize, service: Service, load: &Load, of: &[Server]) -> Group {
+        let trial = |&server| Trial { experiment: self.name, server, service, load: load.clone() };
+        Group { server_cores, trials: of.iter().map(trial).collect() }
+    }
+
+    fn rpc(&self, cores: usize, load: &Load, servers: &[Server]) -> Group {
+        self.group(cores, Service::Rpc, load, servers)
+    }
+
+    fn over_transactions(&self, quick: bool) -> Vec<Group> {
+        let servers = if quick {
+            &[URING, SHARED, REUSEPORT, IO_URING][..]
+        } else {
+            &[URING, EPOLL, SHARED, REUSEPORT, IO_URING]
+        };
+        let lengths = if quick { &[1, 8, 32, 128][..] } else { &[1, 2, 4, 8, 16, 32, 64, 128] };
+        lengths.iter().map(|&length| self.rpc(1, &rpc(length, MESSAGE_BYTES), servers)).collect()
+    }
+
+    fn over_sizes(&self, quick: bool, cores: usize) -> Vec<Group> {
+        let servers = match self.name {
+            "fig5.2" => &[URING, SHARED][..],
+            _ if quick => &[URING, SHARED, IO_URING],
+            _ => &[URING, SHARED, REUSEPORT, IO_URING],
+        };
+        let sizes = match (self.name, quick) {
+            ("fig5.2", true) => &[64, 4096][..],
+            ("fig5.2", false) => &[64, 256, 1024, 2048, 4096],
+            (_, true) => &[64, 4096, 65_536],
+            _ => &[64, 256, 1024, 2048, 4096, 16_384, 65_536],
+        };
+        sizes.iter().map(|&size| self.rpc(cores, &rpc(TRANSACTIONS, size), servers)).collect()
+    }
+
+    fn over_cores(&self, lengths: &[u64], cores_max: usize) -> Vec<Group> {
+        let servers = &[URING, SHARED, REUSEPORT, IO_URING];
+        let mut groups = Vec::new();
+        for &length in lengths {
+            for cores in 1..=cores_max {
+                groups.push(self.rpc(cores, &rpc(length, MESSAGE_BYTES), servers));
+            }
+        }
+        groups
+    }
+
+    fn ablation(&self, quick: bool) -> Vec<Group> {
+        let steps = [
+            Ablation { no_partition: true, no_batching: true, no_lwsockets: true },
+            Ablation { no_partition: false, no_batching: true, no_lwsockets: true },
+            Ablation { no_partition: false, no_batching: false, no_lwsockets: true },
+            Ablation::default(),
+        ];
+        let servers = steps.map(|ablation| Server::Channel(Driver::Uring, Some(ablation)));
+        let lengths = if quick { &[1, 8, 128][..] } else { &[1, 2, 4, 8, 16, 32, 64, 128] };
+        lengths.iter().map(|&length| self.rpc(1, &rpc(length, MESSAGE_BYTES), &servers)).collect()
+    }
+
+    fn over_connections(&self, quick: bool) -> Vec<Group> {
+        let servers = &[URING, EPOLL, SHARED, REUSEPORT, IO_URING];
+        let counts = if quick { &[64, 1024][..] } else { &[16, 64, 256, 1024, 4096] };
+        let load = |&connections| Load { connections, ..rpc(1, MESSAGE_BYTES) };
+        counts.iter().map(|count| self.rpc(1, &load(count), servers)).collect()
+    }
+
+    fn kv_over_requests(&self, quick: bool) -> Vec<Group> {
+        let servers = &[URING, EPOLL, Server::Memcached];
+        let lengths = if quick {
+            &[Some(1), Some(16), None][..]
+        } else {
+            &[Some(1), Some(2), Some(4), Some(8), Some(16), Some(32), Some(64), Some(128), None]
+        };
+        let load = |&transactions_per_connection| Load {
+            workload: Workload::Kv,
+            connections: CONNECTIONS,
+            transactions_per_connection,
+        };
+        lengths.iter().map(|length| self.group(1, Service::Kv, &load(length), servers)).collect()
+    }
+
+    fn kv_over_connections(&self, quick: bool) -> Vec<Group> {
+        let servers = &[URING, EPOLL, Server::Memcached];
+        let counts = if quick { &[72, 768][..] } else { &[72, 144, 264, 528, 768, 1536] };
+        let load = |&connections| Load {
+            workload: Workload::Kv,
+            connections,
+            transactions_per_connection: None,
+        };
+        counts.iter().map(|count| self.group(1, Service::Kv, &load(count), servers)).collect()
+    }
+
+    fn http_workloads(&self, cores_max: usize) -> Vec<Group> {
+        let servers = &[URING, EPOLL, Server::Nginx];
+        let mut groups = Vec::new();
+        for files in [FileSet::SpecWeb, FileSet::Yahoo, FileSet::YahooHalf] {
+            for cores in 1..=cores_max {
+                // The other workloads draw how long each connection lives.
+                let transactions_per_connection = (files == FileSet::SpecWeb).then_some(6);
+                let workload = Workload::Http(files);
+                let load = Load { workload, connections: CONNECTIONS, transactions_per_connection };
+                groups.push(self.group(cores, Service::Http(files), &load, servers));
+            }
+        }
+        groups
+    }
+
+    fn http_one_file(&self, quick: bool) -> Vec<Group> {
+        let servers = &[URING, EPOLL, Server::Nginx];
+        let counts = if quick { &[256][..] } else { &[64, 256, 1024] };
+        let load = |&connections| Load {
+            workload: Workload::Http(FileSet::OneKibibyte),
+            connections,
+            transactions_per_connection: None,
+        };
+        let service = Service::Http(FileSet::OneKibibyte);
+        counts.iter().map(|count| self.group(1, service, &load(count), servers)).collect()
+    }
+}
+
+/// The microbenchmark's load.
+pub(crate) const fn rpc(transactions: u64, response_bytes: u64) -> Load {
+    Load {
+        workload: Workload::Rpc { request_bytes: MESSAGE_BYTES, response_bytes },
+        connections: CONNECTIONS,
+        transactions_per_connection: Some(transactions),
+    }
+}
+
+/// How long and how often, unless told otherwise.
+pub(crate) const fn effort(quick: bool) -> Effort {
+    if quick {
+        Effort { runs: 3, window: Duration::from_secs(2) }
+    } else {
+        Effort { runs: 5, window: Duration::from_secs(3) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EXPERIMENTS, Experiment, Suite, effort};
+    use crate::{limits, measure::Trial};
+    use std::time::Duration;
+
+    /// As long as the plan takes at least: each distinct trial once per run.
+    fn duration(suite: Suite, quick: bool) -> Duration {
+        let mut trials: Vec<Trial> = Vec::new();
+        for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.suite == suite) {
+            for group in experiment.groups(quick, 1) {
+                for trial in group.trials {
+                    if !trials.iter().any(|other| other.is_same_run(&trial)) {
+                        trials.push(trial);
+                    }
+                }
+            }
+        }
+        let effort = effort(quick);
+        let overhead =
+            limits::LOAD_WARM_UP + 2 * limits::WINDOW_MARGIN + Duration::from_millis(300);
+        (effort.window + overhead) * u32::try_from(effort.runs * trials.len()).unwrap()
+    }
+
+    #[test]
+    fn the_quick_plans_are_quick() {
+        assert!(duration(Suite::Rpc, true) < Duration::from_secs(360));
+        for suite in [Suite::Accept, Suite::Kv, Suite::Http] {
+            assert!(duration(suite, true) < Duration::from_secs(180));
+        }
+        assert!(duration(Suite::Rpc, false) < Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn groups_differ_only_in_the_server() {
+        for experiment in &EXPERIMENTS {
+            for cores_max in [1, 3] {
+                for group in experiment.groups(false, cores_max) {
+                    let first = &group.trials[0];
+                    assert!(group.server_cores >= 1 && group.server_cores <= cores_max);
+                    for trial in &group.trials[1..] {
+                        assert_eq!((&trial.load, trial.service), (&first.load, first.service));
+                        assert_ne!(trial.server, first.server);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for experiment in &EXPERIMENTS {
+            assert_eq!(Experiment::named(experiment.name), Some(experiment));
+        }
+        assert_eq!(Experiment::named("fig9"), None);
+    }
+}

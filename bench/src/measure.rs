@@ -1,0 +1,261 @@
+//! One measured run, and the medians of several.
+//!
+//! A run starts a fresh server, puts the load on it, and reads `/proc/stat` all along; two readings
+//! inside the load's measured window count. CPU time per transaction is the busy
+//! time of the server's cores per second of that window over the load's transactions per second.
+//!
+//! Servers to be compared are measured in turn (A B C A B C …), so that what the machine does
+//! meanwhile hits all of them alike; what is reported is the median of the runs.
+
+use crate::{
+    cpu_time::CoreTimes,
+    layout::Layout,
+    limits,
+    load::{Load, LoadError, LoadReport},
+    point::{Latency, Point, Saturated},
+    server::{RunningServer, Server, ServerError, Service},
+};
+use std::{
+    io,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// One server under one load: what becomes a point.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Trial {
+    pub(crate) experiment: &'static str,
+    pub(crate) server: Server,
+    pub(crate) service: Service,
+    pub(crate) load: Load,
+}
+
+impl Trial {
+    /// Whether measuring one is measuring the other, whatever experiments they belong to.
+    pub(crate) fn is_same_run(&self, other: &Self) -> bool {
+        self.server.is_same_process(other.server)
+            && self.service == other.service
+            && self.load == other.load
+    }
+}
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effort {
+    pub(crate) runs: usize,
+    pub(crate) window: Duration,
+}
+
+/// What one run found out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) transactions_per_s: f64,
+    pub(crate) server_cpu_us_per_transaction: f64,
+    pub(crate) server_idle_share: f64,
+    pub(crate) load_idle_share: f64,
+    pub(crate) latency_us: Latency,
+    pub(crate) errors: u64,
+}
+
+/// A run that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MeasureError {
+    /// The server's fault.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The load's fault.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// `/proc` could not be read.
+    #[error("measuring: {0}")]
+    System(#[from] io::Error),
+    /// Not one transaction in a run.
+    #[error("{server}: no transaction was completed")]
+    Nothing {
+        /// Which server.
+        server: String,
+    },
+}
+
+/// Measures one run. Blocks for about the window and a second.
+pub(crate) fn sample(
+    trial: &Trial,
+    window: Duration,
+    layout: &Layout,
+    scratch: &Path,
+) -> Result<Sample, MeasureError> {
+    let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
+    let load = trial.load.start(server.address, window, layout)?;
+    let stop = AtomicBool::new(false);
+    let (report, readings) = thread::scope(|scope| {
+        let reader = scope.spawn(|| read_until(&stop, layout));
+        let report = load.finish();
+        stop.store(true, Ordering::Relaxed);
+        let readings = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (report, readings)
+    });
+    server.check()?;
+    let (report, readings) = (report?, readings?);
+    let nothing = || MeasureError::Nothing { server: trial.server.label() };
+    let (before, after) = cut(&readings, window).ok_or_else(nothing)?;
+    let seconds = (after.at - before.at).as_secs_f64();
+    let (on_server, on_load) = (after.server - before.server, after.load - before.load);
+    reduce(&report, on_server, on_load, seconds).ok_or_else(nothing)
+}
+
+/// What the cores had spent at some time.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    server: CoreTimes,
+    load: CoreTimes,
+}
+
+/// Reads the cores' times every now and then until told to stop. Blocks.
+fn read_until(stop: &AtomicBool, layout: &Layout) -> io::Result<Vec<Reading>> {
+    let mut readings = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let at = Instant::now();
+        let server = CoreTimes::read(&layout.server.cpus)?;
+        readings.push(Reading { at, server, load: CoreTimes::read(&layout.load.cpus)? });
+        thread::sleep(limits::READING_INTERVAL);
+    }
+    Ok(readings)
+}
+
+/// Pure: the two readings about `window` apart that lie inside the load's measured window, which
+/// ended just before the last reading: the load ends when its window does. How long it took to
+/// connect and to fill a cache before is not known, nor needed.
+fn cut(readings: &[Reading], window: Duration) -> Option<(Reading, Reading)> {
+    let ended = readings.last()?.at;
+    let after = readings.iter().rfind(|it| ended - it.at >= limits::WINDOW_MARGIN)?;
+    let before = readings.iter().rfind(|it| after.at.saturating_duration_since(it.at) >= window)?;
+    Some((*before, *after))
+}
+
+/// Pure: the numbers of a run from what was read. None if nothing was served.
+fn reduce(report: &LoadReport, server: CoreTimes, load: CoreTimes, seconds: f64) -> Option<Sample> {
+    if report.transactions_per_s <= 0.0 || seconds <= 0.0 {
+        return None;
+    }
+    Some(Sample {
+        transactions_per_s: report.transactions_per_s,
+        server_cpu_us_per_transaction: server.busy_us() / seconds / report.transactions_per_s,
+        server_idle_share: server.idle_share(),
+        load_idle_share: load.idle_share(),
+        latency_us: report.latency_us,
+        errors: report.errors,
+    })
+}
+
+/// The median; the mean of the middle two of an even number, 0 of none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// Lowest and highest; zeros of none.
+pub(crate) fn range(values: impl IntoIterator<Item = f64>) -> [f64; 2] {
+    let bounds = values.into_iter().fold(None, |bounds: Option<[f64; 2]>, value| {
+        let [low, high] = bounds.unwrap_or([value, value]);
+        Some([low.min(value), high.max(value)])
+    });
+    bounds.unwrap_or_default()
+}
+
+/// The point that several runs of a trial make.
+pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> Point {
+    let each = |field: fn(&Sample) -> f64| samples.iter().map(field);
+    let latency =
+        |field: fn(&Latency) -> f64| median(samples.iter().map(|sample| field(&sample.latency_us)));
+    let server_idle_share = median(each(|sample| sample.server_idle_share));
+    let load_idle_share = median(each(|sample| sample.load_idle_share));
+    Point {
+        experiment: trial.experiment.to_owned(),
+        server: trial.server.name().to_owned(),
+        backend: "kernel".to_owned(),
+        driver: trial.server.driver().to_owned(),
+        link: layout.link,
+        placement: "kernel".to_owned(),
+        shards: layout.server.cpus.as_slice().len(),
+        transactions_per_connection: trial.load.transactions_per_connection,
+        message_bytes: trial.load.message_bytes(),
+        connections: trial.load.connections,
+        transactions_per_s: median(each(|sample| sample.transactions_per_s)),
+        server_cpu_us_per_transaction: median(each(|it| it.server_cpu_us_per_transaction)),
+        latency_us: Latency {
+            p50: latency(|it| it.p50),
+            p99: latency(|it| it.p99),
+            p999: latency(|it| it.p999),
+            max: latency(|it| it.max),
+        },
+        saturated: Saturated::of(
+            server_idle_share < limits::SATURATED_IDLE_SHARE_MAX,
+            load_idle_share < limits::SATURATED_IDLE_SHARE_MAX,
+        ),
+        runs: samples.len(),
+        variant: trial.server.variant(),
+        workload: trial.load.workload_name().to_owned(),
+        transactions_per_s_range: range(each(|sample| sample.transactions_per_s)),
+        server_cpu_us_range: range(each(|sample| sample.server_cpu_us_per_transaction)),
+        server_idle_share,
+        errors: samples.iter().map(|sample| sample.errors).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reading, cut, median, range, reduce};
+    use crate::{cpu_time::CoreTimes, limits, load::LoadReport, point::Latency};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_window_lies_before_the_end_of_the_load() {
+        let start = Instant::now();
+        let reading = |index: u32| Reading {
+            at: start + limits::READING_INTERVAL * index,
+            server: CoreTimes { busy_ticks: index.into(), ..CoreTimes::default() },
+            load: CoreTimes::default(),
+        };
+        let readings: Vec<Reading> = (0..60).map(reading).collect();
+        let window = limits::READING_INTERVAL * 20;
+        let (before, after) = cut(&readings, window).unwrap();
+        assert_eq!(after.at - before.at, window);
+        assert!(readings[59].at - after.at >= limits::WINDOW_MARGIN);
+        assert_eq!((after.server - before.server).busy_ticks, 20);
+        assert!(cut(&readings, Duration::from_secs(3600)).is_none());
+        assert!(cut(&[], window).is_none());
+    }
+
+    #[test]
+    fn medians_and_ranges() {
+        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median([4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
+        assert!(median([]).abs() < 1e-9);
+        assert_eq!(range([3.0, 1.0, 2.0]).map(|bound| bound as u32), [1, 3]);
+        assert_eq!(range([]).map(|bound| bound as u32), [0, 0]);
+    }
+
+    #[test]
+    fn cpu_time_is_busy_time_over_transactions_of_the_same_window() {
+        let report =
+            LoadReport { transactions_per_s: 100_000.0, latency_us: Latency::default(), errors: 0 };
+        // Two seconds, 1.8 of them busy, 200,000 transactions: 9 µs each.
+        let server = CoreTimes { busy_ticks: 180, idle_ticks: 20, steal_ticks: 0 };
+        let load = CoreTimes { busy_ticks: 200, idle_ticks: 0, steal_ticks: 0 };
+        let sample = reduce(&report, server, load, 2.0).unwrap();
+        assert!((sample.server_cpu_us_per_transaction - 9.0).abs() < 1e-9);
+        assert!((sample.server_idle_share - 0.1).abs() < 1e-9);
+        assert!(sample.load_idle_share.abs() < 1e-9);
+        let nothing = LoadReport { transactions_per_s: 0.0, ..report };
+        assert!(reduce(&nothing, server, load, 2.0).is_none());
+    }
+}

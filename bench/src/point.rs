@@ -1,0 +1,198 @@
+//! The results as the JSON file holds them: documented in `docs/BENCHMARKING.md`, stable.
+//!
+//! Invariant: fields may be added, none is ever renamed or removed, so that results of different
+//! versions can be compared. A test holds the list of names.
+
+use crate::layout::Link;
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// Everything that one benchmark run found out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// What it ran on.
+    pub machine: Machine,
+    /// The command line that measured it.
+    pub command: String,
+    /// One point for each server and each value of what was varied.
+    pub points: Vec<Point>,
+    /// What could not be measured and why, and what to keep in mind.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The machine that measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name for itself.
+    pub cpu: String,
+    /// Cores that the benchmark may use.
+    pub cores: usize,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// megapipe's version.
+    pub megapipe: String,
+}
+
+/// One server under one load: medians over several runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Which experiment it belongs to, such as `fig2.1a`.
+    pub experiment: String,
+    /// `channel`, `epoll-shared`, `epoll-reuseport`, `io_uring`, `nginx` or `memcached`.
+    pub server: String,
+    /// Who does TCP: `kernel`.
+    pub backend: String,
+    /// Which interface of the kernel: `uring` or `epoll`.
+    pub driver: String,
+    /// What lies between server and load.
+    pub link: Link,
+    /// Where TCP's own loop runs: `kernel`.
+    pub placement: String,
+    /// Server threads, one core each.
+    pub shards: usize,
+    /// Transactions after which a connection is closed; null if it is kept.
+    pub transactions_per_connection: Option<u64>,
+    /// Size of a response (rpc), value (kv) or file (http; the mean where sizes vary), in bytes.
+    pub message_bytes: u64,
+    /// Connections open at a time.
+    pub connections: u64,
+    /// Median of the runs.
+    pub transactions_per_s: f64,
+    /// Busy time of the server's cores per transaction in microseconds; median of the runs.
+    pub server_cpu_us_per_transaction: f64,
+    /// As the load saw it; each number the median of the runs.
+    pub latency_us: Latency,
+    /// Who had nothing left to give.
+    pub saturated: Saturated,
+    /// Number of runs.
+    pub runs: usize,
+    /// What distinguishes a channel server from the default one, such as `-P -B -L`; else empty.
+    #[serde(default)]
+    pub variant: String,
+    /// What is asked for: `rpc`, `kv`, `http-1k`, `http-specweb`, `http-yahoo`, `http-yahoo2`.
+    #[serde(default)]
+    pub workload: String,
+    /// Lowest and highest transactions per second of the runs.
+    #[serde(default)]
+    pub transactions_per_s_range: [f64; 2],
+    /// Lowest and highest CPU microseconds per transaction of the runs.
+    #[serde(default)]
+    pub server_cpu_us_range: [f64; 2],
+    /// Share of their time that the server's cores were idle, 0 to 1; median.
+    #[serde(default)]
+    pub server_idle_share: f64,
+    /// Failed transactions and connections, all runs together.
+    #[serde(default)]
+    pub errors: u64,
+}
+
+/// Latency of a transaction in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Maximum.
+    pub max: f64,
+}
+
+/// Which side was the bottleneck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Saturated {
+    /// The server's cores were busy all the time, the load's were not.
+    Server,
+    /// The load's cores were busy all the time: the throughput is the load's, the CPU time per
+    /// transaction still the server's.
+    Load,
+    /// Both were.
+    Both,
+    /// Neither was: latency decides.
+    Neither,
+}
+
+impl Saturated {
+    pub(crate) const fn of(server: bool, load: bool) -> Self {
+        match (server, load) {
+            (true, false) => Self::Server,
+            (false, true) => Self::Load,
+            (true, true) => Self::Both,
+            (false, false) => Self::Neither,
+        }
+    }
+
+    /// The word used in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Load => "load",
+            Self::Both => "both",
+            Self::Neither => "neither",
+        }
+    }
+}
+
+impl Machine {
+    /// This machine with `cores` to use, from `/proc`. What cannot be read is "unknown" or 0.
+    pub(crate) fn here(cores: usize) -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
+            cores,
+            memory_bytes: field(&meminfo, "MemTotal").map_or(0, kibibytes),
+            kernel: kernel.trim().to_owned(),
+            megapipe: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// The value of the first line `name : value` in a file of `/proc`.
+pub(crate) fn field<'text>(text: &'text str, name: &str) -> Option<&'text str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+/// Bytes in a text like `1234 kB`.
+pub(crate) fn kibibytes(text: &str) -> u64 {
+    let number = text.split_ascii_whitespace().next().and_then(|digits| digits.parse().ok());
+    number.unwrap_or(0u64) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Machine, Saturated, field, kibibytes};
+
+    #[test]
+    fn fields_of_proc_files() {
+        let text = "MemTotal:       24600000 kB\nmodel name\t: A CPU: fast\n";
+        assert_eq!(field(text, "MemTotal").map(kibibytes), Some(24_600_000 * 1024));
+        assert_eq!(field(text, "model name"), Some("A CPU: fast"));
+        assert_eq!(field(text, "Mem"), None);
+        assert_eq!(kibibytes("lots"), 0);
+    }
+
+    #[test]
+    fn this_machine_is_known() {
+        let machine = Machine::here(2);
+        assert!(machine.cores == 2 && machine.memory_bytes > 0);
+        assert!(!machine.kernel.is_empty());
+    }
+
+    #[test]
+    fn saturation_names_the_bottleneck() {
+        assert_eq!(Saturated::of(true, false).name(), "server");
+        assert_eq!(Saturated::of(false, true).name(), "load");
+        assert_eq!(Saturated::of(true, true).name(), "both");
+        assert_eq!(Saturated::of(false, false).name(), "neither");
+    }
+}

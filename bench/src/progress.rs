@@ -1,0 +1,79 @@
+//! Progress on standard error: one line that is rewritten on a terminal, one line every so often
+//! elsewhere.
+
+use crate::limits;
+use std::{
+    io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
+};
+
+/// How far a plan is.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    total: usize,
+    done: usize,
+    started: Instant,
+    shown: Option<Instant>,
+    terminal: bool,
+}
+
+impl Progress {
+    pub(crate) fn new(total: usize) -> Self {
+        let terminal = io::stderr().is_terminal();
+        Self { total, done: 0, started: Instant::now(), shown: None, terminal }
+    }
+
+    /// Begins the next step.
+    pub(crate) fn step(&mut self, what: &str) {
+        let line = line(self.done, self.total, self.started.elapsed(), what);
+        self.done += 1;
+        let due = self.shown.is_none_or(|shown| shown.elapsed() >= limits::PROGRESS_INTERVAL);
+        if self.terminal || due {
+            self.shown = Some(Instant::now());
+            let text = if self.terminal { format!("\r{line}\x1b[K") } else { format!("{line}\n") };
+            // Nobody may be looking.
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+    }
+
+    /// Leaves out steps that turned out not to be needed.
+    pub(crate) fn skip(&mut self, steps: usize) {
+        self.total = self.total.saturating_sub(steps);
+    }
+
+    /// Clears the line.
+    pub(crate) fn finish(&self) {
+        if self.terminal {
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+/// `[ 12 of 40, 3 min left] what`.
+fn line(done: usize, total: usize, elapsed: Duration, what: &str) -> String {
+    let left = if done == 0 {
+        String::new()
+    } else {
+        let each = elapsed.as_secs_f64() / done as f64;
+        let seconds = each * total.saturating_sub(done) as f64;
+        if seconds < 90.0 {
+            format!(", {seconds:.0} s left")
+        } else {
+            format!(", {:.0} min left", seconds / 60.0)
+        }
+    };
+    format!("[{:>3} of {total}{left}] {what}", done + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+    use std::time::Duration;
+
+    #[test]
+    fn the_line_says_how_long_it_takes() {
+        assert_eq!(line(0, 4, Duration::ZERO, "x"), "[  1 of 4] x");
+        assert_eq!(line(2, 4, Duration::from_secs(10), "x"), "[  3 of 4, 10 s left] x");
+        assert_eq!(line(2, 100, Duration::from_secs(10), "x"), "[  3 of 100, 8 min left] x");
+    }
+}

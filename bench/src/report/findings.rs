@@ -1,0 +1,273 @@
+//! What the points say, in a sentence beside the paper's, and as ratios for the summary. Pure.
+
+use crate::{
+    experiments::{Experiment, TABLE_5_1},
+    point::Point,
+};
+
+/// A ratio worth putting on top of the report.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Headline {
+    /// Below 1: the channel needs less CPU time than the other.
+    pub(super) ratio: f64,
+    pub(super) what: String,
+    pub(super) detail: String,
+}
+
+/// What identifies the same situation for two servers.
+fn same_situation(one: &Point, other: &Point) -> bool {
+    one.experiment == other.experiment
+        && one.workload == other.workload
+        && one.shards == other.shards
+        && one.transactions_per_connection == other.transactions_per_connection
+        && one.message_bytes == other.message_bytes
+        && one.connections == other.connections
+}
+
+fn is_default_channel(point: &Point) -> bool {
+    point.server == "channel" && point.driver == "uring" && point.variant.is_empty()
+}
+
+/// Default channels, each with the point of `server` in the same situation.
+fn pairs<'points>(
+    points: &[&'points Point],
+    server: &str,
+) -> Vec<(&'points Point, &'points Point)> {
+    let channels = points.iter().filter(|point| is_default_channel(point));
+    let pair = |&channel: &&'points Point| {
+        let other = points.iter().find(|it| it.server == server && same_situation(it, channel))?;
+        Some((channel, *other))
+    };
+    channels.filter_map(pair).collect()
+}
+
+/// How much more throughput the first has, in percent.
+fn gain_percent(one: &Point, other: &Point) -> f64 {
+    (one.transactions_per_s / other.transactions_per_s - 1.0) * 100.0
+}
+
+/// The ratios of CPU time that the summary shows.
+pub(super) fn headlines(points: &[Point]) -> Vec<Headline> {
+    let mut headlines = Vec::new();
+    let wanted = [
+        ("fig2.1a", &["io_uring", "epoll-reuseport", "epoll-shared"][..]),
+        ("demo-rpc", &["io_uring", "epoll-reuseport"]),
+        ("accept", &["io_uring", "epoll-reuseport"]),
+        ("http-1k", &["nginx"]),
+        ("demo-http", &["nginx"]),
+        ("fig5.5", &["nginx"]),
+        ("fig5.3", &["memcached"]),
+        ("demo-kv", &["memcached"]),
+    ];
+    for (experiment, servers) in wanted {
+        let here: Vec<&Point> = points.iter().filter(|it| it.experiment == experiment).collect();
+        for server in servers {
+            let mut pairs = pairs(&here, server);
+            pairs.sort_by_key(|(channel, _)| channel.transactions_per_connection);
+            let ends = match pairs.as_slice() {
+                [] => continue,
+                [one] => vec![*one],
+                // Of a sweep, its two ends; of workloads, each.
+                all if experiment == "fig5.5" => all.to_vec(),
+                [first, .., last] => vec![*first, *last],
+            };
+            headlines.extend(ends.into_iter().map(|(channel, other)| headline(channel, other)));
+        }
+    }
+    headlines
+}
+
+fn headline(channel: &Point, other: &Point) -> Headline {
+    let (mine, theirs) =
+        (channel.server_cpu_us_per_transaction, other.server_cpu_us_per_transaction);
+    let length = match (channel.workload.as_str(), channel.transactions_per_connection) {
+        ("http-specweb" | "http-yahoo" | "http-yahoo2", _) => channel.workload.clone(),
+        (workload, Some(1)) => format!("{workload}, 1 transaction per connection"),
+        (workload, Some(length)) => format!("{workload}, {length} transactions per connection"),
+        (workload, None) => format!("{workload}, persistent connections"),
+    };
+    Headline {
+        ratio: mine / theirs,
+        what: format!("CPU time vs {}", other.server),
+        detail: format!("{length}: {mine:.2} vs {theirs:.2} µs"),
+    }
+}
+
+/// What these points show, in a sentence like the paper's; none if the points do not tell.
+pub(super) fn finding(experiment: &Experiment, points: &[&Point]) -> Option<String> {
+    match experiment.name {
+        "fig2.1a" | "fig5.2" => gains(points, "epoll-shared"),
+        "fig2.1b" => size_cost(points),
+        "fig2.1c" | "fig5.1" => speed_up(points),
+        "fig5.3" => gains(points, "memcached"),
+        "fig5.5" | "http-1k" => gains(points, "nginx"),
+        "accept" => gains(points, "epoll-shared"),
+        _ => None,
+    }
+}
+
+fn gains(points: &[&Point], server: &str) -> Option<String> {
+    let pairs = pairs(points, server);
+    let throughput: Vec<f64> = pairs.iter().map(|(one, other)| gain_percent(one, other)).collect();
+    let per_cpu: Vec<f64> = pairs
+        .iter()
+        .map(|(one, other)| {
+            let ratio = other.server_cpu_us_per_transaction / one.server_cpu_us_per_transaction;
+            (ratio - 1.0) * 100.0
+        })
+        .collect();
+    let ([low, high], [cpu_low, cpu_high]) = (bounds(&throughput)?, bounds(&per_cpu)?);
+    Some(format!(
+        "Over {server}, channels on io_uring gained {low:.0} to {high:.0} % in throughput, and \
+         {cpu_low:.0} to {cpu_high:.0} % in transactions per CPU second."
+    ))
+}
+
+fn bounds(values: &[f64]) -> Option<[f64; 2]> {
+    let low = values.iter().copied().reduce(f64::min)?;
+    Some([low, values.iter().copied().reduce(f64::max)?])
+}
+
+fn size_cost(points: &[&Point]) -> Option<String> {
+    let at = |server: &str, bytes| {
+        let found = points.iter().find(|it| it.server == server && it.message_bytes == bytes);
+        found.map(|point| point.server_cpu_us_per_transaction)
+    };
+    let sizes = [1024, 4096];
+    let (bytes, channel) = sizes.into_iter().find_map(|size| Some((size, at("channel", size)?)))?;
+    let baseline = at("epoll-shared", bytes)? / at("epoll-shared", 64)?;
+    let channel = channel / at("channel", 64)?;
+    Some(format!(
+        "A {bytes} B response took {:.0} % more CPU time than a 64 B one on epoll-shared, {:.0} % \
+         more on channels.",
+        (baseline - 1.0) * 100.0,
+        (channel - 1.0) * 100.0
+    ))
+}
+
+fn speed_up(points: &[&Point]) -> Option<String> {
+    let cores = points.iter().map(|point| point.shards).max()?;
+    if cores < 2 {
+        return Some("One server core fits on this machine, so nothing here shows scaling.".into());
+    }
+    let of = |server: &str| {
+        let lengths = points.iter().filter(|it| it.server == server && it.shards == cores);
+        let ratios: Vec<f64> = lengths
+            .filter_map(|many| {
+                let one = points.iter().find(|it| {
+                    it.server == server
+                        && it.shards == 1
+                        && it.transactions_per_connection == many.transactions_per_connection
+                })?;
+                Some(many.transactions_per_s / one.transactions_per_s)
+            })
+            .collect();
+        bounds(&ratios)
+    };
+    let ([base_low, base_high], [low, high]) = (of("epoll-shared")?, of("channel")?);
+    Some(format!(
+        "On {cores} cores epoll-shared reached a speed-up of {base_low:.1} to {base_high:.1}, \
+         channels {low:.1} to {high:.1}."
+    ))
+}
+
+/// The steps of table 5.1: what each adds to the throughput, in percent of the baseline.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Steps {
+    pub(super) lengths: Vec<u64>,
+    pub(super) rows: Vec<Step>,
+}
+
+/// One row: what a technique adds at each length, in percent of the baseline's throughput.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) paper: Vec<Option<f64>>,
+    pub(super) ours: Vec<f64>,
+}
+
+/// The ablation's points as table 5.1; none if a step is missing somewhere.
+pub(super) fn steps(points: &[&Point]) -> Option<Steps> {
+    let at = |variant: &str, length| {
+        let same =
+            |it: &&&Point| it.variant == variant && it.transactions_per_connection == Some(length);
+        points.iter().find(same).map(|point| point.transactions_per_s)
+    };
+    let mut lengths: Vec<u64> =
+        points.iter().filter_map(|point| point.transactions_per_connection).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let mut ours: [Vec<f64>; 4] = Default::default();
+    for &length in &lengths {
+        let base = at("none", length)?;
+        let [p, pb, pbl] = [at("+P", length)?, at("+PB", length)?, at("+PBL", length)?];
+        let steps = [p - base, pb - p, pbl - pb, pbl - base];
+        for (row, step) in ours.iter_mut().zip(steps) {
+            row.push(step / base * 100.0);
+        }
+    }
+    if lengths.is_empty() {
+        return None;
+    }
+    let paper = |values: &[f64; 8]| {
+        let at = |length: &u64| {
+            let index = length.is_power_of_two().then(|| length.trailing_zeros() as usize);
+            index.and_then(|index| values.get(index).copied())
+        };
+        lengths.iter().map(at).collect()
+    };
+    let rows = TABLE_5_1.iter().zip(ours);
+    let rows =
+        rows.map(|((name, values), ours)| Step { name, paper: paper(values), ours }).collect();
+    Some(Steps { lengths, rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{finding, headlines, steps};
+    use crate::{experiments::Experiment, point::Point, report::tests::point};
+
+    #[test]
+    fn headlines_compare_the_two_ends_of_a_sweep() {
+        let points = [
+            point("channel", Some(1), 8.0),
+            point("channel", Some(8), 3.0),
+            point("channel", Some(128), 2.0),
+            point("io_uring", Some(1), 8.0),
+            point("io_uring", Some(8), 3.0),
+            point("io_uring", Some(128), 1.6),
+        ];
+        let headlines = headlines(&points);
+        let ratios: Vec<String> =
+            headlines.iter().map(|headline| format!("{:.2}", headline.ratio)).collect();
+        assert_eq!(ratios, ["1.00", "1.25"]);
+        assert!(headlines[1].detail.contains("128 transactions"));
+    }
+
+    #[test]
+    fn a_finding_needs_both_servers() {
+        let experiment = Experiment::named("fig2.1a").unwrap();
+        let (channel, shared) =
+            (point("channel", Some(1), 5.0), point("epoll-shared", Some(1), 10.0));
+        assert_eq!(finding(experiment, &[&channel]), None);
+        let text = finding(experiment, &[&channel, &shared]).unwrap();
+        assert!(text.contains("100 to 100 % in transactions per CPU second"), "{text}");
+    }
+
+    #[test]
+    fn steps_add_up_to_the_total() {
+        let make = |variant: &str, rate: f64| Point {
+            variant: variant.to_owned(),
+            transactions_per_s: rate,
+            ..point("channel", Some(2), 5.0)
+        };
+        let all = [make("none", 100.0), make("+P", 110.0), make("+PB", 130.0), make("+PBL", 150.0)];
+        let points: Vec<&Point> = all.iter().collect();
+        let steps_found = steps(&points).unwrap();
+        let ours: Vec<i32> =
+            steps_found.rows.iter().map(|row| row.ours[0].round() as i32).collect();
+        assert_eq!(ours, [10, 20, 20, 50]);
+        assert_eq!(steps_found.rows[3].paper, [Some(460.8)]);
+        assert_eq!(steps(&points[..3]), None);
+    }
+}

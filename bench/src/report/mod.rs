@@ -1,0 +1,364 @@
+//! The report: one HTML page that needs nothing else, readable in light and dark.
+//!
+//! Pure: results in, text out. `series.rs` turns points into curves, `plot.rs` draws them,
+//! `findings.rs` says what they mean, `style.css` is the look.
+
+mod findings;
+mod plot;
+mod series;
+
+pub(crate) use series::server_label;
+
+use crate::{
+    bars::BarResult,
+    experiments::{EXPERIMENTS, Experiment},
+    layout::Link,
+    point::{Point, Results},
+    table::grouped,
+};
+use findings::{Headline, Steps};
+use plot::{Mark, Place, Series, escaped};
+use series::Metric;
+use std::fmt::Write;
+
+/// What is true of every report.
+const METHOD: [&str; 4] = [
+    "Server CPU time is the busy time of the server's cores (user, nice, system, interrupt and \
+     softirq time from /proc/stat, over the same window as the transactions), divided by \
+     transactions. Idle time, waiting for I/O and time stolen by the hypervisor are not counted.",
+    "The servers of a group are measured in turn, several rounds of each; what is shown is the \
+     median, and the thin vertical lines run from the lowest to the highest run.",
+    "“saturated” names the side whose cores were busy all the time. Where it is the load, \
+     throughput is the load's limit, and CPU time per transaction is what compares servers.",
+    "Compare within one report only: a virtual machine's cores are not equally fast at all times.",
+];
+
+/// The whole page.
+pub(crate) fn page(results: &Results) -> String {
+    page_with_bars(results, &[])
+}
+
+/// The whole page, with promised numbers on top.
+pub(crate) fn page_with_bars(results: &Results, bars: &[BarResult]) -> String {
+    let mut html = String::from(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>megapipe benchmark</title>\n<style>\n",
+    );
+    html += include_str!("style.css");
+    html += "</style>\n</head>\n<body>\n<main>\n<h1>megapipe benchmark</h1>\n\
+             <p class=\"lead\">Servers on megapipe channels beside hand-written servers on the \
+             same kernel's interfaces, measured in turn on this machine.</p>\n";
+    html += &facts(results);
+    if !bars.is_empty() {
+        html += &bar_table(bars);
+    }
+    html += &cards(&findings::headlines(&results.points));
+    for name in experiment_names(results) {
+        let points: Vec<&Point> =
+            results.points.iter().filter(|point| point.experiment == name).collect();
+        html += &section(&name, &points);
+    }
+    html += &caveats(results);
+    html + "</main>\n</body>\n</html>\n"
+}
+
+/// The experiments that have points, known ones in their order, then others.
+fn experiment_names(results: &Results) -> Vec<String> {
+    let mut names: Vec<String> = EXPERIMENTS.iter().map(|it| it.name.to_owned()).collect();
+    for point in &results.points {
+        if !names.contains(&point.experiment) {
+            names.push(point.experiment.clone());
+        }
+    }
+    names.retain(|name| results.points.iter().any(|point| point.experiment == *name));
+    names
+}
+
+fn link_sentence(link: Link) -> &'static str {
+    match link {
+        Link::Veth => {
+            "veth pair between two network namespaces; receive processing of each end runs on \
+             its own side's cores (RPS)"
+        }
+        Link::Loopback => {
+            "loopback: the sender's core does part of the receiver's work, so the server's cores \
+             are charged too little"
+        }
+    }
+}
+
+fn facts(results: &Results) -> String {
+    let machine = &results.machine;
+    let gibibytes = machine.memory_bytes as f64 / f64::from(1 << 30);
+    let mut links: Vec<Link> = Vec::new();
+    for point in &results.points {
+        if !links.contains(&point.link) {
+            links.push(point.link);
+        }
+    }
+    let links: Vec<&str> = links.into_iter().map(link_sentence).collect();
+    let rows = [
+        ("Machine", format!("{}, {} cores, {gibibytes:.0} GiB", machine.cpu, machine.cores)),
+        ("Kernel", format!("Linux {}", machine.kernel)),
+        ("Link", links.join("; ")),
+        ("megapipe", machine.megapipe.clone()),
+        ("Command", results.command.clone()),
+    ];
+    let mut html = String::from("<dl class=\"facts\">\n");
+    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+        let value = escaped(value);
+        let value = if *name == "Command" { format!("<code>{value}</code>") } else { value };
+        let _ = writeln!(html, "<dt>{name}</dt><dd>{value}</dd>");
+    }
+    html + "</dl>\n"
+}
+
+fn bar_table(bars: &[BarResult]) -> String {
+    let mut html = String::from(
+        "<section><h2>Promised numbers</h2>\n<div class=\"scroll\"><table>\n\
+         <tr><th>what</th><th>bar</th><th>measured</th><th>runs from – to</th>\
+         <th class=\"text\">met</th></tr>\n",
+    );
+    for bar in bars {
+        let (class, word) = match bar.met() {
+            Some(true) => ("met", "met"),
+            Some(false) => ("missed", "not met"),
+            None => ("", "not measured"),
+        };
+        let _ = writeln!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td class=\"text {class}\">{word}{}</td></tr>",
+            escaped(bar.what),
+            escaped(&bar.bound_text()),
+            escaped(&bar.measured_text()),
+            escaped(&bar.range_text()),
+            bar.why.as_ref().map_or_else(String::new, |why| format!(": {}", escaped(why))),
+        );
+    }
+    html + "</table></div></section>\n"
+}
+
+fn cards(headlines: &[Headline]) -> String {
+    if headlines.is_empty() {
+        return String::new();
+    }
+    let mut html = String::from(
+        "<h2>Summary <small>channel on io_uring, CPU time per transaction as a ratio: below 1 the \
+         channel needs less</small></h2>\n<div class=\"cards\">\n",
+    );
+    for headline in headlines {
+        let class = if headline.ratio <= 1.05 { "good" } else { "bad" };
+        let _ = writeln!(
+            html,
+            "<div class=\"card\"><b class=\"{class}\">{:.2}×</b><span>{}</span>\
+             <span class=\"why\">{}</span></div>",
+            headline.ratio,
+            escaped(&headline.what),
+            escaped(&headline.detail),
+        );
+    }
+    html + "</div>\n"
+}
+
+fn section(name: &str, points: &[&Point]) -> String {
+    let experiment = Experiment::named(name);
+    let title = experiment.map_or("", |experiment| experiment.title);
+    let mut html = format!("<section>\n<h2>{title}<small>{}</small></h2>\n", escaped(name));
+    if let Some(experiment) = experiment {
+        html += &plots(experiment, points);
+        if let Some(steps) = findings::steps(points).filter(|_| name == "table5.1") {
+            html += &steps_table(&steps);
+        }
+        if let Some(finding) = findings::finding(experiment, points) {
+            let _ = writeln!(html, "<p class=\"here\">Here: {}</p>", escaped(&finding));
+        }
+        let _ =
+            writeln!(html, "<p class=\"paper\">MegaPipe report: {}</p>", escaped(experiment.paper));
+    }
+    let open = if experiment.is_none() { " open" } else { "" };
+    let _ = writeln!(html, "<details{open}><summary>Table of points</summary>");
+    html += &points_table(points);
+    html + "</details>\n</section>\n"
+}
+
+fn plots(experiment: &Experiment, points: &[&Point]) -> String {
+    let metrics = match experiment.name {
+        "fig2.1b" => [Metric::GigabitsPerSecond, Metric::CpuMicroseconds],
+        _ if experiment.latency => [Metric::MedianLatency, Metric::TailLatency],
+        _ => [Metric::TransactionsPerSecond, Metric::CpuMicroseconds],
+    };
+    let mut html = String::from("<div class=\"plots\">\n");
+    for metric in metrics {
+        let (frame, series) = series::plot(experiment, points, metric);
+        let _ = writeln!(
+            html,
+            "<figure><figcaption>{}</figcaption>{}</figure>",
+            metric.title(),
+            plot::svg(&frame, &series)
+        );
+    }
+    html + "</div>\n"
+}
+
+/// Table 5.1, ours beside the paper's, and the totals as a plot.
+fn steps_table(steps: &Steps) -> String {
+    let mut html =
+        String::from("<div class=\"scroll\"><table>\n<tr><th>throughput over the baseline, %</th>");
+    for length in &steps.lengths {
+        let _ = write!(html, "<th>{length}</th>");
+    }
+    html += "</tr>\n";
+    for findings::Step { name, paper, ours } in &steps.rows {
+        let _ = write!(html, "<tr><td>{name}, here</td>");
+        for value in ours {
+            let _ = write!(html, "<td>{value:.1}</td>");
+        }
+        let _ = write!(html, "</tr>\n<tr><td>{name}, paper (8 cores, Linux 3.1.3)</td>");
+        for value in paper {
+            let text = value.map_or_else(|| "–".to_owned(), |value| format!("{value:.1}"));
+            let _ = write!(html, "<td>{text}</td>");
+        }
+        html += "</tr>\n";
+    }
+    html + "</table></div>\n" + &totals_plot(steps)
+}
+
+fn totals_plot(steps: &Steps) -> String {
+    let Some(findings::Step { paper, ours, .. }) = steps.rows.last() else { return String::new() };
+    let mark = |(place, value): (usize, f64)| Mark { place, value: value.max(0.0), range: None };
+    let ours = ours.iter().copied().enumerate().map(mark).collect();
+    let known = paper.iter().enumerate().filter_map(|(place, value)| Some((place, (*value)?)));
+    let paper = known.map(mark).collect();
+    let series = [
+        Series { label: "here, one core".to_owned(), style: 0, dashed: false, marks: ours },
+        Series { label: "paper, eight cores".to_owned(), style: 5, dashed: true, marks: paper },
+    ];
+    let place = |length: &u64| Place { at: (*length as f64).log2(), label: length.to_string() };
+    let frame = plot::Frame {
+        x_label: "transactions per connection",
+        y_label: "% over the baseline".to_owned(),
+        places: steps.lengths.iter().map(place).collect(),
+        kinds: false,
+    };
+    format!(
+        "<div class=\"plots\"><figure><figcaption>Total improvement, the paper's and ours\
+         </figcaption>{}</figure></div>\n",
+        plot::svg(&frame, &series)
+    )
+}
+
+fn points_table(points: &[&Point]) -> String {
+    let mut html = String::from(
+        "<div class=\"scroll\"><table>\n<tr><th>server</th><th>cores</th><th>per connection</th>\
+         <th>bytes</th><th>connections</th><th>transactions/s</th><th>CPU µs</th>\
+         <th>from – to</th><th>idle</th><th>p50 µs</th><th>p99 µs</th><th>p99.9 µs</th>\
+         <th>max µs</th><th class=\"text\">saturated</th><th>runs</th><th>errors</th></tr>\n",
+    );
+    for point in points {
+        let length = point.transactions_per_connection;
+        let length = length.map_or_else(|| "∞".to_owned(), |length| length.to_string());
+        let ([low, high], latency) = (point.server_cpu_us_range, point.latency_us);
+        let _ = writeln!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{length}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{:.2}</td><td>{low:.2} – {high:.2}</td><td>{:.0} %</td><td>{:.0}</td>\
+             <td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td class=\"text\">{}</td><td>{}</td>\
+             <td>{}</td></tr>",
+            escaped(&server_label(point)),
+            point.shards,
+            point.message_bytes,
+            point.connections,
+            grouped(point.transactions_per_s),
+            point.server_cpu_us_per_transaction,
+            point.server_idle_share * 100.0,
+            latency.p50,
+            latency.p99,
+            latency.p999,
+            latency.max,
+            point.saturated.name(),
+            point.runs,
+            point.errors,
+        );
+    }
+    html + "</table></div>\n"
+}
+
+fn caveats(results: &Results) -> String {
+    let mut html = String::from("<section><h2>How to read this</h2>\n<ul>\n");
+    let method = METHOD.iter().map(|text| (*text).to_owned());
+    for text in method.chain(results.notes.iter().cloned()) {
+        let _ = writeln!(html, "<li>{}</li>", escaped(&text));
+    }
+    html + "</ul></section>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page;
+    use crate::{
+        layout::Link,
+        point::{Latency, Machine, Point, Results, Saturated},
+    };
+
+    /// A point of figure 2.1(a).
+    pub(crate) fn point(server: &str, length: Option<u64>, cpu_us: f64) -> Point {
+        Point {
+            experiment: "fig2.1a".to_owned(),
+            server: server.to_owned(),
+            backend: "kernel".to_owned(),
+            driver: "uring".to_owned(),
+            link: Link::Veth,
+            placement: "kernel".to_owned(),
+            shards: 1,
+            transactions_per_connection: length,
+            message_bytes: 64,
+            connections: 256,
+            transactions_per_s: 1e6 / cpu_us,
+            server_cpu_us_per_transaction: cpu_us,
+            latency_us: Latency { p50: 100.0, p99: 200.0, p999: 300.0, max: 400.0 },
+            saturated: Saturated::Server,
+            runs: 5,
+            variant: String::new(),
+            workload: "rpc".to_owned(),
+            transactions_per_s_range: [0.9e6 / cpu_us, 1.1e6 / cpu_us],
+            server_cpu_us_range: [cpu_us * 0.9, cpu_us * 1.1],
+            server_idle_share: 0.0,
+            errors: 0,
+        }
+    }
+
+    fn results() -> Results {
+        Results {
+            machine: Machine {
+                cpu: "A <CPU>".to_owned(),
+                cores: 2,
+                memory_bytes: 24 << 30,
+                kernel: "6.18".to_owned(),
+                megapipe: "0.1.0".to_owned(),
+            },
+            command: "megapipe bench rpc".to_owned(),
+            points: vec![point("channel", Some(1), 8.0), point("io_uring", Some(1), 8.0)],
+            notes: vec!["a note".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_page_is_self_contained_and_escaped() {
+        let html = page(&results());
+        for outside in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+        assert!(html.contains("A &lt;CPU&gt;") && html.contains("a note"));
+        assert!(html.contains("prefers-color-scheme: dark"));
+        assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+    }
+
+    #[test]
+    fn unknown_experiments_are_shown_as_tables() {
+        let mut results = results();
+        "something-new".clone_into(&mut results.points[0].experiment);
+        assert!(page(&results).contains("something-new"));
+    }
+}

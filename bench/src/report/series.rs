@@ -1,0 +1,228 @@
+//! From points to curves: which places the axis has, and which curve each point lies on. Pure.
+
+use super::plot::{Frame, Mark, Place, Series};
+use crate::{
+    experiments::{Axis, Experiment},
+    point::Point,
+};
+
+/// What of a point is plotted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Metric {
+    TransactionsPerSecond,
+    GigabitsPerSecond,
+    CpuMicroseconds,
+    MedianLatency,
+    TailLatency,
+}
+
+impl Metric {
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::TransactionsPerSecond => "Throughput (higher is better)",
+            Self::GigabitsPerSecond => "Responses in Gb/s (higher is better)",
+            Self::CpuMicroseconds => "Server CPU time per transaction (lower is better)",
+            Self::MedianLatency => "Median latency (lower is better)",
+            Self::TailLatency => "99th percentile of latency (lower is better)",
+        }
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::TransactionsPerSecond => "transactions/s",
+            Self::GigabitsPerSecond => "Gb/s",
+            Self::CpuMicroseconds => "CPU µs per transaction",
+            Self::MedianLatency | Self::TailLatency => "µs",
+        }
+    }
+
+    const fn value(self, point: &Point) -> f64 {
+        match self {
+            Self::TransactionsPerSecond => point.transactions_per_s,
+            Self::GigabitsPerSecond => gigabits(point, point.transactions_per_s),
+            Self::CpuMicroseconds => point.server_cpu_us_per_transaction,
+            Self::MedianLatency => point.latency_us.p50,
+            Self::TailLatency => point.latency_us.p99,
+        }
+    }
+
+    const fn range(self, point: &Point) -> Option<[f64; 2]> {
+        match self {
+            Self::TransactionsPerSecond => Some(point.transactions_per_s_range),
+            Self::GigabitsPerSecond => {
+                let [low, high] = point.transactions_per_s_range;
+                Some([gigabits(point, low), gigabits(point, high)])
+            }
+            Self::CpuMicroseconds => Some(point.server_cpu_us_range),
+            Self::MedianLatency | Self::TailLatency => None,
+        }
+    }
+}
+
+const fn gigabits(point: &Point, transactions_per_s: f64) -> f64 {
+    transactions_per_s * point.message_bytes as f64 * 8.0 / 1e9
+}
+
+/// The name of a point's server in tables and legends.
+pub(crate) fn server_label(point: &Point) -> String {
+    match (point.server.as_str(), point.variant.as_str()) {
+        ("channel", "") => format!("channel ({})", point.driver),
+        ("channel", variant) => format!("channel {variant}"),
+        (server, _) => server.to_owned(),
+    }
+}
+
+/// Colour and marker of a server: the same in every plot.
+fn style(label: &str) -> usize {
+    match label {
+        "channel (uring)" | "channel +PBL" => 0,
+        "channel (epoll)" | "channel +PB" => 1,
+        "epoll-shared" | "channel none" => 2,
+        "epoll-reuseport" | "channel +P" | "memcached" | "nginx" => 3,
+        "io_uring" => 4,
+        _ => 5,
+    }
+}
+
+/// A point's place on the axis, as a number to sort by; what is unlimited comes last.
+fn position(axis: Axis, point: &Point) -> u64 {
+    match axis {
+        Axis::TransactionsPerConnection => point.transactions_per_connection.unwrap_or(u64::MAX),
+        Axis::MessageBytes => point.message_bytes,
+        Axis::Cores => point.shards as u64,
+        Axis::Connections => point.connections,
+        Axis::Workload => match point.workload.as_str() {
+            "http-specweb" => 0,
+            "http-yahoo" => 1,
+            "http-yahoo2" => 2,
+            _ => 3,
+        },
+    }
+}
+
+/// The label of a place.
+fn place_label(axis: Axis, point: &Point) -> String {
+    match axis {
+        Axis::TransactionsPerConnection => {
+            let length = point.transactions_per_connection;
+            length.map_or_else(|| "∞".to_owned(), |length| length.to_string())
+        }
+        Axis::MessageBytes => bytes_label(point.message_bytes),
+        Axis::Cores => point.shards.to_string(),
+        Axis::Connections => point.connections.to_string(),
+        Axis::Workload => match point.workload.as_str() {
+            "http-specweb" => "SpecWeb-like".to_owned(),
+            "http-yahoo" => "Yahoo-like".to_owned(),
+            "http-yahoo2" => "Yahoo/2-like".to_owned(),
+            other => other.to_owned(),
+        },
+    }
+}
+
+fn bytes_label(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= 1024 && bytes.is_multiple_of(1024) => format!("{} Ki", bytes / 1024),
+        bytes => bytes.to_string(),
+    }
+}
+
+/// Where a position lies: cores evenly, all else by its logarithm, so that doublings are equally
+/// far apart; what is unlimited is one doubling beyond the last.
+fn coordinate(axis: Axis, position: u64, all: &[u64]) -> f64 {
+    if matches!(axis, Axis::Cores | Axis::Workload) {
+        return position as f64;
+    }
+    let last = all.iter().rev().find(|&&other| other != u64::MAX).copied().unwrap_or(1);
+    let doublings = |value: u64| (value.max(1) as f64).log2();
+    if position == u64::MAX { doublings(last) + 1.0 } else { doublings(position) }
+}
+
+/// The frame and the curves of one metric over an experiment's points.
+pub(super) fn plot(
+    experiment: &Experiment,
+    points: &[&Point],
+    metric: Metric,
+) -> (Frame, Vec<Series>) {
+    let axis = experiment.axis;
+    let mut positions: Vec<u64> = points.iter().map(|point| position(axis, point)).collect();
+    positions.sort_unstable();
+    positions.dedup();
+    let place = |&at: &u64| {
+        let point = points.iter().find(|point| position(axis, point) == at);
+        let label = point.map_or_else(String::new, |point| place_label(axis, point));
+        Place { at: coordinate(axis, at, &positions), label }
+    };
+    let frame = Frame {
+        x_label: axis.label(),
+        y_label: metric.unit().to_owned(),
+        places: positions.iter().map(place).collect(),
+        kinds: axis == Axis::Workload,
+    };
+    let mut series: Vec<Series> = Vec::new();
+    for point in points {
+        let Ok(place) = positions.binary_search(&position(axis, point)) else { continue };
+        let label = curve_label(experiment, point);
+        let mark = Mark { place, value: metric.value(point), range: metric.range(point) };
+        match series.iter_mut().find(|it| it.label == label) {
+            Some(one) => one.marks.push(mark),
+            None => {
+                let style = style(&server_label(point));
+                series.push(Series { label, style, dashed: false, marks: vec![mark] });
+            }
+        }
+    }
+    for one in &mut series {
+        one.marks.sort_by_key(|mark| mark.place);
+    }
+    (frame, series)
+}
+
+/// What tells a curve from the others: the server, and what the experiment varies besides its
+/// axis.
+fn curve_label(experiment: &Experiment, point: &Point) -> String {
+    let server = server_label(point);
+    match experiment.name {
+        "fig5.1" => {
+            let length = point.transactions_per_connection;
+            length.map_or_else(|| server.clone(), |length| format!("{server}, {length}"))
+        }
+        "fig5.2" if point.shards > 1 => format!("{server}, {} cores", point.shards),
+        "fig5.5" if point.shards > 1 => format!("{server}, {} cores", point.shards),
+        _ => server,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metric, bytes_label, plot};
+    use crate::{experiments::Experiment, report::tests::point};
+
+    #[test]
+    fn curves_are_in_the_order_of_the_axis() {
+        let experiment = Experiment::named("fig2.1a").unwrap();
+        let points = [
+            point("channel", Some(128), 2.0),
+            point("io_uring", Some(1), 8.0),
+            point("channel", Some(1), 9.0),
+            point("channel", None, 1.0),
+        ];
+        let points: Vec<_> = points.iter().collect();
+        let (frame, series) = plot(experiment, &points, Metric::CpuMicroseconds);
+        let labels: Vec<&str> = frame.places.iter().map(|place| place.label.as_str()).collect();
+        assert_eq!(labels, ["1", "128", "∞"]);
+        let at: Vec<i32> = frame.places.iter().map(|place| place.at as i32).collect();
+        assert_eq!(at, [0, 7, 8]);
+        assert_eq!(series.len(), 2);
+        assert_eq!(series[0].label, "channel (uring)");
+        let places: Vec<usize> = series[0].marks.iter().map(|mark| mark.place).collect();
+        assert_eq!(places, [0, 1, 2]);
+    }
+
+    #[test]
+    fn sizes_are_read_easily() {
+        assert_eq!(bytes_label(64), "64");
+        assert_eq!(bytes_label(1024), "1 Ki");
+        assert_eq!(bytes_label(65_536), "64 Ki");
+        assert_eq!(bytes_label(1500), "1500");
+    }
+}

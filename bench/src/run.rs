@@ -1,0 +1,192 @@
+//! Runs a plan: one group after the other, the servers of a group in turn, several times.
+//!
+//! A trial that belongs to two experiments is measured once. A server that is missing or fails
+//! costs its own points and a note, never the run.
+
+use crate::{
+    experiments::{Experiment, Group},
+    layout::{self, Layout, LayoutError, LinkChoice},
+    measure::{self, Effort, MeasureError, Sample, Trial},
+    point::Point,
+    process,
+    progress::Progress,
+    scratch::Scratch,
+};
+use megapipe_apps::serve::CpuList;
+use std::{io, path::PathBuf};
+
+/// What a run needs beside its plan.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    /// The `megapipe` executable.
+    pub(crate) program: PathBuf,
+    pub(crate) link: LinkChoice,
+    pub(crate) effort: Effort,
+    pub(crate) scratch: Scratch,
+    /// Things to tell with the results; none twice.
+    pub(crate) notes: Vec<String>,
+    /// Whether a trial failed that should not have.
+    pub(crate) failed: bool,
+    /// The cores that server and load may have, before this process left the server's.
+    cpus: CpuList,
+    layout: Option<Layout>,
+}
+
+impl Bench {
+    pub(crate) fn new(program: PathBuf, link: LinkChoice, effort: Effort) -> io::Result<Self> {
+        let (scratch, notes) = (Scratch::new()?, Vec::new());
+        let cpus = CpuList::from(layout::online_cpus()?);
+        Ok(Self { program, link, effort, scratch, notes, failed: false, cpus, layout: None })
+    }
+
+    /// Cores that server and load may have together.
+    pub(crate) fn cores(&self) -> usize {
+        self.cpus.as_slice().len()
+    }
+
+    /// The layout with so many server cores, set up unless it is there already. At most one
+    /// exists at a time.
+    pub(crate) fn layout(&mut self, server_cores: usize) -> Result<&Layout, LayoutError> {
+        let fits = |layout: &Layout| layout.server.cpus.as_slice().len() == server_cores;
+        let layout = match self.layout.take().filter(fits) {
+            Some(layout) => layout,
+            None => {
+                let layout =
+                    Layout::new(self.link, &self.program, self.cpus.as_slice(), server_cores)?;
+                // What this process does itself is not to be charged to the server.
+                process::pin(&layout.load.cpus)?;
+                if let Some(why) = &layout.note {
+                    self.note(format!("measured over loopback, not veth: {why}"));
+                }
+                layout
+            }
+        };
+        Ok(self.layout.insert(layout))
+    }
+
+    pub(crate) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Measures the experiments' groups; the points in their order.
+    pub(crate) fn run(
+        &mut self,
+        experiments: &[&Experiment],
+        quick: bool,
+        cores_max: usize,
+    ) -> Result<Vec<Point>, LayoutError> {
+        let groups: Vec<Group> =
+            experiments.iter().flat_map(|it| it.groups(quick, cores_max)).collect();
+        let trials: usize = groups.iter().map(|group| group.trials.len()).sum();
+        let mut progress = Progress::new(trials * self.effort.runs);
+        let mut done: Vec<(usize, Trial, Point)> = Vec::new();
+        let mut points = Vec::new();
+        for group in groups {
+            for point in self.run_group(&group, &mut done, &mut progress)? {
+                points.push(point);
+            }
+        }
+        progress.finish();
+        Ok(points)
+    }
+
+    fn run_group(
+        &mut self,
+        group: &Group,
+        done: &mut Vec<(usize, Trial, Point)>,
+        progress: &mut Progress,
+    ) -> Result<Vec<Point>, LayoutError> {
+        let cores = group.server_cores;
+        let earlier = |trial: &Trial, done: &[(usize, Trial, Point)]| {
+            let same = |it: &&(usize, Trial, Point)| it.0 == cores && it.1.is_same_run(trial);
+            done.iter().find(same).map(|it| it.2.clone())
+        };
+        let new: Vec<Trial> =
+            group.trials.iter().filter(|it| earlier(it, done).is_none()).cloned().collect();
+        progress.skip((group.trials.len() - new.len()) * self.effort.runs);
+        for (trial, samples) in self.compare(&new, cores, progress)? {
+            let point = measure::summarise(&trial, &samples, self.layout(cores)?);
+            done.push((cores, trial, point));
+        }
+        let points = group.trials.iter().filter_map(|trial| {
+            let mut point = earlier(trial, done)?;
+            trial.experiment.clone_into(&mut point.experiment);
+            point.variant = trial.server.variant();
+            Some(point)
+        });
+        Ok(points.collect())
+    }
+
+    /// The samples of each trial that worked, measured in turn.
+    pub(crate) fn compare(
+        &mut self,
+        trials: &[Trial],
+        server_cores: usize,
+        progress: &mut Progress,
+    ) -> Result<Vec<(Trial, Vec<Sample>)>, LayoutError> {
+        let mut results: Vec<(Trial, Vec<Sample>)> = Vec::new();
+        for trial in trials {
+            match trial.server.missing() {
+                Some(why) => {
+                    self.note(format!("{} was not measured: {why}", trial.server.label()));
+                    progress.skip(self.effort.runs);
+                }
+                None => results.push((trial.clone(), Vec::new())),
+            }
+        }
+        for run in 1..=self.effort.runs {
+            let mut index = 0;
+            while let Some((trial, _)) = results.get(index) {
+                let trial = trial.clone();
+                progress.step(&describe(&trial, run, self.effort.runs));
+                match self.sample(&trial, server_cores)? {
+                    Ok(sample) => {
+                        results[index].1.push(sample);
+                        index += 1;
+                    }
+                    Err(error) => {
+                        self.failed = true;
+                        let label = trial.server.label();
+                        let experiment = trial.experiment;
+                        self.note(format!(
+                            "{experiment}: {label} failed and was left out: {error}"
+                        ));
+                        progress.skip(self.effort.runs - run);
+                        results.remove(index);
+                    }
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn sample(
+        &mut self,
+        trial: &Trial,
+        server_cores: usize,
+    ) -> Result<Result<Sample, MeasureError>, LayoutError> {
+        let window = self.effort.window;
+        self.layout(server_cores)?;
+        let (Some(layout), scratch) = (&self.layout, &self.scratch) else {
+            return Err(LayoutError::System(io::ErrorKind::NotFound.into()));
+        };
+        Ok(measure::sample(trial, window, layout, scratch.path()))
+    }
+}
+
+fn describe(trial: &Trial, run: usize, runs: usize) -> String {
+    let load = &trial.load;
+    let length = match load.transactions_per_connection {
+        Some(transactions) => format!("{transactions} per connection"),
+        None => "persistent".to_owned(),
+    };
+    format!(
+        "{} · {} · {length} · {} B · {} connections · run {run} of {runs}",
+        trial.experiment,
+        trial.server.label(),
+        load.message_bytes(),
+        load.connections,
+    )
+}

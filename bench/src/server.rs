@@ -1,0 +1,419 @@
+//! The servers under test: which there are, how each is started, when it is ready.
+
+use crate::{
+    baseline::Baseline,
+    files::FileSet,
+    layout::Layout,
+    limits,
+    process::{self, Running},
+};
+use std::{
+    fs::{self, File},
+    io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::atomic::{AtomicU16, Ordering},
+    thread,
+    time::Instant,
+};
+
+/// What a channel server is told to do without, for the ablation [MP table 5.1].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Ablation {
+    pub(crate) no_partition: bool,
+    pub(crate) no_batching: bool,
+    pub(crate) no_lwsockets: bool,
+}
+
+impl Ablation {
+    /// As the paper writes it: what the baseline has been given, `+PBL` being everything.
+    pub(crate) fn name(self) -> String {
+        let given = [(self.no_partition, 'P'), (self.no_batching, 'B'), (self.no_lwsockets, 'L')];
+        let letters: String =
+            given.iter().filter(|(missing, _)| !missing).map(|(_, letter)| letter).collect();
+        if letters.is_empty() { "none".to_owned() } else { format!("+{letters}") }
+    }
+}
+
+/// The driver that a channel server is forced to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Driver {
+    Uring,
+    Epoll,
+}
+
+impl Driver {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
+/// One server under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Server {
+    /// A megapipe server; without an ablation, as it comes.
+    Channel(Driver, Option<Ablation>),
+    Baseline(Baseline),
+    Nginx,
+    Memcached,
+}
+
+impl Server {
+    /// `server` in points.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Channel(..) => "channel",
+            Self::Baseline(baseline) => baseline.name(),
+            Self::Nginx => "nginx",
+            Self::Memcached => "memcached",
+        }
+    }
+
+    /// `driver` in points.
+    pub(crate) const fn driver(self) -> &'static str {
+        match self {
+            Self::Channel(driver, _) => driver.name(),
+            Self::Baseline(Baseline::IoUring) => "uring",
+            Self::Baseline(_) | Self::Nginx | Self::Memcached => "epoll",
+        }
+    }
+
+    /// `variant` in points.
+    pub(crate) fn variant(self) -> String {
+        match self {
+            Self::Channel(_, Some(ablation)) => ablation.name(),
+            _ => String::new(),
+        }
+    }
+
+    /// The name in tables and legends.
+    pub(crate) fn label(self) -> String {
+        match self {
+            Self::Channel(driver, None) => format!("channel ({})", driver.name()),
+            Self::Channel(_, Some(ablation)) => format!("channel {}", ablation.name()),
+            other => other.name().to_owned(),
+        }
+    }
+
+    /// Whether both are started by the same command: an ablation that takes nothing away is the
+    /// server as it comes.
+    pub(crate) fn is_same_process(self, other: Self) -> bool {
+        let plain = |server| match server {
+            Self::Channel(driver, Some(ablation)) if ablation == Ablation::default() => {
+                Self::Channel(driver, None)
+            }
+            server => server,
+        };
+        plain(self) == plain(other)
+    }
+
+    /// Why this server cannot be measured here, if so.
+    pub(crate) fn missing(self) -> Option<String> {
+        let program = match self {
+            Self::Nginx => "nginx",
+            Self::Memcached => "memcached",
+            Self::Channel(..) | Self::Baseline(_) => return None,
+        };
+        let install = format!("{program} is not installed (apt-get install {program})");
+        process::find_program(program).is_none().then_some(install)
+    }
+}
+
+/// What a server serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Service {
+    Rpc,
+    Kv,
+    Http(FileSet),
+}
+
+/// A server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    /// The operating system refused a step.
+    #[error("cannot start {server}: {source}")]
+    Start {
+        /// Which server.
+        server: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended by itself.
+    #[error("{server} ended at once: {said}")]
+    Ended {
+        /// Which server.
+        server: String,
+        /// Its last words.
+        said: String,
+    },
+    /// It accepts no connection.
+    #[error("{server} does not accept connections after {} s: {said}",
+        limits::SERVER_READY_MAX.as_secs())]
+    NotReady {
+        /// Which server.
+        server: String,
+        /// Its last words.
+        said: String,
+    },
+    /// There is no such server for this service.
+    #[error("{server} does not serve {service}")]
+    Unfit {
+        /// Which server.
+        server: String,
+        /// What was asked of it.
+        service: &'static str,
+    },
+}
+
+/// A server that accepts connections. Ends on drop.
+#[derive(Debug)]
+pub(crate) struct RunningServer {
+    pub(crate) address: SocketAddr,
+    process: Running,
+    label: String,
+    log: PathBuf,
+}
+
+impl RunningServer {
+    /// Starts `server` in the layout's server place and waits until it accepts. Blocks.
+    pub(crate) fn start(
+        server: Server,
+        service: Service,
+        layout: &Layout,
+        scratch: &Path,
+    ) -> Result<Self, ServerError> {
+        let label = server.label();
+        let failed = |source| ServerError::Start { server: label.clone(), source };
+        if let Service::Http(files) = service {
+            files.prepare(&layout.server.program, scratch).map_err(failed)?;
+        }
+        let address = free_address(layout).map_err(failed)?;
+        let (program, args) = command_line(server, service, address, layout, scratch)?;
+        let log = scratch.join("server.log");
+        let said = File::create(&log).map_err(failed)?;
+        let also_said = said.try_clone().map_err(failed)?;
+        let mut command = layout.server.command(&program, args);
+        command.stdout(Stdio::from(said)).stderr(Stdio::from(also_said));
+        let process = Running::start(&mut command).map_err(failed)?;
+        let mut running = Self { address, process, label, log };
+        running.wait_until_ready(layout)?;
+        Ok(running)
+    }
+
+    /// The process to look at in `/proc`.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// An error if the server has ended by itself.
+    pub(crate) fn check(&mut self) -> Result<(), ServerError> {
+        match self.process.ended() {
+            Ok(None) => Ok(()),
+            _ => Err(ServerError::Ended { server: self.label.clone(), said: self.said() }),
+        }
+    }
+
+    fn wait_until_ready(&mut self, layout: &Layout) -> Result<(), ServerError> {
+        let deadline = Instant::now() + limits::SERVER_READY_MAX;
+        let address = self.address;
+        loop {
+            let connected = layout
+                .on_load_side(|| TcpStream::connect(address))
+                .map_err(|source| ServerError::Start { server: self.label.clone(), source })?;
+            self.check()?;
+            if connected.is_ok() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(ServerError::NotReady {
+                    server: self.label.clone(),
+                    said: self.said(),
+                });
+            }
+            thread::sleep(limits::CHILD_POLL);
+        }
+    }
+
+    /// The end of what it printed.
+    fn said(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.len().saturating_sub(limits::LOG_LINES_SHOWN);
+        if lines.is_empty() { "it printed nothing".to_owned() } else { lines[last..].join(" | ") }
+    }
+}
+
+/// An address of the server side that nothing listens on.
+fn free_address(layout: &Layout) -> io::Result<SocketAddr> {
+    // A ring gives up its listener some time after its process has gone, so that a port is best
+    // not used twice. In a namespace of our own all ports are ours.
+    static NEXT_PORT: AtomicU16 = AtomicU16::new(limits::PORT_FIRST);
+    let ip = layout.server_address();
+    if layout.server.netns.is_some() {
+        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed).max(limits::PORT_FIRST);
+        return Ok(SocketAddr::new(ip, port));
+    }
+    TcpListener::bind((ip, 0))?.local_addr()
+}
+
+fn command_line(
+    server: Server,
+    service: Service,
+    address: SocketAddr,
+    layout: &Layout,
+    scratch: &Path,
+) -> Result<(PathBuf, Vec<String>), ServerError> {
+    let own = || layout.server.program.clone();
+    let find = |name: &str| process::find_program(name).unwrap_or_else(|| PathBuf::from(name));
+    let unfit = |service| ServerError::Unfit { server: server.label(), service };
+    match (server, service) {
+        (Server::Channel(driver, ablation), service) => {
+            let ablation = ablation.unwrap_or_default();
+            Ok((own(), channel_args(driver, ablation, service, address, layout, scratch)))
+        }
+        (Server::Baseline(baseline), Service::Rpc) => {
+            Ok((own(), baseline_args(baseline, address, layout)))
+        }
+        (Server::Nginx, Service::Http(files)) => {
+            let config = nginx_config(files, address, layout, scratch)
+                .map_err(|source| ServerError::Start { server: server.label(), source })?;
+            let args =
+                ["-e", "stderr", "-p", &scratch.to_string_lossy(), "-c", &config.to_string_lossy()];
+            Ok((find("nginx"), args.map(str::to_owned).to_vec()))
+        }
+        (Server::Memcached, Service::Kv) => {
+            Ok((find("memcached"), memcached_args(address, layout)))
+        }
+        (_, Service::Rpc) => Err(unfit("rpc")),
+        (_, Service::Kv) => Err(unfit("kv")),
+        (_, Service::Http(_)) => Err(unfit("http")),
+    }
+}
+
+fn channel_args(
+    driver: Driver,
+    ablation: Ablation,
+    service: Service,
+    address: SocketAddr,
+    layout: &Layout,
+    scratch: &Path,
+) -> Vec<String> {
+    let mut args: Vec<String> = vec!["serve".to_owned()];
+    match service {
+        Service::Rpc => args.push("rpc".to_owned()),
+        Service::Kv => args.extend(["kv", "--memory", "1G"].map(str::to_owned)),
+        Service::Http(files) => {
+            let root = files.directory(scratch).to_string_lossy().into_owned();
+            args.extend(["http".to_owned(), "--root".to_owned(), root]);
+        }
+    }
+    let channels = layout.server.cpus.as_slice().len().to_string();
+    args.extend(["--listen".to_owned(), address.to_string(), "--channels".to_owned(), channels]);
+    args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
+    args.extend(["--driver", driver.name()].map(str::to_owned));
+    if ablation.no_partition {
+        args.push("--no-partition".to_owned());
+    }
+    if ablation.no_batching {
+        args.extend(["--batch", "1"].map(str::to_owned));
+    }
+    if ablation.no_lwsockets {
+        args.push("--no-lwsockets".to_owned());
+    }
+    args
+}
+
+fn baseline_args(baseline: Baseline, address: SocketAddr, layout: &Layout) -> Vec<String> {
+    let threads = layout.server.cpus.as_slice().len().to_string();
+    let cpus = layout.server.cpus.to_string();
+    let address = address.to_string();
+    let args = ["bench", "server", baseline.name(), "--listen", &address, "--threads", &threads];
+    args.into_iter().chain(["--cpus", &cpus]).map(str::to_owned).collect()
+}
+
+/// memcached with as many worker threads as the server has cores, and a table large enough from
+/// the start, as in the paper [MP 5.2].
+fn memcached_args(address: SocketAddr, layout: &Layout) -> Vec<String> {
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let threads = layout.server.cpus.as_slice().len().to_string();
+    let connections = limits::COMPARED_CONNECTIONS_MAX.to_string();
+    let backlog = limits::LISTEN_BACKLOG.to_string();
+    let mut args = vec!["-l", &ip, "-p", &port, "-U", "0", "-t", &threads, "-m", "1024"];
+    args.extend(["-c", &connections, "-b", &backlog, "-o", "hashpower=20"]);
+    if rustix::process::geteuid().is_root() {
+        args.extend(["-u", "root"]);
+    }
+    args.into_iter().map(str::to_owned).collect()
+}
+
+/// nginx as its own documentation tunes it for static files: descriptors and metadata cached,
+/// sendfile, no log, connections kept for ever; one worker per server core, pinned by its place.
+fn nginx_config(
+    files: FileSet,
+    address: SocketAddr,
+    layout: &Layout,
+    scratch: &Path,
+) -> io::Result<PathBuf> {
+    let directory = scratch.to_string_lossy();
+    let root = files.directory(scratch);
+    let workers = layout.server.cpus.as_slice().len();
+    // One process is enough for one worker; several need the master.
+    let master = if workers == 1 { "off" } else { "on" };
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let connections = limits::COMPARED_CONNECTIONS_MAX;
+    let config = format!(
+        "daemon off;\nmaster_process {master};\nworker_processes {workers};\n{user}\n\
+         error_log stderr crit;\npid {directory}/nginx.pid;\nworker_rlimit_nofile {};\n\
+         events {{ worker_connections {connections}; multi_accept on; use epoll; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nodelay on;\n  server_tokens off;\n\
+         \x20 keepalive_requests 1000000000;\n  keepalive_timeout 600s;\n\
+         \x20 open_file_cache max=20000 inactive=600s;\n  open_file_cache_valid 600s;\n\
+         \x20 default_type application/octet-stream;\n\
+         \x20 client_body_temp_path {directory}/body;\n  proxy_temp_path {directory}/proxy;\n\
+         \x20 fastcgi_temp_path {directory}/fastcgi;\n  uwsgi_temp_path {directory}/uwsgi;\n\
+         \x20 scgi_temp_path {directory}/scgi;\n\
+         \x20 server {{ listen {address} backlog={}{}; root {}; }}\n}}\n",
+        connections * 2,
+        limits::LISTEN_BACKLOG,
+        if workers > 1 { " reuseport" } else { "" },
+        root.display(),
+    );
+    let path = scratch.join("nginx.conf");
+    fs::write(&path, config)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ablation, Driver, Server};
+
+    #[test]
+    fn ablations_are_named_as_in_the_paper() {
+        let all = Ablation { no_partition: true, no_batching: true, no_lwsockets: true };
+        assert_eq!(all.name(), "none");
+        assert_eq!(Ablation { no_partition: false, ..all }.name(), "+P");
+        assert_eq!(Ablation { no_lwsockets: true, ..Ablation::default() }.name(), "+PB");
+        assert_eq!(Ablation::default().name(), "+PBL");
+    }
+
+    #[test]
+    fn labels_tell_servers_apart() {
+        let servers = [
+            Server::Channel(Driver::Uring, None),
+            Server::Channel(Driver::Epoll, None),
+            Server::Channel(Driver::Uring, Some(Ablation::default())),
+            Server::Baseline(crate::baseline::Baseline::IoUring),
+            Server::Nginx,
+            Server::Memcached,
+        ];
+        let mut labels: Vec<String> = servers.iter().map(|server| server.label()).collect();
+        labels.sort();
+        labels.dedup();
+        assert_eq!(labels.len(), servers.len());
+    }
+}
