@@ -14,6 +14,7 @@
 //!   connection ends.
 #![forbid(unsafe_code)]
 
+pub mod kv;
 pub mod limits;
 pub mod rpc;
 pub mod serve;

@@ -1,0 +1,376 @@
+//! One client's conversation: bytes in, responses out. Pure: no I/O, no clock, no thread.
+//!
+//! Read first: [`super::protocol`], [`super::store`].
+//!
+//! Input: [`Connection::on_bytes`] with what has arrived, `now`, the store and somewhere to put
+//! responses. Output: the responses, how many bytes were taken, and what to do next ([`Flow`]).
+//! When the client goes, [`Connection::abandon`].
+//!
+//! ```text
+//!             get a b            set k 0 0 9999
+//!   Command ----------> Keys     Command ----------> Value    (the block goes straight into the
+//!      ^                 |          ^                  |       store's memory, piece by piece)
+//!      +---- line end ---+          +--- block end ----+
+//!   Command --- block that cannot be stored ---> Skip --- block end ---> Command
+//!   Keys --- key too long ---> SkipLine --- line end ---> Command
+//! ```
+//!
+//! Invariants
+//! - A connection keeps at most [`LINE_BYTES_MAX`] bytes of its own; a data block is never kept.
+//! - Parsing stops while [`OUTPUT_BYTES_MAX`] bytes of responses wait: a client that sends and
+//!   never reads costs no more than that and one item.
+//! - Responses come in the order of the commands.
+//! - The first byte decides for the whole connection: 0x80 is binary, anything else text.
+
+mod binary;
+mod line;
+mod meta;
+mod stats;
+mod text;
+
+use std::mem;
+
+use super::limits::{LINE_BYTES_MAX, OUTPUT_BYTES_MAX};
+use super::protocol::binary::{FRAME_BYTES_MAX, MAGIC_REQUEST};
+use super::store::{Reservation, Store, Write};
+pub use stats::{ServerSnapshot, ServerView};
+
+/// Where responses go.
+pub trait Output {
+    /// Appends.
+    fn extend_from_slice(&mut self, bytes: &[u8]);
+    /// Bytes that wait.
+    fn len(&self) -> usize;
+    /// Whether nothing waits.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Output for Vec<u8> {
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        Self::extend_from_slice(self, bytes);
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+/// What a connection needs besides bytes.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// The items.
+    pub store: &'a Store,
+    /// Unix seconds.
+    pub now: u32,
+    /// For `stats`.
+    pub server: &'a dyn ServerView,
+}
+
+/// What to do after [`Connection::on_bytes`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Flow {
+    /// All bytes were taken; read more.
+    ReadOn,
+    /// Write the responses, then call again with what was not taken.
+    Paused,
+    /// Write the responses, then close.
+    Close,
+}
+
+/// The result of [`Connection::on_bytes`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Progress {
+    /// Bytes taken. All of them unless the connection is [`Flow::Paused`].
+    pub consumed: usize,
+    /// What to do next.
+    pub flow: Flow,
+}
+
+/// A client's conversation.
+#[derive(Debug, Default)]
+pub struct Connection {
+    state: State,
+    protocol: Protocol,
+    /// The beginning of a command that has not arrived as a whole.
+    partial: Vec<u8>,
+    /// Key and flags of a meta set whose block is arriving, for its response.
+    held: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Protocol {
+    #[default]
+    Unknown,
+    Text,
+    Binary,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Command,
+    Keys(Keys),
+    SkipLine,
+    Value(Arriving),
+    Skip {
+        left: u64,
+        then: Afterwards,
+    },
+    Ended,
+}
+
+/// Inside a retrieval line.
+#[derive(Clone, Copy, Debug)]
+struct Keys {
+    with_cas: bool,
+    /// New expiry time, in Unix seconds.
+    touch: Option<u32>,
+    /// A line without keys is an error, except with an expiry time.
+    any: bool,
+}
+
+/// A data block on its way into the store.
+#[derive(Debug)]
+struct Arriving {
+    reservation: Reservation,
+    write: Write,
+    value_len: usize,
+    received: usize,
+    /// The two bytes after a text block.
+    ending: [u8; 2],
+    reply: StoreReply,
+}
+
+/// How to answer a store.
+#[derive(Clone, Copy, Debug)]
+enum StoreReply {
+    Text { noreply: bool },
+    /// Key and flags are in `held`.
+    Meta,
+    Binary { opcode: u8, opaque: u32, quiet: bool },
+}
+
+impl StoreReply {
+    /// Bytes after the value.
+    const fn ending_len(self) -> usize {
+        match self {
+            Self::Binary { .. } => 0,
+            Self::Text { .. } | Self::Meta => 2,
+        }
+    }
+}
+
+/// What to say after a block was passed over.
+#[derive(Clone, Copy, Debug)]
+enum Afterwards {
+    Nothing,
+    Tell(super::protocol::Fault),
+    Status { status: super::protocol::binary::Status, opcode: u8, opaque: u32 },
+}
+
+/// What a step did with the bytes before it.
+enum Step {
+    /// It took this many; there may be more to do.
+    Took(usize),
+    /// It needs more bytes than there are.
+    NeedMore,
+}
+
+/// Most bytes of a command that are kept until the rest arrives.
+const PARTIAL_BYTES_MAX: usize = LINE_BYTES_MAX;
+const _: () = assert!(PARTIAL_BYTES_MAX >= FRAME_BYTES_MAX);
+
+impl Connection {
+    /// A connection that has said nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes bytes and answers what they ask.
+    pub fn on_bytes(
+        &mut self,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Progress {
+        let mut at = 0;
+        loop {
+            if matches!(self.state, State::Ended) {
+                return Progress { consumed: input.len(), flow: Flow::Close };
+            }
+            if out.len() >= OUTPUT_BYTES_MAX {
+                return Progress { consumed: at, flow: Flow::Paused };
+            }
+            let rest = &input[at..];
+            let taken = if self.partial.is_empty() {
+                self.step(rest, context, out)
+            } else {
+                self.step_from_partial(rest, context, out)
+            };
+            match taken {
+                Step::Took(count) => at += count,
+                Step::NeedMore => {
+                    // A step that starts from the partial has added what it can use itself.
+                    if self.partial.is_empty() {
+                        self.partial.extend_from_slice(rest);
+                    }
+                    return Progress { consumed: input.len(), flow: Flow::ReadOn };
+                }
+            }
+        }
+    }
+
+    /// Gives back what the connection holds in the store. To be called once, when it ends.
+    pub fn abandon(&mut self, store: &Store) {
+        if let State::Value(arriving) = mem::replace(&mut self.state, State::Ended) {
+            store.abandon(arriving.reservation);
+        }
+    }
+
+    /// Whether the client owes the rest of a command or of a data block.
+    #[must_use]
+    pub fn is_midway(&self) -> bool {
+        !self.partial.is_empty() || !matches!(self.state, State::Command)
+    }
+
+    /// Steps over the partial command with as much of `input` behind it as may belong to it.
+    fn step_from_partial(
+        &mut self,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        let mut partial = mem::take(&mut self.partial);
+        let old_len = partial.len();
+        let added = input.len().min(PARTIAL_BYTES_MAX.saturating_sub(old_len));
+        partial.extend_from_slice(&input[..added]);
+        match self.step(&partial, context, out) {
+            Step::Took(count) if count >= old_len => Step::Took(count - old_len),
+            Step::Took(count) => {
+                partial.truncate(old_len);
+                partial.drain(..count);
+                self.partial = partial;
+                Step::Took(0)
+            }
+            Step::NeedMore => {
+                debug_assert!(added == input.len(), "a full partial command is refused");
+                self.partial = partial;
+                Step::NeedMore
+            }
+        }
+    }
+
+    fn step(&mut self, input: &[u8], context: &Context<'_>, out: &mut impl Output) -> Step {
+        let Some(&first) = input.first() else {
+            return Step::NeedMore;
+        };
+        match self.state {
+            State::Command => match self.protocol {
+                Protocol::Text => self.step_text(input, context, out),
+                Protocol::Binary => self.step_binary(input, context, out),
+                Protocol::Unknown => {
+                    let binary = first == MAGIC_REQUEST;
+                    self.protocol = if binary { Protocol::Binary } else { Protocol::Text };
+                    Step::Took(0)
+                }
+            },
+            State::Keys(keys) => self.step_keys(keys, input, context, out),
+            State::SkipLine => self.step_skip_line(input),
+            State::Value(_) => self.step_value(input, context, out),
+            State::Skip { left, then } => self.step_skip(left, then, input, out),
+            State::Ended => Step::Took(input.len()),
+        }
+    }
+
+    fn step_skip_line(&mut self, input: &[u8]) -> Step {
+        match memchr::memchr(b'\n', input) {
+            Some(end) => {
+                self.state = State::Command;
+                Step::Took(end + 1)
+            }
+            None => Step::Took(input.len()),
+        }
+    }
+
+    fn step_skip(
+        &mut self,
+        left: u64,
+        then: Afterwards,
+        input: &[u8],
+        out: &mut impl Output,
+    ) -> Step {
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+        self.skip(left - count as u64, then, out);
+        Step::Took(count)
+    }
+
+    /// Passes over the next `left` bytes and then says `then`.
+    fn skip(&mut self, left: u64, then: Afterwards, out: &mut impl Output) {
+        if left > 0 {
+            self.state = State::Skip { left, then };
+            return;
+        }
+        self.state = State::Command;
+        match then {
+            Afterwards::Nothing => {}
+            Afterwards::Tell(fault) => text::tell(fault, out),
+            Afterwards::Status { status, opcode, opaque } => {
+                binary::answer_status(status, opcode, opaque, out);
+            }
+        }
+    }
+
+    /// A piece of a data block.
+    fn step_value(&mut self, input: &[u8], context: &Context<'_>, out: &mut impl Output) -> Step {
+        let State::Value(arriving) = &mut self.state else {
+            return Step::Took(0);
+        };
+        let ending_len = arriving.reply.ending_len();
+        let whole = arriving.value_len + ending_len;
+        let count = input.len().min(whole - arriving.received);
+        let at = arriving.received;
+        let value_count = count.min(arriving.value_len.saturating_sub(at));
+        if value_count > 0 {
+            context.store.fill(&arriving.reservation, at, &input[..value_count]);
+        }
+        for (offset, &byte) in input[value_count..count].iter().enumerate() {
+            arriving.ending[at + value_count + offset - arriving.value_len] = byte;
+        }
+        arriving.received += count;
+        if arriving.received == whole
+            && let State::Value(arriving) = mem::take(&mut self.state)
+        {
+            self.finish_value(arriving, context, out);
+        }
+        Step::Took(count)
+    }
+
+    fn finish_value(
+        &mut self,
+        arriving: Arriving,
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) {
+        let Arriving { reservation, write, ending, reply, .. } = arriving;
+        let held = mem::take(&mut self.held);
+        if reply.ending_len() > 0 && ending != *b"\r\n" {
+            context.store.abandon(reservation);
+            text::refuse_block(reply, out);
+            return;
+        }
+        let outcome = context.store.commit(reservation, &write, context.now);
+        match reply {
+            StoreReply::Text { noreply } => text::answer_store(outcome, noreply, out),
+            StoreReply::Meta => meta::answer_held_store(outcome, &held, out),
+            StoreReply::Binary { opcode, opaque, quiet } => {
+                binary::answer_store(outcome, &write, (opcode, opaque, quiet), out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! The meta commands: two letters, a key, flags of one letter each with or without a token.
+//!
+//! Read first: memcached's `protocol.txt`, "Meta Commands" to "Meta No-Op".
+//!
+//! ```text
+//! mg <key> <flags>*\r\n        ms <key> <datalen> <flags>*\r\n<data>\r\n
+//! md <key> <flags>*\r\n        ma <key> <flags>*\r\n        me <key> [b]\r\n        mn\r\n
+//! ```
+//!
+//! Flags are checked once, here. Those that a response repeats or answers are walked a second time
+//! when the response is written, in the client's order: [`Command::flags`].
+//!
+//! Invariants
+//! - A command that came out of [`parse`] has a key of 1 to 250 bytes and flags that are known,
+//!   at most one of each, whose tokens are well formed.
+
+use super::text::{StoreVerb, parse_value_len};
+use super::{Fault, parse_flags, parse_i64, parse_u64, words};
+use crate::kv::limits::{KEY_BYTES_MAX, META_WORDS_MAX, OPAQUE_BYTES_MAX};
+
+/// Which meta command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verb {
+    /// `mg`
+    Get,
+    /// `ms`
+    Set,
+    /// `md`
+    Delete,
+    /// `ma`
+    Arithmetic,
+    /// `me`
+    Debug,
+    /// `mn`
+    Noop,
+}
+
+/// A meta command's line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command<'a> {
+    /// Which.
+    pub verb: Verb,
+    /// The key as it was sent; responses repeat it so.
+    pub key_text: &'a [u8],
+    /// The key that the text stands for, if it is base64.
+    decoded: Option<Decoded>,
+    /// The flags as they were sent.
+    flags: &'a [u8],
+    /// What they say.
+    pub options: Options,
+    /// Bytes of the data block without its CR LF (`ms`).
+    pub value_len: usize,
+    /// Why the command must be refused after its data block has passed (`ms`).
+    pub refused: Option<Fault>,
+}
+
+/// What the flags of a meta command say. Expiry times are as sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Options {
+    /// `v`: the value is wanted.
+    pub value: bool,
+    /// `q`: no nominal response is wanted.
+    pub quiet: bool,
+    /// `u`: the item's age and its place in the eviction order stay.
+    pub no_bump: bool,
+    /// `I`: mark as stale.
+    pub invalidate: bool,
+    /// `N`: create on a miss, with this expiry time.
+    pub vivify: Option<i64>,
+    /// `T`: new expiry time.
+    pub touch: Option<i64>,
+    /// `R`: who finds less time left than this shall refresh the item.
+    pub recache: Option<i64>,
+    /// `C`: the cas unique that the item must have.
+    pub cas: Option<u64>,
+    /// `F`: client flags.
+    pub client_flags: u32,
+    /// `M`: a letter.
+    pub mode: Option<u8>,
+    /// `J`: the value of an item created by `ma`.
+    pub initial: u64,
+    /// `D`: what `ma` adds or takes away.
+    pub delta: Option<u64>,
+}
+
+impl<'a> Command<'a> {
+    /// The item's key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.decoded.as_ref().map_or(self.key_text, Decoded::bytes)
+    }
+
+    /// The flags in the order they were sent, each with its token behind it.
+    pub fn flags(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        words(self.flags)
+    }
+
+    /// The flags as they stand in the line.
+    #[must_use]
+    pub const fn flag_text(&self) -> &'a [u8] {
+        self.flags
+    }
+
+    /// What `ms` shall do; decided by [`parse`].
+    #[must_use]
+    pub fn store_verb(&self) -> StoreVerb {
+        store_verb(self.options.mode).unwrap_or(StoreVerb::Set)
+    }
+
+    /// Whether `ma` takes away.
+    #[must_use]
+    pub fn down(&self) -> bool {
+        arithmetic_down(self.options.mode).unwrap_or(false)
+    }
+}
+
+/// Parses what follows `name`, two letters of which the first is an m.
+///
+/// # Errors
+/// The line cannot be carried out, and its data block, if one follows, is not recognised as one.
+pub fn parse<'a>(name: &[u8], arguments: &'a [u8]) -> Result<Command<'a>, Fault> {
+    let verb = match name {
+        b"mg" => Verb::Get,
+        b"ms" => Verb::Set,
+        b"md" => Verb::Delete,
+        b"ma" => Verb::Arithmetic,
+        b"me" => Verb::Debug,
+        b"mn" => Verb::Noop,
+        _ => return Err(Fault::UnknownCommand),
+    };
+    let mut command = Command {
+        verb,
+        key_text: &[],
+        decoded: None,
+        flags: &[],
+        options: Options::default(),
+        value_len: 0,
+        refused: None,
+    };
+    if verb == Verb::Noop {
+        return Ok(command);
+    }
+    let missing = if verb == Verb::Debug { Fault::BadLine } else { Fault::UnknownCommand };
+    let (key, rest) = split_word(arguments).ok_or(missing)?;
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Fault::BadLine);
+    }
+    command.key_text = key;
+    command.flags = rest;
+    let mut words_before_flags = 2;
+    if verb == Verb::Set {
+        let (len, rest) = split_word(rest).ok_or(Fault::BadLine)?;
+        command.value_len = parse_value_len(len).ok_or(Fault::BadLine)?;
+        command.flags = rest;
+        words_before_flags = 3;
+    }
+    if words(command.flags).count() + words_before_flags > META_WORDS_MAX {
+        return refuse(command, Fault::TooManyFlags);
+    }
+    match (verb, parse_flags_of(&mut command)) {
+        (_, Ok(())) => Ok(command),
+        // me looks for one flag and overlooks all others.
+        (Verb::Debug, Err(Fault::BadBase64Key)) => Err(Fault::BadLine),
+        (Verb::Debug, Err(_)) => Ok(command),
+        (Verb::Delete | Verb::Arithmetic, Err(fault)) => Err(match fault {
+            Fault::InvalidArithmeticMode => fault,
+            _ => Fault::InvalidOrDuplicateFlag,
+        }),
+        (_, Err(fault)) => refuse(command, fault),
+    }
+}
+
+/// The first word of `text` and what follows it.
+fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = text.iter().position(|&byte| byte != b' ')?;
+    let text = &text[start..];
+    let len = memchr::memchr(b' ', text).unwrap_or(text.len());
+    Some(text.split_at(len))
+}
+
+/// A set is refused after its data block, so that the block is not taken for commands.
+fn refuse(mut command: Command<'_>, fault: Fault) -> Result<Command<'_>, Fault> {
+    if command.verb != Verb::Set {
+        return Err(fault);
+    }
+    command.refused = Some(fault);
+    Ok(command)
+}
+
+/// Reads the flags into the options. Of several faults the last is told, as memcached does,
+/// except that an unknown or repeated flag ends the search.
+fn parse_flags_of(command: &mut Command<'_>) -> Result<(), Fault> {
+    let mut seen = 0u128;
+    let mut result = Ok(());
+    for flag in words(command.flags) {
+        let (letter, token) = (flag[0], &flag[1..]);
+        let bit = 1u128.checked_shl(u32::from(letter)).unwrap_or(0);
+        if bit == 0 || seen & bit != 0 {
+            return Err(Fault::DuplicateFlag);
+        }
+        seen |= bit;
+        match parse_flag(command, letter, token) {
+            Ok(()) => {}
+            Err(Fault::InvalidFlag) => return Err(Fault::InvalidFlag),
+            Err(fault) => result = Err(fault),
+        }
+    }
+    result?;
+    match command.verb {
+        Verb::Set => store_verb(command.options.mode).map(drop),
+        Verb::Arithmetic => arithmetic_down(command.options.mode).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn parse_flag(command: &mut Command<'_>, letter: u8, token: &[u8]) -> Result<(), Fault> {
+    let options = &mut command.options;
+    match letter {
+        b'b' => {
+            let decoded = Decoded::decode(command.key_text).ok_or(Fault::BadBase64Key)?;
+            command.decoded = Some(decoded);
+        }
+        b'v' => options.value = true,
+        b'q' => options.quiet = true,
+        b'u' => options.no_bump = true,
+        b'I' => options.invalidate = true,
+        b'N' => options.vivify = Some(parse_i64(token).ok_or(Fault::BadToken)?),
+        b'T' => options.touch = Some(parse_i64(token).ok_or(Fault::BadToken)?),
+        b'R' => options.recache = Some(parse_i64(token).ok_or(Fault::BadToken)?),
+        b'C' => options.cas = Some(parse_u64(token).ok_or(Fault::BadToken)?),
+        b'F' => options.client_flags = parse_flags(token).ok_or(Fault::BadLine)?,
+        b'J' => options.initial = parse_u64(token).ok_or(Fault::InvalidInitial)?,
+        b'D' => options.delta = Some(parse_u64(token).ok_or(Fault::InvalidDeltaToken)?),
+        b'M' => match token {
+            [mode] => options.mode = Some(*mode),
+            _ => return Err(Fault::ModeLength),
+        },
+        b'O' if token.len() >= OPAQUE_BYTES_MAX => return Err(Fault::OpaqueTooLong),
+        // Answered when the response is written, or hints for a proxy.
+        b'O' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' | b'P' | b'L' => {}
+        _ => return Err(Fault::InvalidFlag),
+    }
+    Ok(())
+}
+
+fn store_verb(mode: Option<u8>) -> Result<StoreVerb, Fault> {
+    match mode {
+        None | Some(b'S') => Ok(StoreVerb::Set),
+        Some(b'E') => Ok(StoreVerb::Add),
+        Some(b'A') => Ok(StoreVerb::Append),
+        Some(b'P') => Ok(StoreVerb::Prepend),
+        Some(b'R') => Ok(StoreVerb::Replace),
+        Some(_) => Err(Fault::InvalidSetMode),
+    }
+}
+
+fn arithmetic_down(mode: Option<u8>) -> Result<bool, Fault> {
+    match mode {
+        None | Some(b'I' | b'+') => Ok(false),
+        Some(b'D' | b'-') => Ok(true),
+        Some(_) => Err(Fault::InvalidArithmeticMode),
+    }
+}
+
+/// A key that was sent as base64.
+#[derive(Clone, Debug, PartialEq)]
+struct Decoded {
+    bytes: [u8; KEY_BYTES_MAX],
+    len: usize,
+}
+
+impl Decoded {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// RFC 4648 §4 with padding, nothing left over, at least one byte.
+    fn decode(text: &[u8]) -> Option<Self> {
+        if text.is_empty() || !text.len().is_multiple_of(4) {
+            return None;
+        }
+        let mut decoded = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
+        let last = text.len() / 4 - 1;
+        for (index, quad) in text.chunks_exact(4).enumerate() {
+            let padding = quad.iter().rev().take_while(|&&byte| byte == b'=').count();
+            if padding > 2 || (padding > 0 && index != last) {
+                return None;
+            }
+            let mut bits = 0u32;
+            for &byte in &quad[..4 - padding] {
+                bits = bits << 6 | sextet(byte)?;
+            }
+            bits <<= 6 * padding;
+            for shift in [16, 8, 0].into_iter().take(3 - padding) {
+                *decoded.bytes.get_mut(decoded.len)? = (bits >> shift) as u8;
+                decoded.len += 1;
+            }
+        }
+        Some(decoded)
+    }
+}
+
+const fn sextet(byte: u8) -> Option<u32> {
+    let value = match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(value as u32)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,868 @@
+//! One shard: a hash table over a log, under one lock that [`super::Store`] holds for it.
+//!
+//! Read first: [`super::log`].
+//!
+//! ```text
+//!   heads[hash & mask] -> record -> record -> nowhere        (chains run through the records)
+//! ```
+//!
+//! Storing over an item rewrites its record in place if the new value fits and would not leave most
+//! of it empty; else the old record dies and a new one goes to the log's head. Room at the head is
+//! made at the tail (`make_room`): dead records and items after their time are dropped, items
+//! that were used since the tail last passed, and any item while much of the log is dead, are
+//! carried to the head, all others are evicted. What one store may carry is bounded.
+//!
+//! Invariants
+//! - A record is LIVE exactly if it is in one chain; RESERVED exactly if `reservations` names it.
+//! - A cas number is given once, and `cas <= flushed_cas` exactly for items of before a flush.
+//! - A record that is PINNED or RESERVED is carried, never evicted.
+
+use super::log::{Log, Oldest, Place, RECORD_HEADER_BYTES, Record, attribute};
+use super::{
+    Arithmetic, Change, Counters, Item, Outcome, Removal, Sum, Write, item_fits, number,
+};
+use crate::kv::limits::{
+    BYTES_PER_HEAD, DEAD_SHARE, KEY_BYTES_MAX, MOVED_BYTES_PER_STORE_MAX, MOVES_PER_STORE_MAX,
+    RESERVATIONS_PER_SHARD_MAX, RESERVED_SHARE,
+};
+use crate::kv::protocol::text::StoreVerb;
+
+/// A key with its hash.
+pub(super) type Probe<'a> = (u32, &'a [u8]);
+
+pub(super) struct Shard {
+    log: Log,
+    /// First record of each chain.
+    heads: Vec<u32>,
+    /// Places of values in arrival; `Place::NOWHERE` where free.
+    reservations: Vec<Place>,
+    free_reservations: Vec<u32>,
+    reserved_bytes: usize,
+    items: u64,
+    item_bytes: usize,
+    /// The last cas number given.
+    cas: u64,
+    /// From one cas number to the next: the number of shards.
+    cas_step: u64,
+    flushed_cas: u64,
+    /// Second at which all items then here are to be dropped; 0 is none.
+    flush_at: u32,
+    counters: Counters,
+}
+
+/// Why a lookup found nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Absence {
+    Unknown,
+    Expired,
+    Flushed,
+}
+
+/// What to do with a store.
+enum Decision {
+    Refuse(Outcome),
+    Put { stale: bool },
+    Concatenate { front: bool },
+}
+
+/// Where a value to be stored lies.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Bytes(&'a [u8]),
+    /// In the record of this reservation.
+    Arrived(u32),
+}
+
+type Found = (Place, Record);
+
+impl Shard {
+    /// Shard `index` of `count`, in `memory_bytes` with everything that it will ever hold.
+    pub(super) fn new(index: u64, count: u64, memory_bytes: usize) -> Self {
+        let heads = 1usize << (memory_bytes / BYTES_PER_HEAD).ilog2();
+        let reservations = RESERVATIONS_PER_SHARD_MAX;
+        let tables = (heads + 2 * reservations) * size_of::<u32>();
+        let fixed = tables + size_of::<Self>().next_multiple_of(128);
+        Self {
+            log: Log::new(memory_bytes - fixed),
+            heads: vec![Place::NOWHERE.0; heads],
+            reservations: Vec::with_capacity(reservations),
+            free_reservations: Vec::with_capacity(reservations),
+            reserved_bytes: 0,
+            items: 0,
+            item_bytes: 0,
+            cas: index,
+            cas_step: count,
+            flushed_cas: 0,
+            flush_at: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn get<R>(
+        &mut self,
+        probe: Probe<'_>,
+        touch: Option<u32>,
+        now: u32,
+        read: impl FnOnce(&Item<'_>) -> R,
+    ) -> Option<R> {
+        self.counters.cmd_touch += u64::from(touch.is_some());
+        let (place, mut record) = match self.find(probe, now) {
+            Ok(found) => found,
+            Err(absence) => {
+                self.count_miss(absence);
+                self.counters.touch_misses += u64::from(touch.is_some());
+                return None;
+            }
+        };
+        self.counters.get_hits += 1;
+        self.counters.touch_hits += u64::from(touch.is_some());
+        record.expires = touch.unwrap_or(record.expires);
+        let result = read(&self.item((place, &record), false));
+        let used = record.attributes | attribute::REFERENCED | attribute::FETCHED;
+        // Most hits change nothing: then the record's cache line stays clean.
+        if used != record.attributes || record.accessed != now || touch.is_some() {
+            record.attributes = used;
+            record.accessed = now;
+            self.log.set_record(place, record);
+        }
+        Some(result)
+    }
+
+    pub(super) fn visit<R>(
+        &mut self,
+        probe: Probe<'_>,
+        vivify: Option<u32>,
+        now: u32,
+        visit: impl FnOnce(Option<&Item<'_>>) -> (R, Change),
+    ) -> R {
+        let (found, created) = match (self.find(probe, now), vivify) {
+            (Ok(found), _) => {
+                self.counters.get_hits += 1;
+                (Some(found), false)
+            }
+            (Err(absence), vivify) => {
+                self.count_miss(absence);
+                (vivify.and_then(|expires| self.insert(probe, 0, expires, b"", now)), true)
+            }
+        };
+        let Some((place, mut record)) = found else {
+            return visit(None).0;
+        };
+        let (result, change) = visit(Some(&self.item((place, &record), created)));
+        if let Some(expires) = change.expires {
+            self.counters.cmd_touch += 1;
+            self.counters.touch_hits += 1;
+            record.expires = expires;
+        }
+        if change.win {
+            record.attributes |= attribute::WON;
+        }
+        if !change.no_bump && !created {
+            record.attributes |= attribute::REFERENCED | attribute::FETCHED;
+            record.accessed = now;
+        }
+        self.log.set_record(place, record);
+        result
+    }
+
+    pub(super) fn peek<R>(
+        &mut self,
+        probe: Probe<'_>,
+        now: u32,
+        read: impl FnOnce(&Item<'_>) -> R,
+    ) -> Option<R> {
+        let (place, record) = self.find(probe, now).ok()?;
+        Some(read(&self.item((place, &record), false)))
+    }
+
+    pub(super) fn store(
+        &mut self,
+        probe: Probe<'_>,
+        write: &Write,
+        value: &[u8],
+        now: u32,
+    ) -> Outcome {
+        self.store_from(probe, write, Source::Bytes(value), now)
+    }
+
+    /// A set that cannot be done must not leave the old value for others to read.
+    pub(super) fn refuse_too_large(&mut self, probe: Probe<'_>, write: &Write, now: u32) {
+        self.counters.too_large += 1;
+        self.drop_replaced(probe, write, now);
+    }
+
+    pub(super) fn reserve(
+        &mut self,
+        probe: Probe<'_>,
+        write: &Write,
+        value_len: usize,
+        now: u32,
+    ) -> Result<u32, Outcome> {
+        let (hash, key) = probe;
+        let len = Record::bytes_for(key.len(), value_len);
+        let index = self.free_reservations.pop().or_else(|| {
+            let index = self.reservations.len();
+            (index < RESERVATIONS_PER_SHARD_MAX).then(|| {
+                self.reservations.push(Place::NOWHERE);
+                index as u32
+            })
+        });
+        let fits = self.reserved_bytes + len <= self.log.capacity() / RESERVED_SHARE;
+        let record = Record {
+            attributes: attribute::RESERVED,
+            next: index.unwrap_or(0),
+            value_len: value_len as u32,
+            ..Record::new(hash, now)
+        };
+        let place = match index {
+            Some(_) if fits => self.allocate(&record, key, now),
+            _ => None,
+        };
+        let (Some(index), Some(place)) = (index, place) else {
+            self.free_reservations.extend(index);
+            self.counters.out_of_memory += 1;
+            self.drop_replaced(probe, write, now);
+            return Err(Outcome::OutOfMemory);
+        };
+        self.reserved_bytes += len;
+        self.reservations[index as usize] = place;
+        Ok(index)
+    }
+
+    pub(super) fn fill(&mut self, index: u32, at: usize, piece: &[u8]) {
+        let place = self.reservations[index as usize];
+        let record = self.log.record(place);
+        let value = self.log.value_mut(place, &record);
+        let room = value.get_mut(at..).unwrap_or_default();
+        let len = room.len().min(piece.len());
+        room[..len].copy_from_slice(&piece[..len]);
+    }
+
+    pub(super) fn commit(&mut self, index: u32, write: &Write, now: u32) -> Outcome {
+        let place = self.reservations[index as usize];
+        let record = self.log.record(place);
+        let mut key = [0; KEY_BYTES_MAX];
+        let key = &mut key[..usize::from(record.key_len)];
+        key.copy_from_slice(self.log.key(place, &record));
+        let outcome = self.store_from((record.hash, key), write, Source::Arrived(index), now);
+        if !self.reservations[index as usize].is_nowhere() {
+            self.abandon(index);
+        }
+        outcome
+    }
+
+    pub(super) fn abandon(&mut self, index: u32) {
+        let (place, record) = self.take_reservation(index);
+        self.kill(place, record);
+    }
+
+    pub(super) fn add(&mut self, probe: Probe<'_>, change: &Arithmetic, now: u32) -> Sum {
+        let found = self.find(probe, now);
+        let (hits, misses) = if change.down {
+            (&mut self.counters.decr_hits, &mut self.counters.decr_misses)
+        } else {
+            (&mut self.counters.incr_hits, &mut self.counters.incr_misses)
+        };
+        let Ok((place, mut record)) = found else {
+            *misses += 1;
+            return self.add_to_nothing(probe, change, now);
+        };
+        if change.cas.is_some_and(|cas| cas != record.cas) {
+            return Sum::Exists;
+        }
+        let Some(old) = number::parse_value(self.log.value(place, &record)) else {
+            return Sum::NonNumeric;
+        };
+        *hits += 1;
+        let number = if change.down {
+            old.saturating_sub(change.delta)
+        } else {
+            old.wrapping_add(change.delta)
+        };
+        let digits = number::Digits::new(number);
+        let expires = change.expires.unwrap_or(record.expires);
+        if digits.len() <= record.value_len as usize {
+            record.attributes |= attribute::REFERENCED;
+            record.expires = expires;
+            record.cas = self.next_cas();
+            self.log.set_record(place, record);
+            let value = self.log.value_mut(place, &record);
+            value[..digits.len()].copy_from_slice(&digits);
+            value[digits.len()..].fill(b' ');
+            return Sum::Value { number, cas: record.cas, expires };
+        }
+        let flags = record.flags;
+        let fields = Write { flags, expires, ..Write::PLAIN };
+        match self.put((place, record), probe, &fields, &digits, now) {
+            Some(cas) => Sum::Value { number, cas, expires },
+            None => Sum::OutOfMemory,
+        }
+    }
+
+    pub(super) fn touch(
+        &mut self,
+        probe: Probe<'_>,
+        expires: u32,
+        now: u32,
+    ) -> Option<(u32, u64)> {
+        self.counters.cmd_touch += 1;
+        let Ok((place, mut record)) = self.find(probe, now) else {
+            self.counters.touch_misses += 1;
+            return None;
+        };
+        self.counters.touch_hits += 1;
+        record.expires = expires;
+        record.accessed = now;
+        record.attributes |= attribute::REFERENCED | attribute::FETCHED;
+        self.log.set_record(place, record);
+        Some((record.flags, record.cas))
+    }
+
+    pub(super) fn delete(&mut self, probe: Probe<'_>, cas: Option<u64>, now: u32) -> Removal {
+        let Ok((place, record)) = self.find(probe, now) else {
+            self.counters.delete_misses += 1;
+            return Removal::NotFound;
+        };
+        if cas.is_some_and(|cas| cas != record.cas) {
+            return Removal::Exists;
+        }
+        self.counters.delete_hits += 1;
+        self.remove(place, record);
+        Removal::Done
+    }
+
+    pub(super) fn mark_stale(
+        &mut self,
+        probe: Probe<'_>,
+        cas: Option<u64>,
+        expires: Option<u32>,
+        now: u32,
+    ) -> Removal {
+        let Ok((place, mut record)) = self.find(probe, now) else {
+            self.counters.delete_misses += 1;
+            return Removal::NotFound;
+        };
+        if cas.is_some_and(|cas| cas != record.cas) {
+            return Removal::Exists;
+        }
+        record.attributes = (record.attributes | attribute::STALE) & !attribute::WON;
+        record.expires = expires.unwrap_or(record.expires);
+        record.cas = self.next_cas();
+        self.log.set_record(place, record);
+        Removal::Done
+    }
+
+    pub(super) fn flush(&mut self, at: u32, now: u32) {
+        // One that is due must not be forgotten for this one.
+        self.flush_if_due(now);
+        self.flush_at = at.max(1);
+        self.flush_if_due(now);
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            items: self.items,
+            item_bytes: self.item_bytes as u64,
+            used_bytes: self.log.used() as u64,
+            dead_bytes: self.log.dead() as u64,
+            reserved_bytes: self.reserved_bytes as u64,
+            log_bytes: self.log.capacity() as u64,
+            table_bytes: (self.heads.len() * size_of::<u32>()) as u64,
+            ..self.counters
+        }
+    }
+
+    pub(super) fn reset_counters(&mut self) {
+        let total_items = self.counters.total_items;
+        self.counters = Counters { total_items, ..Counters::default() };
+    }
+
+    fn item(&self, (place, record): (Place, &Record), created: bool) -> Item<'_> {
+        Item {
+            value: self.log.value(place, record),
+            flags: record.flags,
+            cas: record.cas,
+            expires: record.expires,
+            accessed: record.accessed,
+            fetched: record.has(attribute::FETCHED),
+            stale: record.has(attribute::STALE),
+            won: record.has(attribute::WON),
+            created,
+            record_bytes: RECORD_HEADER_BYTES
+                + usize::from(record.key_len)
+                + record.value_len as usize,
+        }
+    }
+
+    fn count_miss(&mut self, absence: Absence) {
+        self.counters.get_misses += 1;
+        match absence {
+            Absence::Unknown => {}
+            Absence::Expired => self.counters.get_expired += 1,
+            Absence::Flushed => self.counters.get_flushed += 1,
+        }
+    }
+
+    /// The live record of a key. One that has expired or was flushed is dropped on the way.
+    fn find(&mut self, (hash, key): Probe<'_>, now: u32) -> Result<Found, Absence> {
+        self.flush_if_due(now);
+        let mut place = Place(self.heads[self.chain(hash)]);
+        while !place.is_nowhere() {
+            let record = self.log.record(place);
+            if record.hash == hash && self.log.key(place, &record) == key {
+                let Some(absence) = self.absence(&record, now) else {
+                    return Ok((place, record));
+                };
+                self.counters.reclaimed += 1;
+                self.remove(place, record);
+                return Err(absence);
+            }
+            place = Place(record.next);
+        }
+        Err(Absence::Unknown)
+    }
+
+    /// Whether a record that is still in its chain counts as gone.
+    const fn absence(&self, record: &Record, now: u32) -> Option<Absence> {
+        if record.cas <= self.flushed_cas {
+            Some(Absence::Flushed)
+        } else if record.expires != 0 && record.expires <= now {
+            Some(Absence::Expired)
+        } else {
+            None
+        }
+    }
+
+    const fn flush_if_due(&mut self, now: u32) {
+        if self.flush_at != 0 && self.flush_at <= now {
+            self.flushed_cas = self.cas;
+            self.flush_at = 0;
+        }
+    }
+
+    const fn next_cas(&mut self) -> u64 {
+        self.cas += self.cas_step;
+        self.cas
+    }
+
+    const fn chain(&self, hash: u32) -> usize {
+        hash as usize & (self.heads.len() - 1)
+    }
+
+    /// What memcached does for each verb, with and without an item and a cas unique.
+    fn decide(&self, write: &Write, old: Option<&Record>) -> Decision {
+        let Some(old) = old else {
+            return match (write.verb, write.cas) {
+                (StoreVerb::Set, Some(_)) => Decision::Refuse(Outcome::NotFound),
+                (StoreVerb::Set | StoreVerb::Add, _) => Decision::Put { stale: false },
+                _ => Decision::Refuse(Outcome::NotStored),
+            };
+        };
+        match (write.verb, write.cas) {
+            (StoreVerb::Add, _) => Decision::Refuse(Outcome::NotStored),
+            (StoreVerb::Set, Some(cas)) if cas != old.cas => {
+                if write.stale_if_older && cas != 0 && cas < old.cas {
+                    Decision::Put { stale: true }
+                } else {
+                    Decision::Refuse(Outcome::Exists)
+                }
+            }
+            (StoreVerb::Set | StoreVerb::Replace, _) => Decision::Put { stale: false },
+            (_, Some(cas)) if cas != old.cas => Decision::Refuse(Outcome::Exists),
+            (verb, _) => Decision::Concatenate { front: verb == StoreVerb::Prepend },
+        }
+    }
+
+    fn store_from(
+        &mut self,
+        probe: Probe<'_>,
+        write: &Write,
+        source: Source<'_>,
+        now: u32,
+    ) -> Outcome {
+        self.counters.cmd_set += 1;
+        let old = self.find(probe, now).ok();
+        let decision = self.decide(write, old.as_ref().map(|(_, record)| record));
+        self.count_cas(write, &decision);
+        match (decision, old) {
+            (Decision::Refuse(outcome), old) => {
+                if let Some((place, mut record)) = old {
+                    record.attributes |= attribute::REFERENCED;
+                    self.log.set_record(place, record);
+                }
+                outcome
+            }
+            (Decision::Concatenate { front }, Some(old)) => {
+                self.concatenate(old, probe, source, front, now)
+            }
+            (Decision::Put { stale }, old) => {
+                let cas = match (source, old) {
+                    (Source::Bytes(value), Some(old)) => self.put(old, probe, write, value, now),
+                    (Source::Bytes(value), None) => self
+                        .insert(probe, write.flags, write.expires, value, now)
+                        .map(|(_, record)| record.cas),
+                    (Source::Arrived(index), old) => {
+                        if let Some((place, record)) = old {
+                            self.remove(place, record);
+                        }
+                        Some(self.link_arrived(index, write, now))
+                    }
+                };
+                if stale {
+                    self.set_stale(probe, now);
+                }
+                cas.map_or(Outcome::OutOfMemory, Outcome::Stored)
+            }
+            (Decision::Concatenate { .. }, None) => Outcome::NotStored,
+        }
+    }
+
+    fn count_cas(&mut self, write: &Write, decision: &Decision) {
+        if write.cas.is_none() {
+            return;
+        }
+        match decision {
+            Decision::Refuse(Outcome::NotFound) => self.counters.cas_misses += 1,
+            Decision::Refuse(Outcome::Exists) => self.counters.cas_badval += 1,
+            Decision::Refuse(_) => {}
+            Decision::Put { .. } | Decision::Concatenate { .. } => self.counters.cas_hits += 1,
+        }
+    }
+
+    fn set_stale(&mut self, probe: Probe<'_>, now: u32) {
+        if let Ok((place, mut record)) = self.find(probe, now) {
+            record.attributes |= attribute::STALE;
+            self.log.set_record(place, record);
+        }
+    }
+
+    /// Puts a value in the place of an item, in its record if that is about as large.
+    fn put(
+        &mut self,
+        (place, old): Found,
+        probe: Probe<'_>,
+        write: &Write,
+        value: &[u8],
+        now: u32,
+    ) -> Option<u64> {
+        let len = Record::bytes_for(probe.1.len(), value.len());
+        let capacity = old.capacity as usize;
+        if len > capacity || len < capacity / 2 {
+            self.remove(place, old);
+            let inserted = self.insert(probe, write.flags, write.expires, value, now);
+            return inserted.map(|(_, record)| record.cas);
+        }
+        self.counters.total_items += 1;
+        let record = Record {
+            attributes: attribute::LIVE | attribute::REFERENCED,
+            cas: self.next_cas(),
+            value_len: value.len() as u32,
+            flags: write.flags,
+            expires: write.expires,
+            accessed: now,
+            ..old
+        };
+        self.log.set_record(place, record);
+        self.log.value_mut(place, &record).copy_from_slice(value);
+        Some(record.cas)
+    }
+
+    /// Makes a record for a key that has none.
+    fn insert(
+        &mut self,
+        probe: Probe<'_>,
+        flags: u32,
+        expires: u32,
+        value: &[u8],
+        now: u32,
+    ) -> Option<Found> {
+        let (hash, key) = probe;
+        let fields = Record {
+            attributes: attribute::LIVE,
+            cas: self.next_cas(),
+            value_len: value.len() as u32,
+            flags,
+            expires,
+            ..Record::new(hash, now)
+        };
+        let Some(place) = self.allocate(&fields, key, now) else {
+            self.counters.out_of_memory += 1;
+            return None;
+        };
+        let record = self.link(place);
+        self.log.value_mut(place, &record).copy_from_slice(value);
+        Some((place, record))
+    }
+
+    fn link_arrived(&mut self, index: u32, write: &Write, now: u32) -> u64 {
+        let (place, mut record) = self.take_reservation(index);
+        record.attributes = attribute::LIVE;
+        record.flags = write.flags;
+        record.expires = write.expires;
+        record.accessed = now;
+        record.cas = self.next_cas();
+        self.log.set_record(place, record);
+        self.link(place).cas
+    }
+
+    /// Puts a live record at the front of its chain.
+    fn link(&mut self, place: Place) -> Record {
+        let mut record = self.log.record(place);
+        let chain = self.chain(record.hash);
+        record.next = self.heads[chain];
+        self.log.set_record(place, record);
+        self.heads[chain] = place.0;
+        self.items += 1;
+        self.item_bytes += record.capacity as usize;
+        self.counters.total_items += 1;
+        record
+    }
+
+    fn add_to_nothing(&mut self, probe: Probe<'_>, change: &Arithmetic, now: u32) -> Sum {
+        let Some((number, expires)) = change.create else {
+            return Sum::NotFound;
+        };
+        let expires = change.expires.unwrap_or(expires);
+        let digits = number::Digits::new(number);
+        match self.insert(probe, 0, expires, &digits, now) {
+            Some((_, record)) => Sum::Value { number, cas: record.cas, expires },
+            None => Sum::OutOfMemory,
+        }
+    }
+
+    /// Appends to, or prepends to, the value of an item. Its flags and expiry time stay.
+    fn concatenate(
+        &mut self,
+        (place, mut old): Found,
+        probe: Probe<'_>,
+        source: Source<'_>,
+        front: bool,
+        now: u32,
+    ) -> Outcome {
+        let old_len = old.value_len as usize;
+        let piece_len = match source {
+            Source::Bytes(piece) => piece.len(),
+            Source::Arrived(index) => self.arrived(index).1.value_len as usize,
+        };
+        let value_len = old_len + piece_len;
+        if !item_fits(probe.1.len(), value_len, old.flags) {
+            self.counters.too_large += 1;
+            return Outcome::TooLarge;
+        }
+        old.attributes |= attribute::PINNED;
+        self.log.set_record(place, old);
+        let fields = Record {
+            attributes: attribute::LIVE,
+            cas: self.next_cas(),
+            value_len: value_len as u32,
+            flags: old.flags,
+            expires: old.expires,
+            ..Record::new(probe.0, now)
+        };
+        let new = self.allocate(&fields, probe.1, now);
+        // Making room may have carried the old record elsewhere, but not away.
+        let found = self.find_pinned(probe);
+        let (place, mut old) = found;
+        old.attributes &= !attribute::PINNED;
+        let Some(new) = new else {
+            self.log.set_record(place, old);
+            self.counters.out_of_memory += 1;
+            return Outcome::OutOfMemory;
+        };
+        let record = self.log.record(new);
+        let (old_at, piece_at) = if front { (piece_len, 0) } else { (0, old_len) };
+        self.log.copy_value((place, &old), (new, &record), old_at);
+        match source {
+            Source::Bytes(piece) => {
+                self.log.value_mut(new, &record)[piece_at..piece_at + piece_len]
+                    .copy_from_slice(piece);
+            }
+            Source::Arrived(index) => {
+                let (from, arrived) = self.arrived(index);
+                self.log.copy_value((from, &arrived), (new, &record), piece_at);
+            }
+        }
+        self.remove(place, old);
+        Outcome::Stored(self.link(new).cas)
+    }
+
+    /// The record of a key that is pinned, and therefore still in its chain.
+    fn find_pinned(&self, (hash, key): Probe<'_>) -> Found {
+        let mut place = Place(self.heads[self.chain(hash)]);
+        loop {
+            assert!(!place.is_nowhere(), "a pinned record is not evicted");
+            let record = self.log.record(place);
+            if record.hash == hash && self.log.key(place, &record) == key {
+                return (place, record);
+            }
+            place = Place(record.next);
+        }
+    }
+
+    fn arrived(&self, index: u32) -> Found {
+        let place = self.reservations[index as usize];
+        (place, self.log.record(place))
+    }
+
+    fn take_reservation(&mut self, index: u32) -> Found {
+        let (place, record) = self.arrived(index);
+        self.reservations[index as usize] = Place::NOWHERE;
+        self.free_reservations.push(index);
+        self.reserved_bytes -= record.capacity as usize;
+        (place, record)
+    }
+
+    fn drop_replaced(&mut self, probe: Probe<'_>, write: &Write, now: u32) {
+        if write.verb == StoreVerb::Set
+            && let Ok((place, record)) = self.find(probe, now)
+        {
+            self.remove(place, record);
+        }
+    }
+
+    /// Takes a live record out of its chain and leaves it dead.
+    fn remove(&mut self, place: Place, record: Record) {
+        self.repoint(place, &record, record.next);
+        self.items -= 1;
+        self.item_bytes -= record.capacity as usize;
+        self.kill(place, record);
+    }
+
+    fn kill(&mut self, place: Place, record: Record) {
+        self.log.set_record(place, Record { attributes: 0, ..record });
+        self.log.add_dead(record.capacity);
+    }
+
+    /// Makes what points to `place` in its chain point to `target`.
+    fn repoint(&mut self, place: Place, record: &Record, target: u32) {
+        let chain = self.chain(record.hash);
+        let mut at = Place(self.heads[chain]);
+        if at == place {
+            self.heads[chain] = target;
+            return;
+        }
+        while !at.is_nowhere() {
+            let mut before = self.log.record(at);
+            if before.next == place.0 {
+                before.next = target;
+                self.log.set_record(at, before);
+                return;
+            }
+            at = Place(before.next);
+        }
+        debug_assert!(false, "a live record is in its chain");
+    }
+
+    /// Room for a record at the log's head, with `fields` and `key` written there.
+    fn allocate(&mut self, fields: &Record, key: &[u8], now: u32) -> Option<Place> {
+        let len = Record::bytes_for(key.len(), fields.value_len as usize);
+        let mut moves_left = MOVES_PER_STORE_MAX;
+        let mut moved_left = len + MOVED_BYTES_PER_STORE_MAX;
+        // Two rounds over the ring meet every record; if that was not enough, nothing is.
+        let mut passed_left = 2 * self.log.capacity();
+        loop {
+            if let Some(place) = self.log.append(fields, key) {
+                return Some(place);
+            }
+            let (place, record) = match self.log.oldest() {
+                Oldest::Empty => return None,
+                Oldest::Filler => {
+                    self.log.release_oldest();
+                    continue;
+                }
+                Oldest::Record(place, record) => (place, record),
+            };
+            let bytes = record.capacity as usize;
+            passed_left = passed_left.checked_sub(bytes)?;
+            if record.is_dead() {
+                self.log.release_oldest();
+            } else if record.has(attribute::RESERVED | attribute::PINNED) {
+                self.carry_oldest(place, &record);
+            } else if self.absence(&record, now).is_some() {
+                self.counters.reclaimed += 1;
+                self.remove(place, record);
+                self.log.release_oldest();
+            } else if self.is_worth_keeping(&record) && moves_left > 0 && bytes <= moved_left {
+                moves_left -= 1;
+                moved_left -= bytes;
+                self.carry_oldest(place, &record);
+            } else {
+                self.counters.evictions += 1;
+                self.remove(place, record);
+                self.log.release_oldest();
+            }
+        }
+    }
+
+    fn is_worth_keeping(&self, record: &Record) -> bool {
+        record.has(attribute::REFERENCED) || self.log.dead() > self.log.capacity() / DEAD_SHARE
+    }
+
+    /// Carries the record at the tail to the head and tells whatever points to it.
+    fn carry_oldest(&mut self, from: Place, record: &Record) {
+        self.counters.carried += 1;
+        let to = self.log.carry_oldest();
+        let mut carried = *record;
+        carried.attributes &= !attribute::REFERENCED;
+        if record.has(attribute::RESERVED) {
+            self.reservations[record.next as usize] = to;
+        } else if from != to {
+            // The old bytes may be overwritten already, but nothing follows a link through them:
+            // only the chain's links to `from` are looked for.
+            self.repoint_carried(from, to, &carried);
+        }
+        self.log.set_record(to, carried);
+    }
+
+    /// As [`Self::repoint`], where the record itself has moved.
+    fn repoint_carried(&mut self, from: Place, to: Place, record: &Record) {
+        let chain = self.chain(record.hash);
+        let mut at = Place(self.heads[chain]);
+        if at == from {
+            self.heads[chain] = to.0;
+            return;
+        }
+        while !at.is_nowhere() && at != from {
+            let mut before = self.log.record(at);
+            if before.next == from.0 {
+                before.next = to.0;
+                self.log.set_record(at, before);
+                return;
+            }
+            at = Place(before.next);
+        }
+        debug_assert!(false, "a live record is in its chain");
+    }
+}
+
+impl Record {
+    /// A record with nothing in it yet.
+    const fn new(hash: u32, now: u32) -> Self {
+        Self {
+            capacity: 0,
+            attributes: 0,
+            key_len: 0,
+            next: Place::NOWHERE.0,
+            hash,
+            cas: 0,
+            value_len: 0,
+            flags: 0,
+            expires: 0,
+            accessed: now,
+        }
+    }
+}
+
+impl Write {
+    /// A set without conditions, flags and expiry time.
+    pub(in crate::kv) const PLAIN: Self = Self {
+        verb: StoreVerb::Set,
+        cas: None,
+        flags: 0,
+        expires: 0,
+        stale_if_older: false,
+    };
+}
+
+#[cfg(test)]
+mod tests;
