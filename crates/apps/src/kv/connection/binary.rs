@@ -55,7 +55,13 @@ impl Connection {
     ) -> usize {
         match frame.operation {
             Operation::Store(kind) => {
-                return self.store_binary(frame, store_write(frame, kind, context), rest, context, out);
+                return self.store_binary(
+                    frame,
+                    store_write(frame, kind, context),
+                    rest,
+                    context,
+                    out,
+                );
             }
             Operation::Concatenate { front } => {
                 let verb = if front { StoreVerb::Prepend } else { StoreVerb::Append };

@@ -102,6 +102,7 @@ fn answer_set<'a>(
         Outcome::NotFound => (b"NF", 0),
         Outcome::TooLarge | Outcome::OutOfMemory => return tell(store_fault(outcome), out),
     };
+    let base64 = flags.clone().any(|flag| flag[0] == b'b');
     let mut line = Line::new();
     line.push(code);
     for flag in flags {
@@ -110,15 +111,16 @@ fn answer_set<'a>(
                 line.push(b" c");
                 line.push_number(cas);
             }
-            _ => repeat_flag(flag, key, &mut line),
+            _ => repeat_flag(flag, key, base64, &mut line),
         }
     }
     line.push(b"\r\n");
     out.extend_from_slice(line.bytes());
 }
 
-/// The flags that every response repeats: opaque, key, and that the key is base64.
-fn repeat_flag(flag: &[u8], key_text: &[u8], line: &mut Line) {
+/// The flags that every response repeats: the opaque, and the key as it was sent, with `b` behind
+/// it if that is base64.
+fn repeat_flag(flag: &[u8], key_text: &[u8], base64: bool, line: &mut Line) {
     match flag[0] {
         b'O' => {
             line.push(b" ");
@@ -127,15 +129,15 @@ fn repeat_flag(flag: &[u8], key_text: &[u8], line: &mut Line) {
         b'k' => {
             line.push(b" k");
             line.push(key_text);
+            line.push(if base64 { b" b" } else { b"" });
         }
-        b'b' => line.push(b" b"),
         _ => {}
     }
 }
 
 fn repeat_flags(command: &Command<'_>, line: &mut Line) {
     for flag in command.flags() {
-        repeat_flag(flag, command.key_text, line);
+        repeat_flag(flag, command.key_text, command.is_base64(), line);
     }
 }
 
@@ -161,12 +163,7 @@ fn answer_miss(command: &Command<'_>, out: &mut impl Output) {
     out.extend_from_slice(line.bytes());
 }
 
-fn answer_hit(
-    command: &Command<'_>,
-    item: &Item<'_>,
-    now: u32,
-    out: &mut impl Output,
-) -> Change {
+fn answer_hit(command: &Command<'_>, item: &Item<'_>, now: u32, out: &mut impl Output) -> Change {
     let options = &command.options;
     let mut line = Line::new();
     if options.value {
@@ -227,7 +224,7 @@ fn answer_item_flag(
             line.push_time_left(expires, now);
             return;
         }
-        _ => return repeat_flag(flag, command.key_text, line),
+        _ => return repeat_flag(flag, command.key_text, command.is_base64(), line),
     };
     line.push(b" ");
     line.push(&flag[..1]);
@@ -269,8 +266,9 @@ fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
     let mut line = Line::new();
     let sum = context.store.add(command.key(), &change, now);
     match sum {
-        Sum::Value { .. } if options.quiet => return,
-        Sum::Value { number, cas, expires } => {
+        // What memcached creates, it tells of in any case.
+        Sum::Value { created: false, .. } if options.quiet => return,
+        Sum::Value { number, cas, expires, .. } => {
             let digits = Digits::new(number);
             if options.value {
                 line.push(b"VA ");
@@ -288,7 +286,7 @@ fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
                         line.push(b" c");
                         line.push_number(cas);
                     }
-                    _ => repeat_flag(flag, command.key_text, &mut line),
+                    _ => repeat_flag(flag, command.key_text, command.is_base64(), &mut line),
                 }
             }
             if options.value {

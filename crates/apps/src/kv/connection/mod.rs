@@ -146,10 +146,16 @@ struct Arriving {
 /// How to answer a store.
 #[derive(Clone, Copy, Debug)]
 enum StoreReply {
-    Text { noreply: bool },
+    Text {
+        noreply: bool,
+    },
     /// Key and flags are in `held`.
     Meta,
-    Binary { opcode: u8, opaque: u32, quiet: bool },
+    Binary {
+        opcode: u8,
+        opaque: u32,
+        quiet: bool,
+    },
 }
 
 impl StoreReply {
@@ -348,12 +354,7 @@ impl Connection {
         Step::Took(count)
     }
 
-    fn finish_value(
-        &mut self,
-        arriving: Arriving,
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) {
+    fn finish_value(&mut self, arriving: Arriving, context: &Context<'_>, out: &mut impl Output) {
         let Arriving { reservation, write, ending, reply, .. } = arriving;
         let held = mem::take(&mut self.held);
         if reply.ending_len() > 0 && ending != *b"\r\n" {

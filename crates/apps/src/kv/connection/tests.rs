@@ -1,0 +1,451 @@
+//! The connection without a network: the recorded conversations, whole and byte by byte, and what
+//! a hostile client may try.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kv::limits::{ITEM_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN};
+
+const NOW: u32 = 1_700_000_000;
+
+struct Alone;
+
+impl ServerView for Alone {
+    fn snapshot(&self) -> ServerSnapshot {
+        ServerSnapshot { address: "127.0.0.1:11211".to_owned(), ..ServerSnapshot::default() }
+    }
+
+    fn reset(&self) {}
+}
+
+fn store() -> Store {
+    Store::new(MEMORY_BYTES_MIN).expect("the least memory is enough")
+}
+
+/// A connection and the store it talks to.
+struct Talk {
+    connection: Connection,
+    store: Store,
+    now: u32,
+}
+
+impl Talk {
+    fn new() -> Self {
+        Self { connection: Connection::new(), store: store(), now: NOW }
+    }
+
+    /// Sends `input` in pieces of `piece` bytes; returns the responses and whether the connection
+    /// is to be closed. Plays the shell: writes whatever waits whenever it must.
+    fn send_in_pieces(&mut self, input: &[u8], piece: usize) -> (Vec<u8>, bool) {
+        let context = Context { store: &self.store, now: self.now, server: &Alone };
+        let mut written = Vec::new();
+        for mut bytes in input.chunks(piece.max(1)) {
+            loop {
+                let mut out = Vec::new();
+                let progress = self.connection.on_bytes(bytes, &context, &mut out);
+                assert!(out.len() <= OUTPUT_BYTES_MAX + ITEM_BYTES_MAX + 1024);
+                assert!(self.connection.partial.len() <= LINE_BYTES_MAX);
+                written.append(&mut out);
+                match progress.flow {
+                    Flow::Close => return (written, true),
+                    Flow::Paused => bytes = &bytes[progress.consumed..],
+                    Flow::ReadOn => {
+                        assert_eq!(progress.consumed, bytes.len());
+                        break;
+                    }
+                }
+            }
+        }
+        (written, false)
+    }
+
+    fn send(&mut self, input: &[u8]) -> Vec<u8> {
+        self.send_in_pieces(input, usize::MAX).0
+    }
+}
+
+/// One line of the recorded conversations.
+enum Line {
+    Name(String),
+    Send(String),
+    Expect(String),
+    Closed,
+}
+
+fn transcript() -> Vec<Line> {
+    let text = include_str!("../../../../../tests/data/kv_transcripts.txt");
+    let (_, text) = text.split_once("\n\n").expect("a head and conversations");
+    let line = |line: &str| {
+        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match mark {
+            "#" => Some(Line::Name(rest.to_owned())),
+            ">" => Some(Line::Send(rest.to_owned())),
+            "<" | "<ours" => Some(Line::Expect(rest.to_owned())),
+            "!" => Some(Line::Closed),
+            _ => None,
+        }
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What the notation stands for; see the head of the file.
+fn bytes_of(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if let Some((count, tail)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('*'))
+            && let Ok(count) = count.parse::<usize>()
+        {
+            bytes.extend(std::iter::repeat_n(tail.as_bytes()[0], count));
+            rest = &tail[2..];
+        } else if first == '\\' {
+            let (byte, len) = match &rest[1..2] {
+                "r" => (b'\r', 2),
+                "n" => (b'\n', 2),
+                "t" => (b'\t', 2),
+                "x" => (u8::from_str_radix(&rest[2..4], 16).expect("two digits"), 4),
+                _ => (b'\\', 2),
+            };
+            bytes.push(byte);
+            rest = &rest[len..];
+        } else {
+            bytes.push(first as u8);
+            rest = &rest[1..];
+        }
+    }
+    bytes
+}
+
+/// Whether `got` is what `expected` says; keeps the last number that `{cas}` stands for.
+fn matches_pattern(expected: &str, mut got: &[u8], cas: &mut String) -> bool {
+    let mut rest = expected;
+    loop {
+        let mark = rest.find("{cas}").into_iter().chain(rest.find("{~")).min();
+        let (literal, pattern) = rest.split_at(mark.unwrap_or(rest.len()));
+        let Some(after) = got.strip_prefix(&bytes_of(literal)[..]) else {
+            return false;
+        };
+        let Some((pattern, tail)) = pattern.split_once('}') else {
+            return after.is_empty();
+        };
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (number, after) = after.split_at(digits);
+        let number = String::from_utf8_lossy(number).into_owned();
+        let about = pattern.strip_prefix("{~").map(|text| text.parse::<u64>().expect("a number"));
+        match (number.parse::<u64>(), about) {
+            (Ok(_), None) => *cas = number,
+            (Ok(number), Some(about)) if number.abs_diff(about) <= 2 => {}
+            _ => return false,
+        }
+        (rest, got) = (tail, after);
+    }
+}
+
+/// Holds all recorded conversations, each command in pieces of so many bytes.
+fn replay(piece: usize) {
+    let mut differences = String::new();
+    let mut name = String::new();
+    let mut cas = String::new();
+    let mut talk = Talk::new();
+    let lines = transcript();
+    for (index, line) in lines.iter().enumerate() {
+        let sent = match line {
+            Line::Name(new) => {
+                (name, talk) = (new.clone(), Talk::new());
+                continue;
+            }
+            Line::Send(sent) => sent,
+            Line::Expect(_) | Line::Closed => continue,
+        };
+        let bytes = bytes_of(&sent.replace("{cas}", &cas));
+        let (got, closed) = talk.send_in_pieces(&bytes, piece);
+        let mut after = lines[index + 1..].iter().peekable();
+        let expected = match after.peek() {
+            Some(Line::Expect(expected)) => {
+                after.next();
+                expected.as_str()
+            }
+            _ => "",
+        };
+        let expected_closed = matches!(after.next(), Some(Line::Closed));
+        if !matches_pattern(expected, &got, &mut cas) || closed != expected_closed {
+            let got = got.escape_ascii();
+            differences += &format!("{name}\n> {sent}\n< {expected}\nis {got}, closed: {closed}\n");
+        }
+    }
+    assert!(differences.is_empty(), "in pieces of {piece}:\n{differences}");
+}
+
+#[test]
+fn recorded_conversations_in_whole_pieces() {
+    replay(usize::MAX);
+}
+
+#[test]
+fn recorded_conversations_in_small_pieces() {
+    for piece in [1, 2, 3, 7, 64] {
+        replay(piece);
+    }
+}
+
+#[test]
+fn a_line_of_keys_may_be_of_any_length() {
+    let mut talk = Talk::new();
+    talk.send(b"set hit 5 0 2\r\nok\r\n");
+    let mut line = b"get".to_vec();
+    for index in 0..100_000 {
+        line.extend_from_slice(if index % 1_000 == 0 {
+            b" hit"
+        } else {
+            b" a-key-that-is-not-here"
+        });
+    }
+    line.extend_from_slice(b"\r\nmn\r\n");
+    let hits = b"VALUE hit 5 2\r\nok\r\n".repeat(100);
+    let expected = [&hits[..], b"END\r\nMN\r\n"].concat();
+    for piece in [1_000, 4_096, usize::MAX] {
+        assert!(talk.send_in_pieces(&line, piece).0 == expected);
+    }
+    line.iter_mut().filter(|byte| **byte == b' ').skip(1).for_each(|byte| *byte = b'.');
+    assert_eq!(talk.send(&line), b"CLIENT_ERROR bad command line format\r\nMN\r\n");
+}
+
+#[test]
+fn a_client_that_never_reads_stops_being_served() {
+    let mut talk = Talk::new();
+    let value = vec![7; ITEM_BYTES_MAX - 100];
+    let head = format!("set big 0 0 {}\r\n", value.len());
+    assert_eq!(talk.send(&[head.as_bytes(), &value, b"\r\n"].concat()), b"STORED\r\n");
+    let context = Context { store: &talk.store, now: NOW, server: &Alone };
+    let line = b"get big big big big\r\n".repeat(100);
+    let mut out = Vec::new();
+    let progress = talk.connection.on_bytes(&line, &context, &mut out);
+    assert_eq!(progress.flow, Flow::Paused);
+    assert!(progress.consumed < 10 && out.len() < ITEM_BYTES_MAX + 100);
+    let again = talk.connection.on_bytes(&line[progress.consumed..], &context, &mut out);
+    assert_eq!((again.flow, again.consumed), (Flow::Paused, 0));
+    let (rest, closed) = talk.send_in_pieces(&line[progress.consumed..], usize::MAX);
+    assert!(!closed);
+    let item = format!("VALUE big 0 {}\r\n", value.len()).len() + value.len() + 2;
+    assert_eq!(out.len() + rest.len(), 400 * item + 100 * 5);
+}
+
+#[test]
+fn large_values_come_in_pieces_and_leave_nothing_behind_when_the_client_goes() {
+    let mut talk = Talk::new();
+    let value: Vec<u8> = (0..600_000u32).map(|index| (index / 7) as u8).collect();
+    let set = [b"set a 1 0 600000\r\n", &value[..], b"\r\n"].concat();
+    for piece in [999, 4_096, 100_000] {
+        assert_eq!(talk.send_in_pieces(&set, piece).0, b"STORED\r\n");
+        let got = talk.send(b"get a\r\n");
+        assert!(got == [b"VALUE a 1 600000\r\n", &value[..], b"\r\nEND\r\n"].concat());
+    }
+    talk.send(&set[..300_000]);
+    assert!(talk.store.counters().reserved_bytes > 600_000);
+    assert!(talk.connection.is_midway());
+    talk.connection.abandon(&talk.store);
+    assert_eq!(talk.store.counters().reserved_bytes, 0);
+}
+
+#[test]
+fn a_value_too_large_is_passed_over_and_the_old_one_is_gone() {
+    for (line, kept) in [("set", false), ("add", true), ("append", true), ("replace", true)] {
+        let mut talk = Talk::new();
+        talk.send(b"set a 0 0 1\r\n1\r\n");
+        let head = format!("{line} a 0 0 {ITEM_BYTES_MAX}\r\n");
+        let block = vec![b'x'; ITEM_BYTES_MAX + 2];
+        let got = talk.send_in_pieces(&[head.as_bytes(), &block].concat(), 10_000).0;
+        assert_eq!(got, b"SERVER_ERROR object too large for cache\r\n", "{line}");
+        let got = talk.send(b"get a\r\n");
+        let expected: &[u8] = if kept { b"VALUE a 0 1\r\n1\r\nEND\r\n" } else { b"END\r\n" };
+        assert_eq!(got, expected, "{line}");
+    }
+}
+
+#[test]
+fn too_many_values_in_arrival_are_told_so() {
+    let talk = Talk::new();
+    let context = Context { store: &talk.store, now: NOW, server: &Alone };
+    let mut connections: Vec<_> = (0..8).map(|_| Connection::new()).collect();
+    let mut refused = 0;
+    for (index, connection) in connections.iter_mut().enumerate() {
+        let mut out = Vec::new();
+        let head = format!("set k{index} 0 0 1000000\r\n");
+        connection.on_bytes(head.as_bytes(), &context, &mut out);
+        let block = vec![0; 500_000];
+        connection.on_bytes(&block, &context, &mut out);
+        connection.on_bytes(&block, &context, &mut out);
+        connection.on_bytes(b"\r", &context, &mut out);
+        assert!(out.is_empty(), "the block has not ended");
+        refused += u32::from(matches!(connection.state, State::Skip { .. }));
+    }
+    assert_eq!(refused, 4, "a shard of 8 MiB lends half of it");
+    for connection in &mut connections {
+        let mut out = Vec::new();
+        connection.on_bytes(b"\n", &context, &mut out);
+        assert!(out == b"STORED\r\n" || out == b"SERVER_ERROR out of memory storing object\r\n");
+    }
+    assert_eq!(talk.store.counters().out_of_memory, 4);
+}
+
+#[test]
+fn a_delayed_flush_comes_at_its_second() {
+    let mut talk = Talk::new();
+    talk.send(b"set a 0 0 1\r\nx\r\nflush_all 10\r\n");
+    talk.now += 9;
+    assert_eq!(talk.send(b"get a\r\n"), b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    talk.now += 1;
+    assert_eq!(talk.send(b"get a\r\n"), b"END\r\n");
+}
+
+#[test]
+fn stats_name_what_clients_look_for() {
+    let mut talk = Talk::new();
+    talk.send(b"set a 0 0 1\r\nx\r\nget a b\r\n");
+    let general = String::from_utf8(talk.send(b"stats\r\n")).expect("text");
+    for line in [
+        "STAT curr_items 1",
+        "STAT get_hits 1",
+        "STAT get_misses 1",
+        "STAT cmd_set 1",
+        "STAT limit_maxbytes 8388608",
+    ] {
+        assert!(general.contains(&format!("{line}\r\n")), "{line} in {general}");
+    }
+    assert!(general.ends_with("END\r\n"));
+    let settings = String::from_utf8(talk.send(b"stats settings\r\n")).expect("text");
+    assert!(settings.contains("STAT tcpport 11211\r\n"), "{settings}");
+    assert!(talk.send(b"stats items\r\n").starts_with(b"STAT items:1:number 1\r\n"));
+    assert!(talk.send(b"stats slabs\r\n").ends_with(b"END\r\n"));
+    assert_eq!(
+        talk.send(b"stats cachedump 1 1\r\n"),
+        b"CLIENT_ERROR stats cachedump not allowed\r\n"
+    );
+    talk.send(b"stats reset\r\n");
+    assert!(String::from_utf8_lossy(&talk.send(b"stats\r\n")).contains("STAT get_hits 0\r\n"));
+}
+
+/// A request of the binary protocol.
+fn frame(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x80, opcode];
+    frame.extend((key.len() as u16).to_be_bytes());
+    frame.extend([extras.len() as u8, 0, 0, 0]);
+    frame.extend(((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+    frame.extend([1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+    [&frame, extras, key, value].concat()
+}
+
+#[test]
+fn binary_requests_in_any_pieces() {
+    let set = frame(1, &[0, 0, 0, 9, 0, 0, 0, 0], b"key", b"value");
+    let input = [
+        set,
+        frame(0x0c, &[], b"key", b""),
+        frame(0x09, &[], b"none", b""),
+        frame(0x55, &[], b"none", b"body"),
+        frame(0x0a, &[], b"", b""),
+    ]
+    .concat();
+    let mut first = None;
+    for piece in [usize::MAX, 1, 5, 24, 33] {
+        let (mut got, closed) = Talk::new().send_in_pieces(&input, piece);
+        assert!(!closed);
+        // The cas unique is in the first two responses.
+        assert!(got[16..24] != [0; 8] && got[16..24] == got[24 + 16..24 + 24]);
+        got[16..24].fill(0);
+        assert_eq!(&got[48..60], b"\0\0\0\x09keyvalue");
+        assert_eq!(got.len(), 24 + 24 + 12 + 24 + "Unknown command".len() + 24);
+        assert_eq!(first.get_or_insert_with(|| got[..24].to_vec()), &got[..24].to_vec());
+    }
+}
+
+#[test]
+fn binary_nonsense_closes() {
+    for input in [
+        frame(0, b"1234", b"key", b""),
+        frame(0, b"", b"", b""),
+        frame(0, b"", &[b'k'; KEY_BYTES_MAX + 1], b""),
+        frame(1, b"", b"key", b"value"),
+        frame(0x0a, b"", b"key", b""),
+    ] {
+        let (got, closed) = Talk::new().send_in_pieces(&input, usize::MAX);
+        assert!(closed);
+        assert_eq!(&got[24..], b"Invalid arguments");
+    }
+    let input = [frame(0x0a, b"", b"", b""), b"get a\r\n".to_vec()].concat();
+    let (got, closed) = Talk::new().send_in_pieces(&input, usize::MAX);
+    assert_eq!((got.len(), closed), (24, true));
+}
+
+/// Bytes that look like the protocols more often than chance.
+fn hostile() -> impl Strategy<Value = Vec<u8>> {
+    let word =
+        prop_oneof![
+            prop::sample::select(vec![
+                "get",
+                "gets",
+                "gat",
+                "set",
+                "add",
+                "cas",
+                "append",
+                "incr",
+                "delete",
+                "touch",
+                "mg",
+                "ms",
+                "md",
+                "ma",
+                "me",
+                "mn",
+                "a",
+                "b",
+                "0",
+                "1",
+                "7",
+                "-1",
+                "noreply",
+                "q",
+                "k",
+                "v",
+                "N5",
+                "T0",
+                "b",
+                "\r\n",
+                "\n",
+                "\r\n",
+                " ",
+                "stats",
+                "flush_all",
+                "99999999999",
+            ])
+            .prop_map(|word| word.as_bytes().to_vec()),
+            prop::collection::vec(any::<u8>(), 0..40),
+            (any::<u8>(), prop::collection::vec(any::<u8>(), 0..30))
+                .prop_map(|(opcode, body)| frame(opcode % 0x26, &[], &body, &[])),
+            (0x0u8..0x1b).prop_map(|opcode| frame(opcode, &[0; 8], b"a", b"123")),
+        ];
+    prop::collection::vec((word, any::<bool>()), 1..60).prop_map(|words| {
+        let spaced = words.into_iter().map(|(mut word, space)| {
+            if space {
+                word.push(b' ');
+            }
+            word
+        });
+        spaced.collect::<Vec<_>>().concat()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn how_the_bytes_are_cut_does_not_matter(input in hostile(), piece in 1usize..50) {
+        let whole = Talk::new().send_in_pieces(&input, usize::MAX);
+        let mut cut_talk = Talk::new();
+        let cut = cut_talk.send_in_pieces(&input, piece);
+        prop_assert_eq!(whole, cut);
+        cut_talk.connection.abandon(&cut_talk.store);
+        prop_assert_eq!(cut_talk.store.counters().reserved_bytes, 0);
+    }
+}

@@ -3,8 +3,8 @@
 //! Read first: [`super`], [`crate::kv::protocol::text`].
 
 use super::line::Line;
-use super::{Afterwards, Arriving, Connection, Context, Keys, Output, State, Step, StoreReply};
 use super::stats;
+use super::{Afterwards, Arriving, Connection, Context, Keys, Output, State, Step, StoreReply};
 use crate::kv::VERSION;
 use crate::kv::limits::OUTPUT_BYTES_MAX;
 use crate::kv::protocol::Fault;

@@ -90,6 +90,12 @@ impl<'a> Command<'a> {
         self.decoded.as_ref().map_or(self.key_text, Decoded::bytes)
     }
 
+    /// Whether the key was sent as base64.
+    #[must_use]
+    pub const fn is_base64(&self) -> bool {
+        self.decoded.is_some()
+    }
+
     /// The flags in the order they were sent, each with its token behind it.
     pub fn flags(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         words(self.flags)
@@ -155,7 +161,8 @@ pub fn parse<'a>(name: &[u8], arguments: &'a [u8]) -> Result<Command<'a>, Fault>
         words_before_flags = 3;
     }
     if words(command.flags).count() + words_before_flags > META_WORDS_MAX {
-        return refuse(command, Fault::TooManyFlags);
+        let set = verb == Verb::Set;
+        return Err(if set { Fault::TooManySetFlags } else { Fault::TooManyFlags });
     }
     match (verb, parse_flags_of(&mut command)) {
         (_, Ok(())) => Ok(command),

@@ -60,6 +60,8 @@ pub enum Fault {
     OpaqueTooLong,
     /// More meta flags than a line may have.
     TooManyFlags,
+    /// The same for `ms`, in other words.
+    TooManySetFlags,
     /// The item would be larger than the largest item.
     TooLarge,
     /// Values in arrival hold all memory that may be used for them.
@@ -96,6 +98,7 @@ impl Fault {
             Self::InvalidDeltaToken => "CLIENT_ERROR invalid numeric delta value",
             Self::OpaqueTooLong => "CLIENT_ERROR opaque token too long",
             Self::TooManyFlags => "CLIENT_ERROR options flags are too long",
+            Self::TooManySetFlags => "CLIENT_ERROR options flags too long",
             Self::TooLarge => "SERVER_ERROR object too large for cache",
             Self::OutOfMemory => "SERVER_ERROR out of memory storing object",
             Self::OutOfMemoryInIncr => "SERVER_ERROR out of memory in incr",
@@ -134,9 +137,7 @@ pub(crate) fn parse_u64(word: &[u8]) -> Option<u64> {
 /// A signed decimal number.
 pub(crate) fn parse_i64(word: &[u8]) -> Option<i64> {
     match word.strip_prefix(b"-") {
-        Some(digits) if !digits.starts_with(b"+") => {
-            0i64.checked_sub_unsigned(parse_u64(digits)?)
-        }
+        Some(digits) if !digits.starts_with(b"+") => 0i64.checked_sub_unsigned(parse_u64(digits)?),
         Some(_) => None,
         None => i64::try_from(parse_u64(word)?).ok(),
     }

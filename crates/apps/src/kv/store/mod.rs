@@ -170,6 +170,8 @@ pub enum Sum {
         cas: u64,
         /// Its expiry time.
         expires: u32,
+        /// Whether there was no item before.
+        created: bool,
     },
     /// There is no item.
     NotFound,

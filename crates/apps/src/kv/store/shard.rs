@@ -18,9 +18,7 @@
 //! - A record that is PINNED or RESERVED is carried, never evicted.
 
 use super::log::{Log, Oldest, Place, RECORD_HEADER_BYTES, Record, attribute};
-use super::{
-    Arithmetic, Change, Counters, Item, Outcome, Removal, Sum, Write, item_fits, number,
-};
+use super::{Arithmetic, Change, Counters, Item, Outcome, Removal, Sum, Write, item_fits, number};
 use crate::kv::limits::{
     BYTES_PER_HEAD, DEAD_SHARE, KEY_BYTES_MAX, MOVED_BYTES_PER_STORE_MAX, MOVES_PER_STORE_MAX,
     RESERVATIONS_PER_SHARD_MAX, RESERVED_SHARE,
@@ -289,22 +287,17 @@ impl Shard {
             let value = self.log.value_mut(place, &record);
             value[..digits.len()].copy_from_slice(&digits);
             value[digits.len()..].fill(b' ');
-            return Sum::Value { number, cas: record.cas, expires };
+            return Sum::Value { number, cas: record.cas, expires, created: false };
         }
         let flags = record.flags;
         let fields = Write { flags, expires, ..Write::PLAIN };
         match self.put((place, record), probe, &fields, &digits, now) {
-            Some(cas) => Sum::Value { number, cas, expires },
+            Some(cas) => Sum::Value { number, cas, expires, created: false },
             None => Sum::OutOfMemory,
         }
     }
 
-    pub(super) fn touch(
-        &mut self,
-        probe: Probe<'_>,
-        expires: u32,
-        now: u32,
-    ) -> Option<(u32, u64)> {
+    pub(super) fn touch(&mut self, probe: Probe<'_>, expires: u32, now: u32) -> Option<(u32, u64)> {
         self.counters.cmd_touch += 1;
         let Ok((place, mut record)) = self.find(probe, now) else {
             self.counters.touch_misses += 1;
@@ -625,7 +618,7 @@ impl Shard {
         let expires = change.expires.unwrap_or(expires);
         let digits = number::Digits::new(number);
         match self.insert(probe, 0, expires, &digits, now) {
-            Some((_, record)) => Sum::Value { number, cas: record.cas, expires },
+            Some((_, record)) => Sum::Value { number, cas: record.cas, expires, created: true },
             None => Sum::OutOfMemory,
         }
     }
@@ -855,13 +848,8 @@ impl Record {
 
 impl Write {
     /// A set without conditions, flags and expiry time.
-    pub(in crate::kv) const PLAIN: Self = Self {
-        verb: StoreVerb::Set,
-        cas: None,
-        flags: 0,
-        expires: 0,
-        stale_if_older: false,
-    };
+    pub(in crate::kv) const PLAIN: Self =
+        Self { verb: StoreVerb::Set, cas: None, flags: 0, expires: 0, stale_if_older: false };
 }
 
 #[cfg(test)]

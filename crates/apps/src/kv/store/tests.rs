@@ -172,11 +172,14 @@ fn many_threads_never_see_a_value_that_nobody_stored() {
 fn increments_of_many_threads_all_count() {
     let store = store();
     store.store(b"n", &Write::PLAIN, b"0", NOW);
-    let change =
-        Arithmetic { delta: 1, down: false, cas: None, create: None, expires: None };
+    let change = Arithmetic { delta: 1, down: false, cas: None, create: None, expires: None };
     thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..5_000).for_each(|_| drop(store.add(b"n", &change, NOW))));
+            scope.spawn(|| {
+                for _ in 0..5_000 {
+                    assert!(matches!(store.add(b"n", &change, NOW), Sum::Value { .. }));
+                }
+            });
         }
     });
     assert_eq!(store.get(b"n", None, NOW, |item| item.value.to_vec()), Some(b"20000".to_vec()));

@@ -41,8 +41,7 @@ impl Shard {
             let capacity = record.capacity as usize;
             record_bytes += capacity;
             assert!(!record.has(attribute::PINNED));
-            let needed =
-                Record::bytes_for(usize::from(record.key_len), record.value_len as usize);
+            let needed = Record::bytes_for(usize::from(record.key_len), record.value_len as usize);
             assert!(needed <= capacity);
             if record.has(attribute::LIVE) {
                 live += 1;
@@ -91,7 +90,10 @@ fn what_was_stored_is_read_back() {
     assert_eq!(value_of(&mut shard, b"a", NOW).as_deref(), Some(&b"one"[..]));
     assert_eq!(value_of(&mut shard, b"b", NOW), None);
     set(&mut shard, b"a", b"a longer value than before", NOW);
-    assert_eq!(value_of(&mut shard, b"a", NOW).as_deref(), Some(&b"a longer value than before"[..]));
+    assert_eq!(
+        value_of(&mut shard, b"a", NOW).as_deref(),
+        Some(&b"a longer value than before"[..])
+    );
     set(&mut shard, b"a", b"", NOW);
     assert_eq!(value_of(&mut shard, b"a", NOW).as_deref(), Some(&b""[..]));
     shard.check();
@@ -401,7 +403,7 @@ impl Pair {
         });
         match (sum, old, number) {
             (Sum::NotFound, None, _) => assert!(create.is_none()),
-            (Sum::Value { number: 3, cas, expires: 0 }, None, _) => {
+            (Sum::Value { number: 3, cas, expires: 0, created: true }, None, _) => {
                 assert!(create.is_some());
                 let value = b"3".to_vec();
                 self.known.insert(key, Known { value, flags: 0, expires: 0, cas, stale: false });
