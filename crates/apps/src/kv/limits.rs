@@ -70,8 +70,20 @@ pub const DEAD_SHARE: usize = 8;
 /// Longest relative expiry time: 30 days. A larger number is a Unix time.
 pub const RELATIVE_EXPIRY_S_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// Bytes asked for in one read.
-pub const READ_BYTES: usize = 16 << 10;
+/// Room for responses to begin with: one buffer of a channel's pool holds a value of 1 KiB and more.
+pub const RESPONSE_BYTES: usize = 4 << 10;
+
+/// How often connections are looked at for timeouts, in milliseconds.
+pub const SWEEP_MS: u64 = 1_000;
+
+/// Default of `--memory`, as in memcached.
+pub const MEMORY_BYTES_DEFAULT: usize = 64 << 20;
+
+/// Default of `--stall-timeout`, in seconds.
+pub const STALL_TIMEOUT_S_DEFAULT: u32 = 60;
+
+/// Largest timeout, in seconds: a day.
+pub const TIMEOUT_S_MAX: u32 = 86_400;
 
 const _: () = assert!(SHARD_BYTES_MIN >= 4 * ITEM_BYTES_MAX);
 const _: () = assert!(MEMORY_BYTES_MIN >= SHARD_BYTES_MIN);

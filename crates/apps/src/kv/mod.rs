@@ -16,10 +16,75 @@
 //! - Only [`server`] does I/O and reads clocks; all else is a function of bytes, `now` and store.
 //! - Everything that a client can make grow has a bound in [`limits`].
 
+mod args;
 pub mod connection;
 pub mod limits;
+mod numbers;
 pub mod protocol;
+mod server;
 pub mod store;
+
+use std::sync::Arc;
+
+pub use args::{KvArgs, Memory, MemoryError};
+
+use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
+use numbers::{Constants, Numbers};
+use server::{KvShard, Shared};
+use store::{Store, StoreError};
+
+/// What the frame has to know about this server.
+pub const SERVER: Server = Server { name: "kv", listen_default: "127.0.0.1:11211" };
 
 /// What `version` answers: the version of memcached whose protocols these are, and who speaks them.
 pub const VERSION: &str = concat!("1.6.18-megapipe-", env!("CARGO_PKG_VERSION"));
+
+/// Why the server did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum KvError {
+    /// The memory limit is out of range.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The frame's errors.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs the server until a signal ends it. Blocks.
+///
+/// # Errors
+/// A memory limit out of range, and whatever [`crate::serve::serve`] returns.
+pub fn serve(args: &KvArgs) -> Result<(), KvError> {
+    Ok(crate::serve::serve(&args.serve, SERVER, factory(args)?)?)
+}
+
+/// Starts the server inside this process and returns when it listens.
+///
+/// # Errors
+/// As [`serve`].
+pub fn start(args: &KvArgs) -> Result<Running, KvError> {
+    Ok(crate::serve::start(&args.serve, SERVER, factory(args)?)?)
+}
+
+fn factory(
+    args: &KvArgs,
+) -> Result<impl Fn(ShardSetup<'_>) -> Result<KvShard, ServeError> + Send + Sync + 'static, KvError>
+{
+    let shared = Shared {
+        store: Arc::new(Store::new(args.memory.0)?),
+        numbers: Arc::new(Numbers::new(constants(&args.serve, args.idle_timeout))),
+        idle_timeout_ms: u64::from(args.idle_timeout) * 1_000,
+        stall_timeout_ms: u64::from(args.stall_timeout) * 1_000,
+    };
+    Ok(move |setup: ShardSetup<'_>| KvShard::new(setup, shared.clone()))
+}
+
+fn constants(serve: &ServeArgs, idle_timeout_s: u32) -> Constants {
+    let address = serve.addresses(SERVER).first().map(ToString::to_string);
+    Constants {
+        address: address.unwrap_or_default(),
+        connections_max: u64::from(serve.max_connections),
+        idle_timeout_s: u64::from(idle_timeout_s),
+        channels: serve.channel_count() as u64,
+    }
+}

@@ -26,10 +26,12 @@ impl Connection {
         match binary::parse(input) {
             Parsed::NeedMore => Step::NeedMore,
             Parsed::NotARequest => {
+                self.commands.refused += 1;
                 self.state = State::Ended;
                 Step::Took(input.len())
             }
             Parsed::Fault { status, opcode, opaque, skip, close } => {
+                self.commands.refused += 1;
                 if close {
                     answer_status(status, opcode, opaque, out);
                     self.state = State::Ended;
@@ -39,6 +41,7 @@ impl Connection {
                 Step::Took(HEADER_BYTES)
             }
             Parsed::Frame { frame, consumed } => {
+                self.commands.accepted += 1;
                 let rest = &input[consumed..];
                 Step::Took(consumed + self.carry_out_frame(&frame, rest, context, out))
             }

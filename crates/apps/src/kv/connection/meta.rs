@@ -9,7 +9,7 @@ use super::line::Line;
 use super::text::{refuse_block, store_fault, tell, whole_block};
 use super::{Afterwards, Connection, Context, Output, StoreReply};
 use crate::kv::protocol::Fault;
-use crate::kv::protocol::meta::{Command, Verb};
+use crate::kv::protocol::meta::{Command, Verb, key_scratch};
 use crate::kv::protocol::text::StoreVerb;
 use crate::kv::store::{Arithmetic, Change, Digits, Item, Outcome, Removal, Sum, Write, expiry};
 
@@ -57,14 +57,16 @@ impl Connection {
             expires: expiry(options.touch.unwrap_or(0), context.now),
             stale_if_older: options.invalidate,
         };
+        let mut scratch = key_scratch();
         let Some((value, ending)) = whole_block(block, command.value_len) else {
             self.hold(command);
-            let value = (command.key(), command.value_len);
+            let value = (command.key(&mut scratch), command.value_len);
             self.receive(value, write, StoreReply::Meta, context, out);
             return 0;
         };
         if ending == b"\r\n" {
-            let outcome = context.store.store(command.key(), &write, value, context.now);
+            let outcome =
+                context.store.store(command.key(&mut scratch), &write, value, context.now);
             answer_set(outcome, command.key_text, command.flags(), out);
         } else {
             refuse_block(StoreReply::Meta, out);
@@ -144,7 +146,7 @@ fn repeat_flags(command: &Command<'_>, line: &mut Line) {
 fn get(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
     let now = context.now;
     let vivify = command.options.vivify.map(|exptime| expiry(exptime, now));
-    context.store.visit(command.key(), vivify, now, |item| {
+    context.store.visit(command.key(&mut key_scratch()), vivify, now, |item| {
         let Some(item) = item else {
             if !command.options.quiet {
                 answer_miss(command, out);
@@ -233,7 +235,8 @@ fn answer_item_flag(
 
 fn delete(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
     let options = &command.options;
-    let (key, now) = (command.key(), context.now);
+    let mut scratch = key_scratch();
+    let (key, now) = (command.key(&mut scratch), context.now);
     let removal = if options.invalidate {
         let expires = options.touch.map(|exptime| expiry(exptime, now));
         context.store.mark_stale(key, options.cas, expires, now)
@@ -264,7 +267,7 @@ fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
         expires: options.touch.map(|exptime| expiry(exptime, now)),
     };
     let mut line = Line::new();
-    let sum = context.store.add(command.key(), &change, now);
+    let sum = context.store.add(command.key(&mut key_scratch()), &change, now);
     match sum {
         // What memcached creates, it tells of in any case.
         Sum::Value { created: false, .. } if options.quiet => return,
@@ -313,7 +316,7 @@ fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
 fn debug(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
     let now = context.now;
     let mut line = Line::new();
-    let found = context.store.peek(command.key(), now, |item| {
+    let found = context.store.peek(command.key(&mut key_scratch()), now, |item| {
         line.push(b"ME ");
         line.push(command.key_text);
         line.push(b" exp=");

@@ -97,6 +97,16 @@ pub struct Connection {
     partial: Vec<u8>,
     /// Key and flags of a meta set whose block is arriving, for its response.
     held: Vec<u8>,
+    commands: Commands,
+}
+
+/// How many commands there were since [`Connection::take_commands`] was last asked.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Commands {
+    /// Well formed, so carried out; a line of many keys is one.
+    pub accepted: u32,
+    /// Not so.
+    pub refused: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -234,6 +244,11 @@ impl Connection {
         if let State::Value(arriving) = mem::replace(&mut self.state, State::Ended) {
             store.abandon(arriving.reservation);
         }
+    }
+
+    /// The commands since the last call.
+    pub fn take_commands(&mut self) -> Commands {
+        mem::take(&mut self.commands)
     }
 
     /// Whether the client owes the rest of a command or of a data block.

@@ -38,8 +38,6 @@ pub struct ServerSnapshot {
     pub connections: u64,
     /// Connections ever.
     pub connections_total: u64,
-    /// Connections closed at once because there were too many.
-    pub connections_rejected: u64,
     /// Connections closed because they did nothing for too long.
     pub idle_kicks: u64,
     /// Bytes received.
@@ -151,7 +149,6 @@ fn list_server(server: &ServerSnapshot, now: u32, list: &mut List) {
     list.push("max_connections", server.connections_max);
     list.push("curr_connections", server.connections);
     list.push("total_connections", server.connections_total);
-    list.push("rejected_connections", server.connections_rejected);
     list.push("connection_structures", server.connections);
 }
 

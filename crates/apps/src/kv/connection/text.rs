@@ -22,10 +22,12 @@ impl Connection {
         match text::parse(input) {
             Parsed::NeedMore => Step::NeedMore,
             Parsed::LineTooLong => {
+                self.commands.refused += 1;
                 self.state = State::Ended;
                 Step::Took(input.len())
             }
             Parsed::Retrieve { retrieval, consumed } => {
+                self.commands.accepted += 1;
                 let touch = retrieval.touch.map(|exptime| expiry(exptime, context.now));
                 let keys = Keys { with_cas: retrieval.with_cas, touch, any: touch.is_some() };
                 self.state = State::Keys(keys);
@@ -35,10 +37,12 @@ impl Connection {
                 }
             }
             Parsed::Request { request, consumed } => {
+                self.commands.accepted += 1;
                 let block = &input[consumed..];
                 Step::Took(consumed + self.carry_out(&request, block, context, out))
             }
             Parsed::Fault { fault, noreply, consumed, line_ended } => {
+                self.commands.refused += 1;
                 if !noreply {
                     tell(fault, out);
                 }

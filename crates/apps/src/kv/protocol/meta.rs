@@ -42,8 +42,8 @@ pub struct Command<'a> {
     pub verb: Verb,
     /// The key as it was sent; responses repeat it so.
     pub key_text: &'a [u8],
-    /// The key that the text stands for, if it is base64.
-    decoded: Option<Decoded>,
+    /// Whether the text is base64, and known to be well formed.
+    base64: bool,
     /// The flags as they were sent.
     flags: &'a [u8],
     /// What they say.
@@ -84,16 +84,22 @@ pub struct Options {
 }
 
 impl<'a> Command<'a> {
-    /// The item's key.
+    /// The item's key; `scratch` is where a base64 key is decoded.
     #[must_use]
-    pub fn key(&self) -> &[u8] {
-        self.decoded.as_ref().map_or(self.key_text, Decoded::bytes)
+    pub fn key<'k>(&self, scratch: &'k mut KeyScratch) -> &'k [u8]
+    where
+        'a: 'k,
+    {
+        match self.base64.then(|| decode_base64(self.key_text, scratch)).flatten() {
+            Some(len) => &scratch[..len],
+            None => self.key_text,
+        }
     }
 
     /// Whether the key was sent as base64.
     #[must_use]
     pub const fn is_base64(&self) -> bool {
-        self.decoded.is_some()
+        self.base64
     }
 
     /// The flags in the order they were sent, each with its token behind it.
@@ -137,7 +143,7 @@ pub fn parse<'a>(name: &[u8], arguments: &'a [u8]) -> Result<Command<'a>, Fault>
     let mut command = Command {
         verb,
         key_text: &[],
-        decoded: None,
+        base64: false,
         flags: &[],
         options: Options::default(),
         value_len: 0,
@@ -224,8 +230,8 @@ fn parse_flag(command: &mut Command<'_>, letter: u8, token: &[u8]) -> Result<(),
     let options = &mut command.options;
     match letter {
         b'b' => {
-            let decoded = Decoded::decode(command.key_text).ok_or(Fault::BadBase64Key)?;
-            command.decoded = Some(decoded);
+            decode_base64(command.key_text, &mut key_scratch()).ok_or(Fault::BadBase64Key)?;
+            command.base64 = true;
         }
         b'v' => options.value = true,
         b'q' => options.quiet = true,
@@ -269,42 +275,38 @@ fn arithmetic_down(mode: Option<u8>) -> Result<bool, Fault> {
     }
 }
 
-/// A key that was sent as base64.
-#[derive(Clone, Debug, PartialEq)]
-struct Decoded {
-    bytes: [u8; KEY_BYTES_MAX],
-    len: usize,
+/// Room for one key.
+pub type KeyScratch = [u8; KEY_BYTES_MAX];
+
+/// Room for one key, empty.
+#[must_use]
+pub const fn key_scratch() -> KeyScratch {
+    [0; KEY_BYTES_MAX]
 }
 
-impl Decoded {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+/// RFC 4648 §4 with padding, nothing left over, at least one byte. Returns how many bytes there are.
+fn decode_base64(text: &[u8], decoded: &mut KeyScratch) -> Option<usize> {
+    if text.is_empty() || !text.len().is_multiple_of(4) {
+        return None;
     }
-
-    /// RFC 4648 §4 with padding, nothing left over, at least one byte.
-    fn decode(text: &[u8]) -> Option<Self> {
-        if text.is_empty() || !text.len().is_multiple_of(4) {
+    let mut len = 0;
+    let last = text.len() / 4 - 1;
+    for (index, quad) in text.chunks_exact(4).enumerate() {
+        let padding = quad.iter().rev().take_while(|&&byte| byte == b'=').count();
+        if padding > 2 || (padding > 0 && index != last) {
             return None;
         }
-        let mut decoded = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
-        let last = text.len() / 4 - 1;
-        for (index, quad) in text.chunks_exact(4).enumerate() {
-            let padding = quad.iter().rev().take_while(|&&byte| byte == b'=').count();
-            if padding > 2 || (padding > 0 && index != last) {
-                return None;
-            }
-            let mut bits = 0u32;
-            for &byte in &quad[..4 - padding] {
-                bits = bits << 6 | sextet(byte)?;
-            }
-            bits <<= 6 * padding;
-            for shift in [16, 8, 0].into_iter().take(3 - padding) {
-                *decoded.bytes.get_mut(decoded.len)? = (bits >> shift) as u8;
-                decoded.len += 1;
-            }
+        let mut bits = 0u32;
+        for &byte in &quad[..4 - padding] {
+            bits = bits << 6 | sextet(byte)?;
         }
-        Some(decoded)
+        bits <<= 6 * padding;
+        for shift in [16, 8, 0].into_iter().take(3 - padding) {
+            *decoded.get_mut(len)? = (bits >> shift) as u8;
+            len += 1;
+        }
     }
+    Some(len)
 }
 
 const fn sextet(byte: u8) -> Option<u32> {

@@ -10,7 +10,7 @@ fn command(line: &str) -> Result<Command<'_>, Fault> {
 #[test]
 fn flags_become_options_and_keep_their_order() {
     let command = command("mg key t T-5 Oab v C7 N0 R30 q u").expect("all are known");
-    assert_eq!(command.key(), b"key");
+    assert_eq!(command.key(&mut key_scratch()), b"key");
     let options = Options {
         value: true,
         quiet: true,
@@ -59,7 +59,7 @@ fn a_set_is_refused_only_after_its_block() {
 fn base64_keys_are_decoded_strictly() {
     let decoded = |text: &str| {
         let line = format!("mg {text} b");
-        command(&line).map(|command| command.key().to_vec())
+        command(&line).map(|command| command.key(&mut key_scratch()).to_vec())
     };
     assert_eq!(decoded("YQ=="), Ok(b"a".to_vec()));
     assert_eq!(decoded("YWI="), Ok(b"ab".to_vec()));

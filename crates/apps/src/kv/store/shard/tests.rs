@@ -461,20 +461,7 @@ impl Pair {
                     known.expires = expires;
                 }
             }
-            Op::Delete { key, cas } => {
-                self.agree(key);
-                let cas = self.cas(key, cas);
-                let removal = self.shard.delete(probe(&[key]), cas, self.now);
-                let expected = match self.known.get(&key) {
-                    None => Removal::NotFound,
-                    Some(known) if cas.is_some_and(|cas| cas != known.cas) => Removal::Exists,
-                    Some(_) => Removal::Done,
-                };
-                assert_eq!(removal, expected);
-                if removal == Removal::Done {
-                    self.known.remove(&key);
-                }
-            }
+            Op::Delete { key, cas } => self.delete(key, cas),
             Op::MarkStale { key } => {
                 self.agree(key);
                 let removal = self.shard.mark_stale(probe(&[key]), None, None, self.now);
@@ -497,6 +484,21 @@ impl Pair {
                 }
             }
             Op::Wait { seconds } => self.wait(seconds),
+        }
+    }
+
+    fn delete(&mut self, key: u8, cas: Cas) {
+        self.agree(key);
+        let cas = self.cas(key, cas);
+        let removal = self.shard.delete(probe(&[key]), cas, self.now);
+        let expected = match self.known.get(&key) {
+            None => Removal::NotFound,
+            Some(known) if cas.is_some_and(|cas| cas != known.cas) => Removal::Exists,
+            Some(_) => Removal::Done,
+        };
+        assert_eq!(removal, expected);
+        if removal == Removal::Done {
+            self.known.remove(&key);
         }
     }
 

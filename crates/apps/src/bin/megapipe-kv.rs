@@ -1,0 +1,25 @@
+//! The key-value server alone, for machines that need nothing else; `megapipe serve kv` is the
+//! same.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use megapipe_apps::kv::{KvArgs, serve};
+
+/// A cache that speaks memcached's protocols.
+#[derive(Parser)]
+#[command(version)]
+struct Command {
+    #[command(flatten)]
+    args: KvArgs,
+}
+
+fn main() -> ExitCode {
+    match serve(&Command::parse().args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("megapipe-kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

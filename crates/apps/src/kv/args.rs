@@ -1,0 +1,98 @@
+//! The options of `megapipe serve kv`.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::limits::{MEMORY_BYTES_DEFAULT, STALL_TIMEOUT_S_DEFAULT, TIMEOUT_S_MAX};
+use crate::serve::ServeArgs;
+
+/// The options of `megapipe serve kv`.
+#[derive(Clone, Debug, Args)]
+pub struct KvArgs {
+    /// What every server has.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+
+    /// Memory for items, hash table included; k, m and g are powers of 1024
+    #[arg(long, short, value_name = "SIZE", default_value_t = Memory(MEMORY_BYTES_DEFAULT))]
+    pub memory: Memory,
+
+    /// Close connections that ask for nothing for so many seconds; 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
+    pub idle_timeout: u32,
+
+    /// Close connections that stop in the middle of a command, or do not read their responses, for
+    /// so many seconds; 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = STALL_TIMEOUT_S_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
+    pub stall_timeout: u32,
+}
+
+impl KvArgs {
+    /// A server with memcached's default of 64 MiB.
+    #[must_use]
+    pub const fn new(serve: ServeArgs) -> Self {
+        Self {
+            serve,
+            memory: Memory(MEMORY_BYTES_DEFAULT),
+            idle_timeout: 0,
+            stall_timeout: STALL_TIMEOUT_S_DEFAULT,
+        }
+    }
+}
+
+/// An amount of memory in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Memory(pub usize);
+
+/// A size that is no number with at most one of the letters k, m and g behind it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected a number of bytes, with k, m or g behind it for powers of 1024")]
+pub struct MemoryError;
+
+impl FromStr for Memory {
+    type Err = MemoryError;
+
+    fn from_str(text: &str) -> Result<Self, MemoryError> {
+        let shift = match text.bytes().last().map(|letter| letter.to_ascii_lowercase()) {
+            Some(b'k') => 10,
+            Some(b'm') => 20,
+            Some(b'g') => 30,
+            _ => 0,
+        };
+        let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
+        let number: usize = digits.parse().map_err(|_| MemoryError)?;
+        number.checked_mul(1 << shift).map(Self).ok_or(MemoryError)
+    }
+}
+
+impl std::fmt::Display for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (shift, letter) in [(30, "g"), (20, "m"), (10, "k")] {
+            if self.0 > 0 && self.0.is_multiple_of(1 << shift) {
+                return write!(f, "{}{letter}", self.0 >> shift);
+            }
+        }
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written_alike() {
+        for (text, bytes) in [("64m", 64 << 20), ("1g", 1 << 30), ("9k", 9 << 10), ("12345", 12345)]
+        {
+            assert_eq!(text.parse(), Ok(Memory(bytes)));
+            assert_eq!(Memory(bytes).to_string(), text);
+        }
+        assert_eq!("64M".parse(), Ok(Memory(64 << 20)));
+        for text in ["", "m", "1.5g", "-1", "1t", "99999999999g", "1é"] {
+            assert_eq!(text.parse::<Memory>(), Err(MemoryError), "{text}");
+        }
+    }
+}

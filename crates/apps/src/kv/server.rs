@@ -1,0 +1,387 @@
+//! The shell: connections on a channel. All that is protocol happens in [`super::connection`].
+//!
+//! Read first: [`crate::serve`], which runs one [`KvShard`] per channel; [`super::connection`].
+//!
+//! ```text
+//!   Read completion --> Connection::on_bytes(data, now, store, WriteBuf) --> write, next read
+//! ```
+//!
+//! A value is copied once in user space: from the store, while its shard is locked, into the buffer
+//! that the channel sends. The responses to all commands of one read go out as one write.
+//!
+//! Invariants
+//! - At most one read is outstanding per connection, and none while more than
+//!   [`OUTPUT_BYTES_MAX`] bytes of responses wait to be sent.
+//! - What a paused connection has not taken is kept in the buffer that it was received into; there
+//!   is never more than one such buffer per connection.
+//! - A connection leaves the table in one place, [`KvShard::close`], which gives back what it holds
+//!   in the store.
+
+use std::sync::Arc;
+
+use megapipe::{
+    Accept, Accepted, Channel, Completion, Connection as Accepting, Disconnect, Event, Handle,
+    OpError, ReadBuf, WriteBuf,
+};
+use rustix::time::{ClockId, clock_gettime};
+use slab::Slab;
+
+use super::connection::{Connection, Context, Flow, Output};
+use super::limits::{OUTPUT_BYTES_MAX, RESPONSE_BYTES, SWEEP_MS};
+use super::numbers::Numbers;
+use super::store::Store;
+use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
+
+impl Output for WriteBuf {
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        Self::extend_from_slice(self, bytes);
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+/// What all channels of one server share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) store: Arc<Store>,
+    pub(super) numbers: Arc<Numbers>,
+    /// Milliseconds; 0 is never.
+    pub(super) idle_timeout_ms: u64,
+    /// Milliseconds; 0 is never.
+    pub(super) stall_timeout_ms: u64,
+}
+
+/// How far a connection is on its way to the end.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Life {
+    /// Commands are carried out.
+    Open,
+    /// The peer sends no more; it still gets the responses that it is owed.
+    PeerDone,
+    /// Our side has sent its end of stream; what still arrives is thrown away until the peer's
+    /// comes. Closing at once could destroy responses that the peer has not read yet.
+    Lingering,
+}
+
+struct Peer {
+    handle: Handle,
+    connection: Connection,
+    /// What a paused connection has not taken.
+    untaken: Option<ReadBuf>,
+    /// Bytes handed to the channel whose writes have not completed.
+    unsent_bytes: usize,
+    /// When the peer last sent or took something.
+    active: Ticks,
+    reading: bool,
+    life: Life,
+    listener: u8,
+}
+
+/// One channel's part of the server.
+pub(super) struct KvShard {
+    shared: Shared,
+    index: usize,
+    read_len: usize,
+    listeners: Listeners,
+    peers: Slab<Peer>,
+    draining: bool,
+    tally: Tally,
+    idle_kicks: u64,
+    clock: Clock,
+    /// Unix seconds as of the last tick.
+    now_s: u32,
+    swept: Ticks,
+}
+
+impl KvShard {
+    pub(super) fn new(setup: ShardSetup<'_>, shared: Shared) -> Result<Self, ServeError> {
+        let ShardSetup { index, channel, mut listeners, buffer_len, now, .. } = setup;
+        let accept = Accept::lwsocket(u32::MAX).first_read(buffer_len);
+        listeners.start(channel, accept).map_err(|source| ServeError::SetUp { index, source })?;
+        let clock = Clock::new(now);
+        Ok(Self {
+            shared,
+            index,
+            read_len: buffer_len,
+            listeners,
+            peers: Slab::new(),
+            draining: false,
+            tally: Tally::default(),
+            idle_kicks: 0,
+            now_s: clock.unix_s(now),
+            clock,
+            swept: now,
+        })
+    }
+
+    fn on_accept(
+        &mut self,
+        channel: &mut Channel,
+        accepted: Accepted,
+        listener: usize,
+        now: Ticks,
+    ) {
+        self.listeners.on_accept(channel, listener);
+        // The accepts ask for lwsockets; a descriptor would be closed by dropping it.
+        let Accepting::Lwsocket(handle) = accepted.connection else { return };
+        self.tally.accepted += 1;
+        let key = self.peers.insert(Peer {
+            handle,
+            connection: Connection::new(),
+            untaken: None,
+            unsent_bytes: 0,
+            active: now,
+            reading: true,
+            life: Life::Open,
+            listener: listener as u8,
+        });
+        self.publish();
+        if channel.set_cookie(handle, key as u64).is_err() {
+            self.close(channel, key);
+        } else if self.draining {
+            self.linger_if_at_rest(channel, key);
+        }
+    }
+
+    fn on_read(&mut self, channel: &mut Channel, key: usize, data: ReadBuf, now: Ticks) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        peer.reading = false;
+        peer.active = now;
+        if data.is_empty() {
+            if peer.unsent_bytes == 0 || peer.life == Life::Lingering {
+                return self.close(channel, key);
+            }
+            peer.life = Life::PeerDone;
+            return;
+        }
+        if peer.life == Life::Lingering {
+            return self.read_on(channel, key);
+        }
+        self.tally.bytes_in += data.len() as u64;
+        self.answer(channel, key, data);
+    }
+
+    /// Carries out the commands in `data` and sends the responses.
+    fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        let context =
+            Context { store: &self.shared.store, now: self.now_s, server: &*self.shared.numbers };
+        let mut responses = channel.alloc(RESPONSE_BYTES);
+        let progress = peer.connection.on_bytes(&data, &context, &mut responses);
+        let commands = peer.connection.take_commands();
+        self.tally.requests += u64::from(commands.accepted);
+        self.tally.rejected += u64::from(commands.refused);
+        if !responses.is_empty() {
+            peer.unsent_bytes += responses.len();
+            if channel.write(peer.handle, responses).is_err() {
+                return self.close(channel, key);
+            }
+        }
+        match progress.flow {
+            Flow::ReadOn => {
+                self.read_on(channel, key);
+                if self.draining {
+                    self.linger_if_at_rest(channel, key);
+                }
+            }
+            Flow::Paused => {
+                data.split_to(progress.consumed);
+                peer.untaken = Some(data);
+            }
+            Flow::Close => self.linger(channel, key),
+        }
+    }
+
+    /// Goes on with the connection when there is room for its responses: first with what it has not
+    /// taken, then with the next read, unless one is outstanding.
+    fn read_on(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.life == Life::Open {
+            if peer.unsent_bytes >= OUTPUT_BYTES_MAX {
+                return;
+            }
+            if let Some(data) = peer.untaken.take() {
+                return self.answer(channel, key, data);
+            }
+        }
+        if peer.reading || peer.life == Life::PeerDone {
+            return;
+        }
+        peer.reading = true;
+        if channel.read(peer.handle, self.read_len).is_err() {
+            self.close(channel, key);
+        }
+    }
+
+    fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize, now: Ticks) {
+        self.tally.bytes_out += len as u64;
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        peer.unsent_bytes = peer.unsent_bytes.saturating_sub(len);
+        peer.active = now;
+        match peer.life {
+            Life::PeerDone if peer.unsent_bytes == 0 && peer.untaken.is_none() => {
+                return self.close(channel, key);
+            }
+            Life::Open if peer.reading && peer.untaken.is_none() => {}
+            _ => self.read_on(channel, key),
+        }
+        if self.draining {
+            self.linger_if_at_rest(channel, key);
+        }
+    }
+
+    /// A read or a write failed, mostly because the peer reset the connection. That is how many
+    /// clients say goodbye, so it counts as a failure only where something was left undone.
+    fn on_failure(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get(key) else { return };
+        let owed = peer.unsent_bytes > 0 || peer.connection.is_midway();
+        self.tally.failed += u64::from(owed && peer.life != Life::Lingering);
+        self.close(channel, key);
+    }
+
+    /// No receive buffer was free: they are all on their way out, or kept for paused connections.
+    /// Try again; the read queues behind the writes that will free them.
+    fn on_no_buffers(&mut self, channel: &mut Channel, key: usize) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.reading = false;
+            self.read_on(channel, key);
+        }
+    }
+
+    /// Ends our side of a connection after what waits to be sent.
+    fn linger(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.life == Life::PeerDone {
+            peer.untaken = None;
+            if peer.unsent_bytes == 0 {
+                self.close(channel, key);
+            }
+            return;
+        }
+        peer.life = Life::Lingering;
+        if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
+            return self.close(channel, key);
+        }
+        self.read_on(channel, key);
+    }
+
+    /// While draining: ends our side of a connection on which nothing is owed.
+    fn linger_if_at_rest(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get(key) else { return };
+        let owed = peer.unsent_bytes > 0 || peer.untaken.is_some() || peer.connection.is_midway();
+        if peer.life == Life::Open && !owed {
+            self.linger(channel, key);
+        }
+    }
+
+    /// Closes connections that have done nothing for too long.
+    fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
+        let Shared { idle_timeout_ms, stall_timeout_ms, .. } = self.shared;
+        let overdue = |peer: &Peer| {
+            let at_rest =
+                peer.life == Life::Open && peer.unsent_bytes == 0 && !peer.connection.is_midway();
+            let timeout_ms = if at_rest { idle_timeout_ms } else { stall_timeout_ms };
+            let quiet_ms = now.as_millis().saturating_sub(peer.active.as_millis());
+            timeout_ms > 0 && quiet_ms >= timeout_ms
+        };
+        let keys: Vec<usize> =
+            self.peers.iter().filter(|(_, peer)| overdue(peer)).map(|(key, _)| key).collect();
+        self.idle_kicks += keys.len() as u64;
+        for key in keys {
+            self.close(channel, key);
+        }
+    }
+
+    fn close(&mut self, channel: &mut Channel, key: usize) {
+        let Some(mut peer) = self.peers.try_remove(key) else { return };
+        peer.connection.abandon(&self.shared.store);
+        self.tally.closed += 1;
+        self.publish();
+        // Fails only for a handle that is gone already, which is what was wanted.
+        let _ = channel.unregister(peer.handle);
+        self.listeners.on_close(channel, usize::from(peer.listener));
+    }
+
+    fn publish(&self) {
+        self.shared.numbers.publish(self.index, &self.tally, self.idle_kicks);
+    }
+}
+
+impl Shard for KvShard {
+    fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks) {
+        let key = done.cookie as usize;
+        match done.event {
+            Event::Read(Ok(data)) => self.on_read(channel, key, data, now),
+            Event::Write(Ok(len)) => self.on_written(channel, key, len, now),
+            Event::Accept(accepted) => match (accepted, self.listeners.index_of(done.cookie)) {
+                (Ok(accepted), Some(listener)) => self.on_accept(channel, accepted, listener, now),
+                (Err(_), Some(listener)) => self.listeners.on_accept_error(listener),
+                (_, None) => {}
+            },
+            Event::Read(Err(OpError::NoBuffers)) => self.on_no_buffers(channel, key),
+            Event::Read(Err(_)) | Event::Write(Err(_)) | Event::Disconnect(Err(_)) => {
+                self.on_failure(channel, key);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_tick(&mut self, channel: &mut Channel, now: Ticks) {
+        self.now_s = self.clock.unix_s(now);
+        self.listeners.on_tick(channel);
+        self.publish();
+        if now.since(self.swept).as_millis() >= u128::from(SWEEP_MS) {
+            self.swept = now;
+            self.sweep(channel, now);
+        }
+    }
+
+    fn drain(&mut self, channel: &mut Channel, _now: Ticks) {
+        self.draining = true;
+        self.listeners.close(channel);
+        let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.linger_if_at_rest(channel, key);
+        }
+    }
+
+    fn drained(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}
+
+impl Drop for KvShard {
+    /// The store outlives a channel that ends before its connections do.
+    fn drop(&mut self) {
+        for (_, peer) in &mut self.peers {
+            peer.connection.abandon(&self.shared.store);
+        }
+    }
+}
+
+/// Unix seconds from coarse ticks: the real-time clock is read once, so that setting it later
+/// expires nothing.
+struct Clock {
+    started: Ticks,
+    started_unix_ms: u64,
+}
+
+impl Clock {
+    fn new(now: Ticks) -> Self {
+        let real = clock_gettime(ClockId::Realtime);
+        let seconds = u64::try_from(real.tv_sec).unwrap_or(0);
+        let milliseconds = u64::try_from(real.tv_nsec).unwrap_or(0) / 1_000_000;
+        Self { started: now, started_unix_ms: seconds * 1_000 + milliseconds }
+    }
+
+    fn unix_s(&self, now: Ticks) -> u32 {
+        let passed_ms = now.as_millis().saturating_sub(self.started.as_millis());
+        u32::try_from((self.started_unix_ms + passed_ms) / 1_000).unwrap_or(u32::MAX)
+    }
+}
