@@ -1,6 +1,7 @@
 //! Tests that need more than one crate, or a program from outside, live in `tests/tests/`.
 //!
-//! Here: the README's Rust examples, so that they go on compiling.
+//! Here: the README's Rust example, so that it goes on compiling; `tests/readme.rs` sees to the
+//! one in C.
 
 #![forbid(unsafe_code)]
 

@@ -46,8 +46,8 @@ impl fmt::Display for DriverName {
 pub struct ServeArgs {
     /// Address to listen on; may be given several times
     ///
-    /// IP:PORT, [IPv6]:PORT, unix:/path or unix:@abstract. Port 0 takes a free port, which the
-    /// line printed when the server is ready names.
+    /// `IP:PORT`, `[IPv6]:PORT`, `unix:/path` or `unix:@abstract`. Port 0 takes a free port, which
+    /// the line printed when the server is ready names.
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
