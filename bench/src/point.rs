@@ -53,7 +53,8 @@ pub struct Point {
     pub placement: String,
     /// Server threads, one core each.
     pub shards: usize,
-    /// Transactions after which a connection is closed; null if it is kept.
+    /// Transactions after which a connection is closed; none (0 in JSON) if it is kept.
+    #[serde(with = "length")]
     pub transactions_per_connection: Option<u64>,
     /// Size of a response (rpc), value (kv) or file (http; the mean where sizes vary), in bytes.
     pub message_bytes: u64,
@@ -87,6 +88,19 @@ pub struct Point {
     /// Failed transactions and connections, all runs together.
     #[serde(default)]
     pub errors: u64,
+}
+
+/// Lengths of connections in JSON: 0 stands for no end.
+mod length {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(length: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+        length.unwrap_or(0).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+        Ok(Some(u64::deserialize(from)?).filter(|&length| length > 0))
+    }
 }
 
 /// Latency of a transaction in microseconds.

@@ -1,0 +1,121 @@
+//! The JSON of `megapipe bench` keeps its fields: scripts of users read it.
+
+use megapipe_bench::{Latency, Link, Machine, Point, Results, Saturated};
+use serde_json::Value;
+
+/// The names that are promised, in `docs/BENCHMARKING.md`. Names may be added at the end; one that
+/// stands here is never renamed and never goes.
+const POINT_FIELDS: [&str; 20] = [
+    "experiment",
+    "server",
+    "backend",
+    "driver",
+    "link",
+    "placement",
+    "shards",
+    "transactions_per_connection",
+    "message_bytes",
+    "connections",
+    "transactions_per_s",
+    "server_cpu_us_per_transaction",
+    "latency_us",
+    "saturated",
+    "runs",
+    "variant",
+    "workload",
+    "transactions_per_s_range",
+    "server_cpu_us_range",
+    "server_idle_share",
+];
+
+fn results() -> Results {
+    Results {
+        machine: Machine {
+            cpu: "a processor".to_owned(),
+            cores: 2,
+            memory_bytes: 1 << 34,
+            kernel: "6.18".to_owned(),
+            megapipe: "0.1.0".to_owned(),
+        },
+        command: "megapipe bench rpc".to_owned(),
+        points: vec![Point {
+            experiment: "fig2.1a".to_owned(),
+            server: "channel".to_owned(),
+            backend: "kernel".to_owned(),
+            driver: "uring".to_owned(),
+            link: Link::Veth,
+            placement: "kernel".to_owned(),
+            shards: 1,
+            transactions_per_connection: Some(8),
+            message_bytes: 64,
+            connections: 256,
+            transactions_per_s: 300_000.0,
+            server_cpu_us_per_transaction: 2.5,
+            latency_us: Latency { p50: 1.0, p99: 2.0, p999: 3.0, max: 4.0 },
+            saturated: Saturated::Server,
+            runs: 5,
+            variant: "+PBL".to_owned(),
+            workload: "rpc".to_owned(),
+            transactions_per_s_range: [290_000.0, 310_000.0],
+            server_cpu_us_range: [2.4, 2.6],
+            server_idle_share: 0.01,
+            errors: 0,
+        }],
+        notes: vec!["a note".to_owned()],
+    }
+}
+
+#[test]
+fn the_promised_fields_are_there() {
+    let json = serde_json::to_value(results()).expect("JSON");
+    for name in ["machine", "command", "points", "notes"] {
+        assert!(json.get(name).is_some(), "{name}");
+    }
+    for name in ["cpu", "cores", "memory_bytes", "kernel", "megapipe"] {
+        assert!(json["machine"].get(name).is_some(), "{name}");
+    }
+    let point = &json["points"][0];
+    for name in POINT_FIELDS {
+        assert!(point.get(name).is_some(), "{name}");
+    }
+    for name in ["p50", "p99", "p999", "max"] {
+        assert!(point["latency_us"][name].is_number(), "{name}");
+    }
+    assert_eq!((&point["link"], &point["saturated"]), (&"veth".into(), &"server".into()));
+}
+
+#[test]
+fn every_field_is_documented() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/BENCHMARKING.md");
+    let document = std::fs::read_to_string(path).expect("the document");
+    let json = serde_json::to_value(results()).expect("JSON");
+    let object = |value: &Value| value.as_object().expect("an object").clone();
+    let names = object(&json).into_iter().chain(object(&json["points"][0]));
+    for (name, _) in names.chain(object(&json["machine"])) {
+        assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
+    }
+}
+
+#[test]
+fn results_survive_being_written_and_read() {
+    let mut results = results();
+    let mut kept = results.points[0].clone();
+    kept.transactions_per_connection = None;
+    results.points.push(kept);
+    let text = serde_json::to_string(&results).expect("JSON");
+    assert!(text.contains("\"transactions_per_connection\":0"));
+    assert_eq!(serde_json::from_str::<Results>(&text).expect("results"), results);
+}
+
+#[test]
+fn results_of_the_first_version_are_still_read() {
+    let mut json = serde_json::to_value(results()).expect("JSON");
+    let point = json["points"][0].as_object_mut().expect("a point");
+    for name in &POINT_FIELDS[15..] {
+        point.remove(*name);
+    }
+    point.remove("errors");
+    json.as_object_mut().expect("an object").remove("notes");
+    let read: Results = serde_json::from_value(json).expect("results");
+    assert_eq!(read.points[0].runs, 5);
+}
