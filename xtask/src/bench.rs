@@ -22,6 +22,8 @@ pub(crate) enum Experiment {
     Kv,
     /// Files over HTTP: figure 5.5
     Http,
+    /// The numbers that the project promises
+    Bars,
 }
 
 impl Experiment {
@@ -31,6 +33,7 @@ impl Experiment {
             Self::Accept => "accept",
             Self::Kv => "kv",
             Self::Http => "http",
+            Self::Bars => "bars",
         }
     }
 }
