@@ -80,8 +80,8 @@ impl Tally {
         self.counts
     }
 
-    /// `skipped: TEST: WHY` or `skipped: WHY` in a test's own block skips that test; another name
-    /// is a case within a test that has passed otherwise.
+    /// `skipped: TEST: WHY` or `skipped: WHY` in a test's own block skips that test; another name,
+    /// or `TEST on CASE`, is a case within a test that has passed otherwise.
     fn skip(&mut self, text: &str) {
         let Some(test) = self.section.clone() else {
             self.record(text.to_owned());
@@ -90,7 +90,9 @@ impl Tally {
         let short = test.rsplit("::").next().unwrap_or(&test);
         match text.split_once(": ") {
             Some((name, why)) if name == test || name == short => self.skip_whole(test, why),
-            Some((name, _)) if !name.contains(' ') => self.record(text.to_owned()),
+            Some((name, _)) if !name.contains(' ') || name.starts_with(&format!("{short} ")) => {
+                self.record(text.to_owned());
+            }
             _ => self.skip_whole(test, text),
         }
     }
