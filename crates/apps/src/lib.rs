@@ -14,8 +14,8 @@
 //!   connection ends.
 #![forbid(unsafe_code)]
 
-pub mod http;
 pub mod kv;
 pub mod limits;
+pub mod load;
 pub mod rpc;
 pub mod serve;

@@ -33,6 +33,8 @@ pub use error::ServeError;
 pub use layout::{CpuList, CpuListError};
 pub use listening::{FRAME_COOKIES, Listeners};
 pub use running::{Running, start};
+pub(crate) use running::{allowed_cpus, raise_descriptor_limit};
+pub(crate) use signals::{Notice, Notices};
 pub use stats::Tally;
 pub use supervise::serve;
 pub use ticks::Ticks;

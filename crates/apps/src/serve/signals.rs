@@ -1,7 +1,7 @@
-//! The signals that stop a server, and shards that end by themselves, as one stream of notices.
+//! The signals that stop a program, and threads that end by themselves, as one stream of notices.
 //!
 //! A signal handler may do next to nothing, so it writes one byte into a socket pair, whose other
-//! end the supervising thread polls. A shard's thread that ends writes into the same pair; the
+//! end the supervising thread polls. Another thread that ends writes into the same pair; the
 //! supervisor therefore waits in one place.
 
 use std::io::{self, Read, Write};
@@ -18,8 +18,8 @@ use signal_hook::low_level::pipe;
 pub(crate) enum Notice {
     /// SIGINT or SIGTERM came.
     Signal,
-    /// A shard's thread has ended, for whatever reason.
-    ShardEnded,
+    /// A thread that held an [`EndNotice`] has ended, for whatever reason.
+    ThreadEnded,
 }
 
 /// What a thread writes when it ends; the handlers' byte is chosen by `signal_hook`.
@@ -32,7 +32,7 @@ pub(crate) struct Notices {
     writer: UnixStream,
 }
 
-/// The writing end of a shard's thread: says that it ended when dropped, also by a panic.
+/// The writing end of a thread: says that it ended when dropped, also by a panic.
 #[derive(Debug)]
 pub(crate) struct EndNotice(UnixStream);
 
@@ -60,7 +60,7 @@ impl Notices {
         Ok(())
     }
 
-    /// The end that a shard's thread holds while it lives.
+    /// The end that a thread holds while it lives.
     pub(crate) fn end_notice(&self) -> io::Result<EndNotice> {
         self.writer.try_clone().map(EndNotice)
     }
@@ -84,7 +84,7 @@ impl Notices {
 
 const fn notice(byte: u8) -> Notice {
     match byte {
-        ENDED => Notice::ShardEnded,
+        ENDED => Notice::ThreadEnded,
         _ => Notice::Signal,
     }
 }
@@ -100,6 +100,6 @@ mod tests {
         let quiet = notices.wait(Some(Duration::from_millis(1))).expect("poll");
         assert_eq!(quiet, []);
         std::thread::spawn(move || drop(end)).join().expect("the thread");
-        assert_eq!(notices.wait(None).expect("poll"), [Notice::ShardEnded]);
+        assert_eq!(notices.wait(None).expect("poll"), [Notice::ThreadEnded]);
     }
 }

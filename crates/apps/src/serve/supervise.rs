@@ -42,7 +42,7 @@ where
             match notice {
                 Notice::Signal => running.on_signal(),
                 // A channel that ended unasked takes the server down, in order.
-                Notice::ShardEnded => {
+                Notice::ThreadEnded => {
                     ended += 1;
                     running.begin(Phase::Drain);
                 }

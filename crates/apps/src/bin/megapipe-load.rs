@@ -1,0 +1,45 @@
+//! The load generator alone, for machines that need nothing else; `megapipe load` is the same.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use megapipe_apps::load::{
+    HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs, prepare, report, run_http, run_kv, run_rpc,
+};
+
+/// Puts servers under load and measures how they do.
+#[derive(Parser)]
+#[command(version)]
+struct Command {
+    #[command(subcommand)]
+    load: Load,
+}
+
+#[derive(Subcommand)]
+enum Load {
+    /// Requests and responses of given sizes, to a ping-pong server
+    Rpc(RpcLoadArgs),
+    /// GET requests, to a web server
+    Http(HttpLoadArgs),
+    /// Gets and sets, to a memcached server
+    Kv(KvLoadArgs),
+}
+
+fn run(load: &Load) -> Result<(), LoadError> {
+    match load {
+        Load::Rpc(args) => report(&run_rpc(args, &mut |_| {})?, &args.load),
+        Load::Http(args) if prepare(args)? => Ok(()),
+        Load::Http(args) => report(&run_http(args, &mut |_| {})?, &args.load),
+        Load::Kv(args) => report(&run_kv(args, &mut |_| {})?, &args.load),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Command::parse().load) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("megapipe-load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! How does a server do under load? The load generator: `megapipe load rpc|http|kv`.
+//!
+//! In: [`args`] (where the server is, how many connections, what to ask, how fast, how long).
+//! Out: a [`Summary`] with rates, latencies and faults, which also says whether the load itself
+//! was the bottleneck.
+//!
+//! Read first: `worker.rs`, one thread with its channel and its connections. Each protocol is a
+//! pure [`Dialogue`](dialogue::Dialogue) (`rpc.rs`, `http.rs`, `kv.rs`); what may be random follows
+//! from [`distribution`] and a seed; `window.rs` decides what counts.
+//!
+//! A run has four parts: connections open (a bounded number at a time) and caches are filled; the
+//! load begins and warms up; the window is measured; what was under way in it may end. Latencies
+//! of a fixed rate are measured from when a transaction was meant to start, so that a server that
+//! stalls cannot hide it (see `latency.rs`).
+//!
+//! Invariants
+//! - The load speaks to its channel and nothing else, so it works on every driver.
+//! - Memory is bounded by the number of connections, however long the run.
+
+pub mod args;
+mod conduct;
+mod control;
+mod cores;
+mod dialogue;
+pub mod distribution;
+mod error;
+pub mod fault;
+pub mod file_set;
+mod http;
+mod kv;
+pub mod latency;
+mod opening;
+pub mod pacing;
+pub mod rng;
+mod rpc;
+mod summary;
+mod window;
+mod worker;
+
+use std::io::Write;
+use std::path::Path;
+
+pub use args::{Close, HttpLoadArgs, KvLoadArgs, LoadArgs, RpcLoadArgs, Transactions};
+pub use conduct::Moment;
+pub use error::LoadError;
+pub use summary::Summary;
+
+use crate::limits::load::PATHS_MAX;
+use conduct::{Job, Part, conduct};
+use http::{HttpDialogue, Target};
+use kv::{KvDialogue, KvPlan};
+use rng::Rng;
+use rpc::RpcDialogue;
+
+/// Memory that a request's own bytes are written into before it has to grow.
+const REQUEST_HEAD_LEN: usize = 2_048;
+
+/// Runs a ping-pong load. Blocks until it is over. `observe` is told when the window begins and
+/// ends, from the calling thread, within a few milliseconds.
+///
+/// # Errors
+/// Arguments out of range, a channel that cannot be created or breaks. Faults of the server are
+/// no errors but part of the summary.
+pub fn run_rpc(args: &RpcLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summary, LoadError> {
+    let RpcLoadArgs { load, request_bytes, response_bytes } = args.clone();
+    let dialogue = move |part: Part| {
+        let dialogue = RpcDialogue::new(
+            request_bytes.clone(),
+            response_bytes.clone(),
+            load.verify,
+            Rng::stream(load.seed, part.index * 2 + 1),
+        );
+        Ok(dialogue?)
+    };
+    conduct(
+        &Job { name: "rpc", server_default: "127.0.0.1:7000", args: &args.load },
+        dialogue,
+        observe,
+    )
+}
+
+/// Runs a web load. Blocks until it is over; see [`run_rpc`].
+///
+/// # Errors
+/// As [`run_rpc`]; a list of paths that cannot be read or is empty.
+pub fn run_http(
+    args: &HttpLoadArgs,
+    observe: &mut dyn FnMut(Moment),
+) -> Result<Summary, LoadError> {
+    let job = Job { name: "http", server_default: "127.0.0.1:8080", args: &args.load };
+    let targets = targets(args, &job.server()?.to_string())?;
+    let HttpLoadArgs { load, status, .. } = args.clone();
+    let dialogue = move |part: Part| {
+        let rng = Rng::stream(load.seed, part.index * 2 + 1);
+        Ok(HttpDialogue::new(targets.clone(), status, load.verify, rng))
+    };
+    conduct(&job, dialogue, observe)
+}
+
+/// Runs a key-value load. Blocks until it is over; see [`run_rpc`].
+///
+/// # Errors
+/// As [`run_rpc`]; values longer than a cache takes.
+pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summary, LoadError> {
+    if args.value_bytes.max() > kv::VALUE_LEN_MAX {
+        return Err(LoadError::ValueBytes { len: args.value_bytes.max(), max: kv::VALUE_LEN_MAX });
+    }
+    let KvLoadArgs { load, keys, key_bytes, value_bytes, gets, no_fill } = args.clone();
+    let dialogue = move |part: Part| {
+        let share =
+            |index: u64| (u128::from(keys) * u128::from(index) / u128::from(part.count)) as u64;
+        let fill = if no_fill { 0..0 } else { share(part.index)..share(part.index + 1) };
+        let plan = KvPlan {
+            keys,
+            key_len: usize::from(key_bytes),
+            value_bytes: value_bytes.clone(),
+            gets,
+            fill,
+            verify_every: load.verify,
+        };
+        Ok(KvDialogue::new(plan, Rng::stream(load.seed, part.index * 2 + 1)))
+    };
+    conduct(
+        &Job { name: "kv", server_default: "127.0.0.1:11211", args: &args.load },
+        dialogue,
+        observe,
+    )
+}
+
+/// Shows what a load found out: as a table on standard output (on standard error if the JSON goes
+/// to standard output), and as JSON where `--json` says.
+///
+/// # Errors
+/// The JSON file cannot be written.
+pub fn report(summary: &Summary, args: &LoadArgs) -> Result<(), LoadError> {
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let table = summary.table();
+    // Whoever stopped reading has seen enough.
+    let _ = match (args.quiet, to_stdout) {
+        (true, _) => Ok(()),
+        (false, true) => std::io::stderr().write_all(table.as_bytes()),
+        (false, false) => std::io::stdout().write_all(table.as_bytes()),
+    };
+    let Some(path) = &args.json else { return Ok(()) };
+    let file = |source| LoadError::File { path: path.clone(), source };
+    let mut json = serde_json::to_string_pretty(summary).map_err(|error| file(error.into()))?;
+    json.push('\n');
+    if to_stdout {
+        let _ = std::io::stdout().write_all(json.as_bytes());
+        return Ok(());
+    }
+    std::fs::write(path, json).map_err(file)
+}
+
+/// Writes the files that `--prepare` asks for. Returns whether it asked.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn prepare(args: &HttpLoadArgs) -> Result<bool, LoadError> {
+    let (Some(root), Some(files)) = (&args.prepare, &args.files) else { return Ok(false) };
+    let written = files.write_below(root);
+    written.map_err(|source| LoadError::File { path: root.clone(), source })?;
+    Ok(true)
+}
+
+/// What a web load asks for.
+fn targets(args: &HttpLoadArgs, server: &str) -> Result<Vec<Target>, LoadError> {
+    let host = args.host.as_deref().unwrap_or(server);
+    let keep_alive = !args.no_keep_alive;
+    if let Some(files) = &args.files {
+        return Ok(Target::files(files, host, keep_alive));
+    }
+    let mut paths = args.paths.clone();
+    if let Some(list) = &args.path_list {
+        paths.extend(read_paths(list)?);
+    }
+    if paths.is_empty() {
+        paths.push("/".to_owned());
+    }
+    if paths.len() > PATHS_MAX {
+        return Err(LoadError::Paths { count: paths.len(), max: PATHS_MAX });
+    }
+    if let Some(path) = paths.iter().find(|path| !is_path(path)) {
+        return Err(LoadError::Path { path: path.clone() });
+    }
+    Ok(paths.iter().map(|path| Target::path(path, host, keep_alive)).collect())
+}
+
+fn read_paths(list: &Path) -> Result<Vec<String>, LoadError> {
+    let file = |source| LoadError::File { path: list.to_owned(), source };
+    let text = std::fs::read_to_string(list).map_err(file)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// Whether this can stand in a request line as it is.
+fn is_path(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_would_break_a_request_are_refused() {
+        assert!(is_path("/") && is_path("/a/b?c=%20"));
+        for path in ["", "a", "/a b", "/a\r\nHost: x", "/ä"] {
+            assert!(!is_path(path), "{path:?}");
+        }
+    }
+}

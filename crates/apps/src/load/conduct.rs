@@ -1,0 +1,388 @@
+//! The thread that conducts a load: starts the others, says when it begins and what counts, shows
+//! how it goes, and sums up.
+//!
+//! Invariants
+//! - Every thread that was started is joined.
+//! - SIGINT or SIGTERM ends the window early; what was measured until then is summed up.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use megapipe::{Address, Channel, Config, Waker};
+
+use super::args::{LoadArgs, Transactions};
+use super::control::{Control, Progress};
+use super::cores::{self, CoreTime};
+use super::dialogue::Dialogue;
+use super::error::LoadError;
+use super::rng::Rng;
+use super::summary::{Asked, Busy, Summary};
+use super::window::Count;
+use super::worker::{Worker, WorkerPlan, WorkerResult, now_ns};
+use super::{Close, pacing};
+use crate::limits::load::{CONNECTIONS_MAX, READY_DEADLINE, THREADS_MAX};
+use crate::serve::{Notice, Notices, allowed_cpus, raise_descriptor_limit};
+
+/// What an observer of a load is told.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Every connection is open (or was tried), and the warm-up begins.
+    Warming,
+    /// The window begins.
+    Measuring,
+    /// The window is over.
+    Measured,
+}
+
+/// A load to be run.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) server_default: &'static str,
+    pub(crate) args: &'a LoadArgs,
+}
+
+/// Which part of a load a thread is.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) index: u64,
+    pub(crate) count: u64,
+}
+
+impl Job<'_> {
+    /// Where the server is.
+    pub(crate) fn server(&self) -> Result<Address, LoadError> {
+        match &self.args.server {
+            Some(server) => Ok(server.clone()),
+            None => Ok(self.server_default.parse()?),
+        }
+    }
+
+    fn threads(&self) -> Result<u32, LoadError> {
+        let by_cpus = self.args.cpus.as_ref().map_or(1, |cpus| cpus.as_slice().len() as u32);
+        let threads = self.args.threads.unwrap_or(by_cpus).clamp(1, THREADS_MAX);
+        let connections = self.args.connections.min(CONNECTIONS_MAX);
+        if connections < threads {
+            return Err(LoadError::Threads { threads, connections });
+        }
+        Ok(threads)
+    }
+
+    /// The processor of each thread.
+    fn cores(&self, threads: u32) -> Result<Vec<Option<usize>>, LoadError> {
+        let Some(cpus) = &self.args.cpus else { return Ok(vec![None; threads as usize]) };
+        let (cpus, allowed) = (cpus.as_slice(), allowed_cpus());
+        if let Some(&cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            return Err(LoadError::Cpu { cpu });
+        }
+        Ok((0..threads as usize).map(|index| cpus.get(index % cpus.len()).copied()).collect())
+    }
+
+    fn plan(&self, part: Part, control: &Arc<Control>) -> Result<WorkerPlan, LoadError> {
+        let args = self.args;
+        let share = |whole: u64| pacing::share(whole, part.index, part.count);
+        let transactions = match &args.transactions {
+            Transactions::Endless => None,
+            Transactions::PerConnection(distribution) => Some(distribution.clone()),
+        };
+        Ok(WorkerPlan {
+            index: part.index as usize,
+            server: self.server()?,
+            sources: args.source.clone(),
+            connections: share(args.connections.into()) as u32,
+            connecting_max: args.connecting,
+            transactions,
+            reset: args.close == Close::Rst,
+            timeout: Duration::from_secs_f64(args.timeout),
+            rate_milli: args.rate.map(|rate| share((rate * 1_000.0).round() as u64)),
+            total: args.total.map(share),
+            read_len: Config::default().buffer_len,
+            rng: Rng::stream(args.seed, part.index * 2),
+            control: Arc::clone(control),
+        })
+    }
+
+    fn config(&self, connections: u32, core: Option<usize>) -> Config {
+        let mut config = Config::default()
+            .driver(self.args.driver.into())
+            .batch(self.args.batch)
+            // Those that are being closed still have their slots while their successors connect.
+            .max_lwsockets(connections.saturating_mul(2).saturating_add(64));
+        config.core = core;
+        config
+    }
+}
+
+/// What a thread says when its channel exists.
+struct Ready {
+    waker: Waker,
+    driver: String,
+}
+
+/// The threads of a load.
+struct Orchestra {
+    threads: Vec<JoinHandle<Result<WorkerResult, LoadError>>>,
+    wakers: Vec<Waker>,
+    driver: String,
+    control: Arc<Control>,
+    notices: Notices,
+    ended: usize,
+    interrupted: bool,
+}
+
+/// Runs a load whose threads speak the dialogues that `dialogue` makes.
+pub(crate) fn conduct<D>(
+    job: &Job<'_>,
+    dialogue: impl Fn(Part) -> Result<D, LoadError> + Send + Sync + 'static,
+    observe: &mut dyn FnMut(Moment),
+) -> Result<Summary, LoadError>
+where
+    D: Dialogue + Send + 'static,
+{
+    let threads = job.threads()?;
+    let cores = job.cores(threads)?;
+    raise_descriptor_limit();
+    let notices = Notices::new().map_err(LoadError::Signals)?;
+    let mut orchestra = Orchestra {
+        threads: Vec::new(),
+        wakers: Vec::new(),
+        driver: String::new(),
+        control: Arc::new(Control::new(threads as usize)),
+        notices,
+        ended: 0,
+        interrupted: false,
+    };
+    for (index, core) in (0..).zip(&cores) {
+        let part = Part { index, count: threads.into() };
+        let plan = job.plan(part, &orchestra.control)?;
+        let config = job.config(plan.connections, *core);
+        orchestra.start(plan, config, dialogue(part)?)?;
+    }
+    if !job.args.quiet {
+        orchestra.notices.catch_signals().map_err(LoadError::Signals)?;
+    }
+    let cpus: Option<Vec<usize>> = cores.into_iter().collect();
+    let window = orchestra.play(job, cpus.as_deref(), observe)?;
+    orchestra.sum_up(job, threads, &window)
+}
+
+/// What was measured beside the threads' own counts.
+struct Measured {
+    seconds: f64,
+    cores_busy: Vec<f64>,
+}
+
+impl Orchestra {
+    fn start<D>(&mut self, plan: WorkerPlan, config: Config, dialogue: D) -> Result<(), LoadError>
+    where
+        D: Dialogue + Send + 'static,
+    {
+        let index = plan.index;
+        let (sender, receiver) = mpsc::channel();
+        let end_notice = self.notices.end_notice().map_err(LoadError::Thread)?;
+        let body = move || {
+            let _end_notice = end_notice;
+            let mut channel = create(index, config, &sender)?;
+            Worker::new(plan, dialogue).run(&mut channel)
+        };
+        let builder = thread::Builder::new().name(format!("load-{index}"));
+        self.threads.push(builder.spawn(body).map_err(LoadError::Thread)?);
+        self.admit(&receiver)
+    }
+
+    fn admit(&mut self, receiver: &Receiver<Ready>) -> Result<(), LoadError> {
+        let Ok(ready) = receiver.recv() else {
+            // The thread has ended without a channel: its result says why.
+            return self.join().map(drop);
+        };
+        self.wakers.push(ready.waker);
+        self.driver = ready.driver;
+        Ok(())
+    }
+
+    /// From the first connection to the end of the window.
+    fn play(
+        &mut self,
+        job: &Job<'_>,
+        cpus: Option<&[usize]>,
+        observe: &mut dyn FnMut(Moment),
+    ) -> Result<Measured, LoadError> {
+        let deadline_ns = now_ns().saturating_add(nanos(READY_DEADLINE.as_secs_f64()));
+        self.wait_until(deadline_ns, |control| control.all_ready())?;
+        observe(Moment::Warming);
+        let args = job.args;
+        let warmup = if args.total.is_some() { 0.0 } else { args.warmup };
+        let duration = match (args.duration, args.total) {
+            (Some(seconds), _) => nanos(seconds),
+            (None, None) => nanos(10.0),
+            (None, Some(_)) => u64::MAX / 4,
+        };
+        let go_ns = now_ns() + nanos(0.02);
+        let from_ns = go_ns + nanos(warmup);
+        let until_ns = from_ns.saturating_add(duration);
+        self.control.begin(go_ns, from_ns..until_ns);
+        self.wait_until(from_ns, |_| false)?;
+        observe(Moment::Measuring);
+        let cores_before = cpus.map(cores::read);
+        self.watch(job, from_ns, until_ns)?;
+        let until_ns = match self.control.all_spent_ns() {
+            Some(spent_ns) => spent_ns.saturating_add(1),
+            None => until_ns.min(now_ns()),
+        };
+        self.control.end(until_ns);
+        observe(Moment::Measured);
+        let cores_busy = busy(cpus, cores_before.unwrap_or_default());
+        self.wakers.iter().for_each(Waker::wake);
+        let until_ns = self.control.window().end;
+        let seconds = until_ns.saturating_sub(from_ns) as f64 / 1e9;
+        Ok(Measured { seconds, cores_busy })
+    }
+
+    /// Waits for the end of the window and shows how it goes.
+    fn watch(&mut self, job: &Job<'_>, from_ns: u64, until_ns: u64) -> Result<(), LoadError> {
+        let visible = !job.args.quiet && io::stderr().is_terminal();
+        let mut before = (from_ns, self.control.progress());
+        while now_ns() < until_ns && !self.interrupted && self.control.all_spent_ns().is_none() {
+            let next_ns = before.0.saturating_add(nanos(1.0)).min(until_ns);
+            self.wait_until(next_ns, |control| control.all_spent_ns().is_some())?;
+            let after = (now_ns(), self.control.progress());
+            if visible {
+                let seconds = (after.0 - before.0) as f64 / 1e9;
+                let at = after.0.saturating_sub(from_ns) as f64 / 1e9;
+                let line = progress_line(at, seconds, before.1, after.1);
+                // Progress that nobody can see any more is no reason to stop.
+                let _ = write!(io::stderr(), "\r{line}\x1b[K");
+            }
+            before = after;
+        }
+        if visible {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+        Ok(())
+    }
+
+    /// Waits until a time, or until the condition holds, or for an interrupt.
+    fn wait_until(
+        &mut self,
+        until_ns: u64,
+        done: impl Fn(&Control) -> bool,
+    ) -> Result<(), LoadError> {
+        const LOOK_NS: u64 = 5_000_000;
+        while !self.interrupted && !done(&self.control) {
+            let left_ns = until_ns.saturating_sub(now_ns());
+            if left_ns == 0 {
+                break;
+            }
+            let wait = Duration::from_nanos(left_ns.min(LOOK_NS));
+            for notice in self.notices.wait(Some(wait)).map_err(LoadError::Signals)? {
+                match notice {
+                    Notice::Signal => self.interrupted = true,
+                    Notice::ThreadEnded => self.ended += 1,
+                }
+            }
+            if self.ended > 0 {
+                // No thread ends before the window does, unless it has failed.
+                self.control.end(0);
+                return self.join().map(drop);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all threads; the first error counts.
+    fn join(&mut self) -> Result<Vec<WorkerResult>, LoadError> {
+        let ends = self
+            .threads
+            .drain(..)
+            .enumerate()
+            .map(|(index, thread)| thread.join().unwrap_or(Err(LoadError::Panicked { index })));
+        // Collected first, so that one thread's error does not leave another behind.
+        let ends: Vec<_> = ends.collect();
+        ends.into_iter().collect()
+    }
+
+    fn sum_up(
+        &mut self,
+        job: &Job<'_>,
+        threads: u32,
+        measured: &Measured,
+    ) -> Result<Summary, LoadError> {
+        let results = self.join()?;
+        let mut count = Count::default();
+        results.iter().for_each(|result| count.add(&result.count));
+        let asked = Asked {
+            load: job.name,
+            server: job.server()?.to_string(),
+            driver: std::mem::take(&mut self.driver),
+            threads,
+            connections: job.args.connections,
+            transactions: job.args.transactions.to_string(),
+            close: job.args.close.name(),
+            rate: job.args.rate,
+            seed: job.args.seed,
+        };
+        let busy = Busy {
+            threads: results.iter().map(|result| result.busy).collect(),
+            cores: measured.cores_busy.clone(),
+        };
+        let details = results.iter().flat_map(|result| result.details.iter().copied());
+        Ok(Summary::new(asked, &count, measured.seconds, busy, details))
+    }
+}
+
+impl Drop for Orchestra {
+    fn drop(&mut self) {
+        // Only on the way out of an error is anything left here; it has been told already.
+        self.control.begin(0, 0..0);
+        self.control.end(0);
+        self.wakers.iter().for_each(Waker::wake);
+        let _ = self.join();
+    }
+}
+
+fn create(index: usize, config: Config, ready: &Sender<Ready>) -> Result<Channel, LoadError> {
+    let channel = Channel::create(config).map_err(|source| LoadError::Create { index, source })?;
+    // Waking up late makes a fixed rate late. Refused only by old kernels; then it is as it was.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let report = channel.report();
+    let driver = format!("{} ({})", report.driver, report.reason);
+    // Nobody listens only if the load is being given up already.
+    let _ = ready.send(Ready { waker: channel.waker(), driver });
+    Ok(channel)
+}
+
+fn busy(cpus: Option<&[usize]>, before: Vec<CoreTime>) -> Vec<f64> {
+    let after = cpus.map(cores::read).unwrap_or_default();
+    after.into_iter().zip(before).map(|(after, before)| after.busy_since(before)).collect()
+}
+
+fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}
+
+fn progress_line(at: f64, seconds: f64, before: Progress, after: Progress) -> String {
+    let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds.max(1e-3);
+    format!(
+        "{at:>6.0} s {:>12.0} transactions/s {:>10.0} connections/s {:>8} errors",
+        rate(before.answered, after.answered),
+        rate(before.connected, after.connected),
+        after.faults
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_a_rate() {
+        let before = Progress { answered: 100, connected: 10, faults: 0 };
+        let after = Progress { answered: 300, connected: 10, faults: 2 };
+        let line = progress_line(3.0, 2.0, before, after);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["3", "s", "100", "transactions/s", "0", "connections/s", "2", "errors"]);
+    }
+}

@@ -1,0 +1,159 @@
+//! What the threads of a load and the one that conducts them tell each other.
+//!
+//! The conductor says when the load begins and which window counts; the threads say whether they
+//! are ready and what they have counted so far. Everything is a number of its own, read on ticks.
+//!
+//! Invariants
+//! - The beginning of the load and of the window are set once; the window's end may come closer.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::window::Count;
+
+/// A time that has not been set.
+const UNSET: u64 = u64::MAX;
+
+/// Shared by the threads of one load.
+#[derive(Debug)]
+pub(crate) struct Control {
+    go_ns: AtomicU64,
+    from_ns: AtomicU64,
+    until_ns: AtomicU64,
+    threads: Vec<Thread>,
+}
+
+/// What one thread shows while it runs.
+#[derive(Debug)]
+struct Thread {
+    ready: AtomicBool,
+    answered: AtomicU64,
+    connected: AtomicU64,
+    faults: AtomicU64,
+    spent_ns: AtomicU64,
+}
+
+/// What all threads together have counted so far.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) answered: u64,
+    pub(crate) connected: u64,
+    pub(crate) faults: u64,
+}
+
+// Relaxed, with one exception: each value stands for itself, and readers look again at their next
+// tick.
+impl Control {
+    pub(crate) fn new(threads: usize) -> Self {
+        let thread = |_| Thread {
+            ready: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
+            connected: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            spent_ns: AtomicU64::new(UNSET),
+        };
+        Self {
+            go_ns: AtomicU64::new(UNSET),
+            from_ns: AtomicU64::new(UNSET),
+            until_ns: AtomicU64::new(UNSET),
+            threads: (0..threads).map(thread).collect(),
+        }
+    }
+
+    /// The load begins at `go_ns`, and what counts at `from_ns`.
+    pub(crate) fn begin(&self, go_ns: u64, window: Range<u64>) {
+        self.until_ns.store(window.end, Ordering::Relaxed);
+        self.from_ns.store(window.start, Ordering::Relaxed);
+        // Release: whoever sees the beginning (`go_ns`) sees the window that belongs to it.
+        self.go_ns.store(go_ns, Ordering::Release);
+    }
+
+    /// The window ends at `until_ns`, if it does not end earlier.
+    pub(crate) fn end(&self, until_ns: u64) {
+        self.until_ns.fetch_min(until_ns, Ordering::Relaxed);
+    }
+
+    /// When the load begins, once that is known.
+    pub(crate) fn go_ns(&self) -> Option<u64> {
+        // Acquire: pairs with the release in `begin`.
+        Some(self.go_ns.load(Ordering::Acquire)).filter(|&go_ns| go_ns != UNSET)
+    }
+
+    /// The window, as far as it is known.
+    pub(crate) fn window(&self) -> Range<u64> {
+        self.from_ns.load(Ordering::Relaxed)..self.until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Shows what the thread with this index has counted.
+    pub(crate) fn publish(&self, index: usize, count: &Count, ready: bool) {
+        let Some(thread) = self.threads.get(index) else { return };
+        thread.answered.store(count.answered, Ordering::Relaxed);
+        thread.connected.store(count.connected, Ordering::Relaxed);
+        let faults = count.faults.total() + count.faults_before.total();
+        thread.faults.store(faults, Ordering::Relaxed);
+        thread.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// The thread with this index has done all that it was asked for; the last of it at `done_ns`.
+    pub(crate) fn spent(&self, index: usize, done_ns: u64) {
+        if let Some(thread) = self.threads.get(index) {
+            thread.spent_ns.store(done_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether every thread has its connections and whatever else it needs.
+    pub(crate) fn all_ready(&self) -> bool {
+        self.threads.iter().all(|thread| thread.ready.load(Ordering::Relaxed))
+    }
+
+    /// When the last thread had done all that it was asked for, once all have.
+    pub(crate) fn all_spent_ns(&self) -> Option<u64> {
+        let times = self.threads.iter().map(|thread| thread.spent_ns.load(Ordering::Relaxed));
+        times.max().filter(|&last| last != UNSET)
+    }
+
+    /// What all threads have counted so far.
+    pub(crate) fn progress(&self) -> Progress {
+        self.threads.iter().fold(Progress::default(), |sum, thread| Progress {
+            answered: sum.answered + thread.answered.load(Ordering::Relaxed),
+            connected: sum.connected + thread.connected.load(Ordering::Relaxed),
+            faults: sum.faults + thread.faults.load(Ordering::Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_known_before_it_is_said() {
+        let control = Control::new(2);
+        assert_eq!(
+            (control.go_ns(), control.all_ready(), control.all_spent_ns()),
+            (None, false, None)
+        );
+        assert!(control.window().is_empty());
+        control.begin(5, 10..20);
+        assert_eq!((control.go_ns(), control.window()), (Some(5), 10..20));
+        control.end(30);
+        assert_eq!(control.window(), 10..20);
+        control.end(15);
+        assert_eq!(control.window(), 10..15);
+    }
+
+    #[test]
+    fn all_means_every_thread() {
+        let control = Control::new(2);
+        let count = Count { answered: 3, ..Count::default() };
+        control.publish(0, &count, true);
+        control.spent(0, 7);
+        assert!(!control.all_ready());
+        assert_eq!(control.all_spent_ns(), None);
+        control.publish(1, &count, true);
+        control.spent(1, 9);
+        assert!(control.all_ready());
+        assert_eq!(control.all_spent_ns(), Some(9));
+        assert_eq!(control.progress().answered, 6);
+    }
+}

@@ -1,0 +1,101 @@
+//! Why a load did not start, or did not go on. What the server does is never in here: that is in
+//! the summary.
+
+use std::io;
+use std::path::PathBuf;
+
+use megapipe::{AddressError, CreateError, DispatchError, Misuse};
+
+use crate::rpc::protocol::LengthError;
+
+/// Why a load did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The server's address is no address.
+    #[error("the server's address: {0}")]
+    Server(#[from] AddressError),
+    /// A message length is beyond what the rpc protocol allows.
+    #[error("--request-bytes or --response-bytes: {0}")]
+    Length(#[from] LengthError),
+    /// A value is longer than a cache takes.
+    #[error("--value-bytes: {len} bytes are more than a cache takes ({max})")]
+    ValueBytes {
+        /// The longest value asked for.
+        len: u64,
+        /// The longest possible.
+        max: u64,
+    },
+    /// There are fewer connections than threads.
+    #[error("{connections} connections are too few for {threads} threads")]
+    Threads {
+        /// The threads.
+        threads: u32,
+        /// The connections.
+        connections: u32,
+    },
+    /// `--cpus` names a processor that this process may not run on.
+    #[error("--cpus: processor {cpu} is not among those that this process may use")]
+    Cpu {
+        /// The processor.
+        cpu: usize,
+    },
+    /// More paths than a list may have.
+    #[error("{count} paths: a list has at most {max}")]
+    Paths {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// A path that cannot stand in a request.
+    #[error("`{path}` is no path: it has to begin with / and hold neither blanks nor controls")]
+    Path {
+        /// The path.
+        path: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A channel could not be created.
+    #[error("thread {index}: {source}")]
+    Create {
+        /// Which thread of the load.
+        index: usize,
+        /// Why.
+        source: CreateError,
+    },
+    /// The channel refused one of the load's own first calls.
+    #[error("thread {index}: the channel refused to be set up: {source}")]
+    SetUp {
+        /// Which thread of the load.
+        index: usize,
+        /// Why.
+        source: Misuse,
+    },
+    /// A channel broke.
+    #[error("thread {index}: {source}")]
+    Dispatch {
+        /// Which thread of the load.
+        index: usize,
+        /// Why.
+        source: DispatchError,
+    },
+    /// A thread could not be started.
+    #[error("a thread: {0}")]
+    Thread(io::Error),
+    /// A thread panicked: a mistake in the load.
+    #[error("thread {index} of the load panicked; please report it")]
+    Panicked {
+        /// Which thread of the load.
+        index: usize,
+    },
+    /// SIGINT and SIGTERM could not be caught.
+    #[error("signals: {0}")]
+    Signals(io::Error),
+}

@@ -1,0 +1,163 @@
+//! What went wrong between a load and its server, counted by kind.
+
+use megapipe::OpError;
+use serde::Serialize;
+
+/// Why a connection or a transaction failed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nobody listens there.
+    Refused,
+    /// The server reset the connection.
+    Reset,
+    /// The server ended the connection before it had answered.
+    Closed,
+    /// No connection, or no answer, within the time allowed.
+    TimedOut,
+    /// No local port, descriptor or memory was free: the load's own machine is at its limit.
+    Exhausted(Exhausted),
+    /// The answer was not the one that was asked for.
+    WrongResponse,
+    /// Anything else that the kernel reported.
+    Other,
+}
+
+/// What the load's own machine has run out of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Exhausted {
+    /// Local ports towards the server: many are in TIME-WAIT, most likely.
+    Ports,
+    /// File descriptors or slots for lwsockets.
+    Descriptors,
+    /// Memory or buffers.
+    Memory,
+}
+
+impl From<OpError> for Fault {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::Refused => Self::Refused,
+            OpError::Reset | OpError::BrokenPipe | OpError::Aborted => Self::Reset,
+            OpError::TimedOut => Self::TimedOut,
+            OpError::AddressNotAvailable | OpError::AddressInUse => {
+                Self::Exhausted(Exhausted::Ports)
+            }
+            OpError::NoDescriptors | OpError::TableFull => Self::Exhausted(Exhausted::Descriptors),
+            OpError::NoBuffers | OpError::NoMemory => Self::Exhausted(Exhausted::Memory),
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How often each kind of fault happened.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Faults {
+    /// Connections that nobody wanted.
+    pub refused: u64,
+    /// Connections reset by the server.
+    pub reset: u64,
+    /// Connections that the server ended while it owed an answer.
+    pub closed: u64,
+    /// Connections or answers that did not come in time.
+    pub timed_out: u64,
+    /// Connections that found no local port free.
+    pub no_ports: u64,
+    /// Connections that found no descriptor free.
+    pub no_descriptors: u64,
+    /// Operations that found no memory free.
+    pub no_memory: u64,
+    /// Answers that were not what was asked for.
+    pub wrong_response: u64,
+    /// Everything else.
+    pub other: u64,
+}
+
+impl Faults {
+    /// Counts one.
+    pub const fn count(&mut self, fault: Fault) {
+        let counter = match fault {
+            Fault::Refused => &mut self.refused,
+            Fault::Reset => &mut self.reset,
+            Fault::Closed => &mut self.closed,
+            Fault::TimedOut => &mut self.timed_out,
+            Fault::Exhausted(Exhausted::Ports) => &mut self.no_ports,
+            Fault::Exhausted(Exhausted::Descriptors) => &mut self.no_descriptors,
+            Fault::Exhausted(Exhausted::Memory) => &mut self.no_memory,
+            Fault::WrongResponse => &mut self.wrong_response,
+            Fault::Other => &mut self.other,
+        };
+        *counter += 1;
+    }
+
+    /// Each kind with its name, as tables and people write it.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u64); 9] {
+        [
+            ("refused", self.refused),
+            ("reset", self.reset),
+            ("closed early", self.closed),
+            ("timed out", self.timed_out),
+            ("no local port", self.no_ports),
+            ("no descriptor", self.no_descriptors),
+            ("no memory", self.no_memory),
+            ("wrong response", self.wrong_response),
+            ("other", self.other),
+        ]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.named().iter().map(|&(_, count)| count).sum()
+    }
+
+    /// Adds what another thread counted.
+    pub const fn add(&mut self, other: &Self) {
+        self.refused += other.refused;
+        self.reset += other.reset;
+        self.closed += other.closed;
+        self.timed_out += other.timed_out;
+        self.no_ports += other.no_ports;
+        self.no_descriptors += other.no_descriptors;
+        self.no_memory += other.no_memory;
+        self.wrong_response += other.wrong_response;
+        self.other += other.other;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Fault; 9] = [
+        Fault::Refused,
+        Fault::Reset,
+        Fault::Closed,
+        Fault::TimedOut,
+        Fault::Exhausted(Exhausted::Ports),
+        Fault::Exhausted(Exhausted::Descriptors),
+        Fault::Exhausted(Exhausted::Memory),
+        Fault::WrongResponse,
+        Fault::Other,
+    ];
+
+    #[test]
+    fn every_kind_has_a_counter_of_its_own_under_the_same_place() {
+        for (place, &fault) in ALL.iter().enumerate() {
+            let mut faults = Faults::default();
+            faults.count(fault);
+            assert_eq!(faults.named()[place].1, 1, "{fault:?}");
+            assert_eq!(faults.total(), 1);
+            faults.add(&faults.clone());
+            assert_eq!(faults.total(), 2, "{fault:?} is added");
+        }
+    }
+
+    #[test]
+    fn the_kernels_errors_are_told_apart() {
+        assert_eq!(Fault::from(OpError::Refused), Fault::Refused);
+        assert_eq!(Fault::from(OpError::BrokenPipe), Fault::Reset);
+        assert_eq!(Fault::from(OpError::AddressNotAvailable), Fault::Exhausted(Exhausted::Ports));
+        assert_eq!(Fault::from(OpError::Os(99)), Fault::Other);
+    }
+}

@@ -1,0 +1,307 @@
+//! The client of a web server: GET after GET on a connection, status and length checked.
+//!
+//! Reads responses as HTTP/1.1 frames them (RFC 9112 §6): by Content-Length, by chunks, or up to
+//! the end of the connection.
+//!
+//! Invariants
+//! - A response is only complete when its framing says so; what is behind it is an error, because
+//!   nothing else was asked for.
+//! - A header section is at most [`HEADER_LEN_MAX`] bytes long.
+
+use crate::limits::load::HEADER_LEN_MAX;
+
+use super::dialogue::{Answer, Dialogue, Request};
+use super::file_set::FileSet;
+use super::rng::Rng;
+
+/// The most header fields of a response.
+const FIELDS_MAX: usize = 64;
+
+/// One thing to ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The request in full.
+    request: Vec<u8>,
+    /// How long the response's content has to be; unknown until it was seen once.
+    len: Option<u64>,
+    /// The number of the file in a set, whose content is known.
+    file: Option<usize>,
+}
+
+impl Target {
+    /// A path whose content is not known beforehand: its first length is expected ever after.
+    pub(crate) fn path(path: &str, host: &str, keep_alive: bool) -> Self {
+        Self { request: get(path, host, keep_alive), len: None, file: None }
+    }
+
+    /// All files of a set.
+    pub(crate) fn files(set: &FileSet, host: &str, keep_alive: bool) -> Vec<Self> {
+        let target = |(file, &len)| Self {
+            request: get(&FileSet::path(file), host, keep_alive),
+            len: Some(len),
+            file: Some(file),
+        };
+        set.lens().iter().enumerate().map(target).collect()
+    }
+}
+
+fn get(path: &str, host: &str, keep_alive: bool) -> Vec<u8> {
+    let close = if keep_alive { "" } else { "Connection: close\r\n" };
+    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: megapipe-load\r\n{close}\r\n")
+        .into()
+}
+
+/// What a thread asks for.
+#[derive(Debug)]
+pub(crate) struct HttpDialogue {
+    targets: Vec<Target>,
+    rng: Rng,
+    status: u16,
+    verify_every: u32,
+    requests: u32,
+    content_bytes: u64,
+}
+
+/// One request under way.
+#[derive(Debug, Default)]
+pub(crate) struct HttpExchange {
+    target: usize,
+    verified: bool,
+    /// The header section as far as it has come; empty once it is read.
+    header: Vec<u8>,
+    body: Body,
+    reusable: bool,
+    content_len: u64,
+}
+
+/// How much of the content is still to come.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Body {
+    /// The header section is not complete.
+    #[default]
+    Unknown,
+    Length(u64),
+    UntilEnd,
+    Chunks(Chunk),
+}
+
+/// Where in a chunked content the stream is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Chunk {
+    /// In a chunk's size line; the line itself is gathered in `header`.
+    Size,
+    Data(u64),
+    /// Behind a chunk's data, with so many bytes of CR LF still to come.
+    End(u8),
+    /// In the trailer section, gathered in `header`.
+    Trailer,
+}
+
+impl HttpDialogue {
+    /// Asks for the targets at random; each response has to have this status.
+    pub(crate) fn new(targets: Vec<Target>, status: u16, verify_every: u32, rng: Rng) -> Self {
+        let verify_every = verify_every.max(1);
+        Self { targets, rng, status, verify_every, requests: 0, content_bytes: 0 }
+    }
+
+    /// Reads the header section. What it says about the body, or None if it is wrong.
+    fn read_header(&self, exchange: &mut HttpExchange) -> Option<Body> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut response = httparse::Response::new(&mut fields);
+        if !response.parse(&exchange.header).ok()?.is_complete() {
+            return None;
+        }
+        if response.code? != self.status {
+            return None;
+        }
+        exchange.reusable = response.version? >= 1;
+        let mut body = Body::UntilEnd;
+        for field in response.headers.iter() {
+            let value = field.value;
+            if field.name.eq_ignore_ascii_case("content-length") {
+                body = match body {
+                    Body::Chunks(_) => body,
+                    _ => Body::Length(std::str::from_utf8(value).ok()?.trim().parse().ok()?),
+                };
+            } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+                if !value.eq_ignore_ascii_case(b"chunked") {
+                    return None;
+                }
+                body = Body::Chunks(Chunk::Size);
+            } else if field.name.eq_ignore_ascii_case("connection") {
+                exchange.reusable &= !value.eq_ignore_ascii_case(b"close");
+            }
+        }
+        exchange.reusable &= body != Body::UntilEnd;
+        Some(body)
+    }
+
+    /// Takes content. False if it is not what the target holds.
+    fn content(&mut self, exchange: &mut HttpExchange, mut bytes: &[u8]) -> bool {
+        let mut offset = exchange.content_len;
+        exchange.content_len += bytes.len() as u64;
+        self.content_bytes += bytes.len() as u64;
+        let Some(file) = self.targets[exchange.target].file.filter(|_| exchange.verified) else {
+            return true;
+        };
+        while !bytes.is_empty() {
+            let expected = FileSet::content(file, offset, offset + bytes.len() as u64);
+            let (piece, rest) = bytes.split_at(expected.len());
+            if piece != expected {
+                return false;
+            }
+            (offset, bytes) = (offset + piece.len() as u64, rest);
+        }
+        true
+    }
+
+    /// The response is complete: was it as long as it has to be?
+    fn done(&mut self, exchange: &HttpExchange) -> Answer {
+        let expected = self.targets[exchange.target].len.get_or_insert(exchange.content_len);
+        if *expected != exchange.content_len {
+            return Answer::Wrong;
+        }
+        Answer::Done { reusable: exchange.reusable }
+    }
+
+    /// Takes what belongs to the header section. What is left, or None if it is wrong.
+    fn take_header<'a>(&self, exchange: &mut HttpExchange, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        // The end may lie across two pieces: look again at the last three bytes.
+        let before = exchange.header.len();
+        exchange.header.extend_from_slice(bytes);
+        let from = before.saturating_sub(3);
+        let end = exchange.header[from..].windows(4).position(|four| four == b"\r\n\r\n");
+        let Some(end) = end.map(|end| from + end + 4) else {
+            return (exchange.header.len() <= HEADER_LEN_MAX).then_some(&[]);
+        };
+        exchange.header.truncate(end);
+        exchange.body = self.read_header(exchange)?;
+        exchange.header.clear();
+        Some(&bytes[end - before..])
+    }
+
+    /// Takes what belongs to a chunked body. What is left and whether it was the end.
+    fn take_chunks<'a>(
+        &mut self,
+        exchange: &mut HttpExchange,
+        chunk: Chunk,
+        bytes: &'a [u8],
+    ) -> Option<(&'a [u8], bool)> {
+        match chunk {
+            Chunk::Data(len) => {
+                let (data, rest) = bytes.split_at(len.min(bytes.len() as u64) as usize);
+                if !self.content(exchange, data) {
+                    return None;
+                }
+                let left = len - data.len() as u64;
+                let next = if left == 0 { Chunk::End(2) } else { Chunk::Data(left) };
+                exchange.body = Body::Chunks(next);
+                Some((rest, false))
+            }
+            Chunk::End(left) => {
+                let (&byte, rest) = bytes.split_first()?;
+                if byte != b"\r\n"[usize::from(2 - left)] {
+                    return None;
+                }
+                let next = if left == 1 { Chunk::Size } else { Chunk::End(1) };
+                exchange.body = Body::Chunks(next);
+                Some((rest, false))
+            }
+            Chunk::Size | Chunk::Trailer => {
+                let end = bytes.iter().position(|&byte| byte == b'\n');
+                let len = end.map_or(bytes.len(), |end| end + 1);
+                exchange.header.extend_from_slice(&bytes[..len]);
+                if exchange.header.len() > HEADER_LEN_MAX {
+                    return None;
+                }
+                let ended = end.is_some() && chunk_line(exchange, chunk)?;
+                Some((&bytes[len..], ended))
+            }
+        }
+    }
+}
+
+/// Reads a whole line of a chunked body's framing. Whether it ends the response.
+fn chunk_line(exchange: &mut HttpExchange, chunk: Chunk) -> Option<bool> {
+    let line = std::mem::take(&mut exchange.header);
+    if chunk == Chunk::Trailer {
+        return Some(line == b"\r\n");
+    }
+    let Ok(httparse::Status::Complete((_, size))) = httparse::parse_chunk_size(&line) else {
+        return None;
+    };
+    exchange.body = Body::Chunks(if size == 0 { Chunk::Trailer } else { Chunk::Data(size) });
+    Some(false)
+}
+
+impl Dialogue for HttpDialogue {
+    type Exchange = HttpExchange;
+
+    fn request(&mut self, exchange: &mut HttpExchange, request: &mut Request<'_>) {
+        self.requests = self.requests.wrapping_add(1);
+        exchange.header.clear();
+        exchange.target = self.rng.below(self.targets.len() as u64) as usize;
+        exchange.verified = self.requests.is_multiple_of(self.verify_every);
+        exchange.body = Body::Unknown;
+        exchange.content_len = 0;
+        request.head.append(&self.targets[exchange.target].request);
+    }
+
+    fn response(&mut self, exchange: &mut HttpExchange, mut bytes: &[u8]) -> Answer {
+        loop {
+            let ended = match exchange.body {
+                Body::Unknown => match self.take_header(exchange, bytes) {
+                    Some(rest) => {
+                        bytes = rest;
+                        false
+                    }
+                    None => return Answer::Wrong,
+                },
+                Body::Length(len) => {
+                    let (data, rest) = bytes.split_at(len.min(bytes.len() as u64) as usize);
+                    if !self.content(exchange, data) {
+                        return Answer::Wrong;
+                    }
+                    let left = len - data.len() as u64;
+                    (exchange.body, bytes) = (Body::Length(left), rest);
+                    left == 0
+                }
+                Body::UntilEnd => {
+                    if !self.content(exchange, bytes) {
+                        return Answer::Wrong;
+                    }
+                    return Answer::More;
+                }
+                Body::Chunks(chunk) => match self.take_chunks(exchange, chunk, bytes) {
+                    Some((rest, ended)) => {
+                        bytes = rest;
+                        ended
+                    }
+                    None if bytes.is_empty() => return Answer::More,
+                    None => return Answer::Wrong,
+                },
+            };
+            if ended {
+                return if bytes.is_empty() { self.done(exchange) } else { Answer::Wrong };
+            }
+            // An empty body is complete without a byte; everything else waits for more.
+            if bytes.is_empty() && exchange.body != Body::Length(0) {
+                return Answer::More;
+            }
+        }
+    }
+
+    fn end_of_stream(&mut self, exchange: &mut HttpExchange) -> Answer {
+        match exchange.body {
+            Body::UntilEnd => self.done(exchange),
+            _ => Answer::Wrong,
+        }
+    }
+
+    fn details(&self) -> Vec<(&'static str, u64)> {
+        vec![("content_bytes", self.content_bytes)]
+    }
+}
+
+#[cfg(test)]
+mod tests;
