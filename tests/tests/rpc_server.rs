@@ -1,0 +1,291 @@
+//! The ping-pong server in this process, spoken to byte by byte through ordinary sockets.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use megapipe::Address;
+use megapipe_apps::rpc::protocol::{Framer, Lengths, header, matches_response};
+use megapipe_apps::rpc::{RpcArgs, start};
+use megapipe_apps::serve::{DriverName, Running, ServeArgs};
+
+/// The drivers that work here; one that does not is named.
+fn drivers() -> Vec<DriverName> {
+    let works = |driver: &DriverName| {
+        let mut args = ServeArgs::on([loopback()]);
+        args.driver = *driver;
+        let started = start(&RpcArgs::new(args));
+        if let Err(error) = &started {
+            eprintln!("skipped: driver {driver}: {error}");
+        }
+        started.is_ok()
+    };
+    let all = [DriverName::Uring, DriverName::Epoll];
+    let drivers: Vec<_> = all.into_iter().filter(works).collect();
+    assert!(!drivers.is_empty(), "no driver works here");
+    drivers
+}
+
+fn loopback() -> Address {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+fn server(driver: DriverName, channels: Option<usize>) -> Running {
+    let mut args = ServeArgs::on([loopback()]);
+    (args.driver, args.channels) = (driver, channels);
+    start(&RpcArgs::new(args)).expect("the server starts")
+}
+
+fn connect(server: &Running) -> TcpStream {
+    let address = server.addresses()[0].as_inet().expect("TCP");
+    let stream = TcpStream::connect(address).expect("connecting");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+    stream.set_nodelay(true).expect("no delay");
+    stream
+}
+
+fn request(lengths: Lengths, tag: u32) -> Vec<u8> {
+    let mut bytes = header(lengths, tag).to_vec();
+    bytes.resize(lengths.request as usize, tag as u8);
+    bytes
+}
+
+/// The response that the protocol asks for.
+fn response(request: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let reply = Framer::default().next(&mut &request[..], Lengths::default());
+    reply.expect("well-formed").expect("whole").append_to(&mut bytes);
+    bytes
+}
+
+fn exchange(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Vec<u8>> {
+    let expected = response(request);
+    stream.write_all(request)?;
+    let mut received = vec![0; expected.len()];
+    stream.read_exact(&mut received)?;
+    assert!(received == expected, "not the response to {:?}", &request[..16]);
+    Ok(received)
+}
+
+#[test]
+fn plain_requests_are_echoed() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        let mut stream = connect(&server);
+        for round in 0..100u8 {
+            assert_eq!(exchange(&mut stream, &[round; 64]).expect("an echo"), [round; 64]);
+        }
+        drop(stream);
+        let tally = server.stop().expect("a clean end");
+        assert_eq!((tally.accepted, tally.closed, tally.failed), (1, 1, 0));
+        assert_eq!((tally.requests, tally.bytes_in, tally.bytes_out), (100, 6_400, 6_400));
+    }
+}
+
+#[test]
+fn requests_of_every_size_get_responses_of_every_size() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        let mut stream = connect(&server);
+        let sizes = [16, 17, 64, 65, 1_000, 4_096, 4_097, 65_536, 300_000];
+        let pairs = sizes.iter().flat_map(|&request| sizes.map(|response| (request, response)));
+        for (tag, (request_len, response_len)) in pairs.enumerate() {
+            let lengths = Lengths { request: request_len, response: response_len };
+            let sent = request(lengths, tag as u32);
+            let received = exchange(&mut stream, &sent).expect("a response");
+            let prefix = &sent[..64.min(request_len).min(response_len) as usize];
+            assert!(matches_response(prefix, 0, &received));
+        }
+        drop(stream);
+        assert_eq!(server.stop().expect("a clean end").requests, 81);
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        let shapes = [(64, 64), (64, 64), (20, 3_000), (5_000, 10), (64, 64), (16, 16)];
+        let requests: Vec<Vec<u8>> = (0..600)
+            .map(|tag| {
+                let (request_len, response_len) = shapes[tag % shapes.len()];
+                request(Lengths { request: request_len, response: response_len }, tag as u32)
+            })
+            .collect();
+        let expected: Vec<u8> = requests.iter().flat_map(|request| response(request)).collect();
+        for piece_len in [7, 64, 1_400, 100_000] {
+            let mut reader = connect(&server);
+            let mut writer = reader.try_clone().expect("a clone");
+            let stream = requests.concat();
+            let sending = thread::spawn(move || {
+                stream.chunks(piece_len).try_for_each(|piece| writer.write_all(piece))
+            });
+            let mut received = vec![0; expected.len()];
+            reader.read_exact(&mut received).expect("all responses");
+            assert!(received == expected, "pieces of {piece_len}");
+            sending.join().expect("the sender").expect("sending");
+        }
+        assert_eq!(server.stop().expect("a clean end").requests, 4 * 600);
+    }
+}
+
+#[test]
+fn malformed_requests_end_their_connection_and_no_other() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        let mut good = connect(&server);
+        let mut bad = connect(&server);
+        exchange(&mut good, &[1; 64]).expect("an echo");
+        bad.write_all(&header(Lengths { request: 3, response: 64 }, 0)).expect("sending");
+        // The server may reset or end the connection; it does not answer.
+        assert!(matches!(bad.read(&mut [0; 64]), Ok(0) | Err(_)));
+        exchange(&mut good, &[2; 64]).expect("an echo");
+        drop(good);
+        let tally = server.stop().expect("a clean end");
+        assert_eq!((tally.rejected, tally.requests, tally.closed), (1, 2, 2));
+    }
+}
+
+#[test]
+fn clients_that_finish_early_get_what_they_are_owed() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        let mut stream = connect(&server);
+        let sent = request(Lengths { request: 64, response: 1_000_000 }, 1);
+        stream.write_all(&sent).expect("sending");
+        stream.shutdown(Shutdown::Write).expect("half-closing");
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).expect("the whole response and the end");
+        assert!(received == response(&sent));
+        assert_eq!(server.stop().expect("a clean end").failed, 0);
+    }
+}
+
+#[test]
+fn resets_are_taken_quietly() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        for _ in 0..50 {
+            let mut stream = connect(&server);
+            exchange(&mut stream, &[1; 64]).expect("an echo");
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("linger");
+        }
+        let mut stream = connect(&server);
+        exchange(&mut stream, &[2; 64]).expect("an echo");
+        drop(stream);
+        let tally = server.stop().expect("a clean end");
+        assert_eq!((tally.accepted, tally.closed, tally.failed), (51, 51, 0));
+    }
+}
+
+#[test]
+fn several_channels_share_a_port_that_the_first_was_given() {
+    for driver in drivers() {
+        for shared in [false, true] {
+            let mut args = ServeArgs::on([loopback()]);
+            (args.driver, args.channels, args.no_partition) = (driver, Some(3), shared);
+            let server = start(&RpcArgs::new(args)).expect("the server starts");
+            assert_eq!((server.channels(), server.addresses().len()), (3, 1));
+            let mut streams: Vec<TcpStream> = (0..60).map(|_| connect(&server)).collect();
+            for (round, stream) in streams.iter_mut().enumerate() {
+                exchange(stream, &[round as u8; 64]).expect("an echo");
+            }
+            drop(streams);
+            assert_eq!(server.stop().expect("a clean end").requests, 60, "{driver} {shared}");
+        }
+    }
+}
+
+#[test]
+fn unix_sockets_are_listened_on_and_tidied_up() {
+    for driver in drivers() {
+        let path = std::env::temp_dir().join(format!("megapipe-rpc-{}.sock", std::process::id()));
+        let named = Address::unix(&path).expect("a path");
+        let hidden: Address =
+            format!("unix:@megapipe-rpc-{}", std::process::id()).parse().expect("an address");
+        for round in 0..2 {
+            let mut args = ServeArgs::on([named.clone(), hidden.clone(), loopback()]);
+            (args.driver, args.channels) = (driver, Some(2));
+            let server = start(&RpcArgs::new(args)).expect("the server starts");
+            let mut stream = UnixStream::connect(&path).expect("connecting");
+            exchange(&mut stream, &[3; 64]).expect("an echo");
+            assert_eq!(server.addresses().len(), 3);
+            drop(stream);
+            server.stop().expect("a clean end");
+            assert!(!path.exists(), "the path is gone");
+            if round == 0 {
+                // What a server that was killed leaves behind does not keep the next from starting.
+                drop(std::os::unix::net::UnixListener::bind(&path).expect("binding"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_server_lets_connections_wait() {
+    for driver in drivers() {
+        let mut args = ServeArgs::on([loopback()]);
+        (args.driver, args.max_connections) = (driver, 2);
+        let server = start(&RpcArgs::new(args)).expect("the server starts");
+        let mut first = connect(&server);
+        let mut second = connect(&server);
+        let mut third = connect(&server);
+        exchange(&mut first, &[1; 64]).expect("an echo");
+        exchange(&mut second, &[2; 64]).expect("an echo");
+        third.set_read_timeout(Some(Duration::from_millis(200))).expect("a time-out");
+        third.write_all(&[3; 64]).expect("sending");
+        assert!(third.read(&mut [0; 64]).is_err(), "the third has to wait");
+        drop(first);
+        third.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+        third.read_exact(&mut [0; 64]).expect("its turn");
+        drop((second, third));
+        assert_eq!(server.stop().expect("a clean end").accepted, 3);
+    }
+}
+
+#[test]
+fn a_stopping_server_ends_idle_connections_and_finishes_what_it_owes() {
+    for driver in drivers() {
+        let server = server(driver, None);
+        let mut idle = connect(&server);
+        exchange(&mut idle, &[1; 64]).expect("an echo");
+        let mut busy = connect(&server);
+        let sent = request(Lengths { request: 64, response: 1 << 20 }, 9);
+        busy.write_all(&sent).expect("sending");
+        // Its response has begun, so the server has the request.
+        let mut received = vec![0; 1];
+        busy.read_exact(&mut received).expect("a byte");
+        let began = Instant::now();
+        let stopping = thread::spawn(move || server.stop());
+        assert_eq!(idle.read(&mut [0; 1]).expect("the end"), 0);
+        drop(idle);
+        thread::sleep(Duration::from_millis(100));
+        busy.read_to_end(&mut received).expect("the whole response and the end");
+        assert!(received == response(&sent));
+        drop(busy);
+        let tally = stopping.join().expect("the stopping thread").expect("a clean end");
+        assert_eq!((tally.requests, tally.closed, tally.failed), (2, 2, 0));
+        assert!(began.elapsed() < Duration::from_secs(4), "not by the deadline");
+    }
+}
+
+#[test]
+fn bad_arguments_are_errors_by_name() {
+    let mut args = ServeArgs::on([loopback()]);
+    args.channels = Some(0);
+    let error = start(&RpcArgs::new(args)).expect_err("no channels").to_string();
+    assert_eq!(error, "--channels 0: a server has 1 to 256 channels");
+    let mut args = ServeArgs::on([loopback()]);
+    args.cpus = "1000".parse().ok();
+    let error = start(&RpcArgs::new(args)).expect_err("no such processor").to_string();
+    assert!(error.starts_with("--cpus: processor 1000 is not among"), "{error}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("binding");
+    let address = Address::from(taken.local_addr().expect("an address"));
+    let error = start(&RpcArgs::new(ServeArgs::on([address]))).expect_err("taken").to_string();
+    assert!(error.starts_with("cannot listen on 127.0.0.1:"), "{error}");
+    let mut args = RpcArgs::new(ServeArgs::on([loopback()]));
+    args.request_bytes = 15;
+    assert!(start(&args).is_err());
+}
