@@ -1,0 +1,24 @@
+//! The HTTP server as a program of its own; the same as `megapipe serve http`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use megapipe_apps::http::{self, HttpArgs};
+
+/// Serve static files over HTTP/1.1 on megapipe channels
+#[derive(Debug, Parser)]
+#[command(name = "megapipe-http", version)]
+struct Program {
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+fn main() -> ExitCode {
+    match http::serve(&Program::parse().http) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("megapipe-http: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

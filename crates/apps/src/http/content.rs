@@ -1,0 +1,266 @@
+//! Request content: finding its end while throwing it away.
+//!
+//! Read first: RFC 9112 §6.3, §7.1 (chunked), §7.1.1 (extensions), §7.1.2 (trailers).
+//!
+//! A server of files has no use for content, but must know where it ends, or the next request is
+//! read from the middle of it.
+//!
+//! Invariants
+//! - Content that can be read in two ways is malformed, not skipped: sizes are hexadecimal digits,
+//!   lines end in CRLF, chunk data ends where its size says.
+//! - What may come without being counted as content (sizes, extensions, trailers) is bounded.
+
+use super::limits::CHUNK_OVERHEAD_BYTES_MAX;
+use super::request::Framing;
+
+/// Content that is being thrown away.
+#[derive(Clone, Debug)]
+pub(crate) struct Content {
+    state: State,
+    /// Bytes of content that may still come.
+    left_bytes: u64,
+    overhead_left_bytes: u32,
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum State {
+    /// So many bytes are left.
+    Length(u64),
+    /// In the digits of a chunk size; how many there were.
+    Size {
+        size: u64,
+        digits: u8,
+    },
+    /// Behind the size, up to the CR.
+    Extension {
+        size: u64,
+    },
+    SizeLineFeed {
+        size: u64,
+    },
+    Data(u64),
+    DataReturn,
+    DataLineFeed,
+    /// In a trailer line; whether it has any byte.
+    Trailer {
+        empty: bool,
+    },
+    TrailerLineFeed {
+        empty: bool,
+    },
+    Done,
+}
+
+/// Where the content stands after some bytes.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Progress {
+    /// All bytes were content, and there is more to come.
+    Incomplete,
+    /// The content ended after so many of the bytes.
+    Complete(usize),
+    /// More than allowed: 413.
+    TooLarge,
+    /// 400.
+    Malformed,
+}
+
+impl Content {
+    /// Content as `framing` announces it, of at most `bytes_max`.
+    pub(crate) fn new(framing: Framing, bytes_max: u64) -> Self {
+        let state = match framing {
+            Framing::Length(0) => State::Done,
+            Framing::Length(len) => State::Length(len),
+            Framing::Chunked => State::Size { size: 0, digits: 0 },
+        };
+        Self { state, left_bytes: bytes_max, overhead_left_bytes: CHUNK_OVERHEAD_BYTES_MAX }
+    }
+
+    /// Takes the next bytes.
+    pub(crate) fn on_bytes(&mut self, bytes: &[u8]) -> Progress {
+        if let State::Length(len) = self.state
+            && len > self.left_bytes
+        {
+            return Progress::TooLarge;
+        }
+        let mut at = 0;
+        while self.state != State::Done {
+            let Some(&byte) = bytes.get(at) else { return Progress::Incomplete };
+            match self.state {
+                State::Length(left) => {
+                    let taken = left.min((bytes.len() - at) as u64);
+                    at += taken as usize;
+                    let rest = left - taken;
+                    self.state = if rest == 0 { State::Done } else { State::Length(rest) };
+                }
+                State::Data(left) => {
+                    let taken = left.min((bytes.len() - at) as u64);
+                    at += taken as usize;
+                    let rest = left - taken;
+                    self.state = if rest == 0 { State::DataReturn } else { State::Data(rest) };
+                }
+                _ => {
+                    at += 1;
+                    if let Err(fault) = self.on_chunk_byte(byte) {
+                        return fault;
+                    }
+                }
+            }
+        }
+        Progress::Complete(at)
+    }
+
+    /// One byte of the chunked coding that is not chunk data.
+    fn on_chunk_byte(&mut self, byte: u8) -> Result<(), Progress> {
+        let left = self.overhead_left_bytes.checked_sub(1).ok_or(Progress::TooLarge)?;
+        self.overhead_left_bytes = left;
+        self.state = match (self.state, byte) {
+            (State::Size { size, digits }, byte) => size_byte(size, digits, byte)?,
+            (State::Extension { size }, b'\r') => State::SizeLineFeed { size },
+            // A lone LF would end the line for some readers (§7.1.1 and RFC 9112 §2.2).
+            (State::Extension { .. }, b'\n' | 0) => return Err(Progress::Malformed),
+            (State::Extension { size }, _) => State::Extension { size },
+            (State::SizeLineFeed { size: 0 }, b'\n') => State::Trailer { empty: true },
+            (State::SizeLineFeed { size }, b'\n') => {
+                self.left_bytes = self.left_bytes.checked_sub(size).ok_or(Progress::TooLarge)?;
+                State::Data(size)
+            }
+            (State::DataReturn, b'\r') => State::DataLineFeed,
+            (State::DataLineFeed, b'\n') => State::Size { size: 0, digits: 0 },
+            (State::Trailer { empty }, b'\r') => State::TrailerLineFeed { empty },
+            (State::Trailer { .. }, b'\n' | 0) => return Err(Progress::Malformed),
+            (State::Trailer { .. }, _) => State::Trailer { empty: false },
+            (State::TrailerLineFeed { empty: true }, b'\n') => State::Done,
+            (State::TrailerLineFeed { empty: false }, b'\n') => State::Trailer { empty: true },
+            _ => return Err(Progress::Malformed),
+        };
+        Ok(())
+    }
+}
+
+fn size_byte(size: u64, digits: u8, byte: u8) -> Result<State, Progress> {
+    let digit = match byte {
+        b'0'..=b'9' => byte - b'0',
+        b'a'..=b'f' => byte - b'a' + 10,
+        b'A'..=b'F' => byte - b'A' + 10,
+        b'\r' if digits > 0 => return Ok(State::SizeLineFeed { size }),
+        b';' | b' ' | b'\t' if digits > 0 => return Ok(State::Extension { size }),
+        _ => return Err(Progress::Malformed),
+    };
+    // Sixteen digits fill 64 bits; leading zeros are no reason to read on for ever.
+    if digits == 16 {
+        return Err(Progress::TooLarge);
+    }
+    Ok(State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn chunked(bytes: &[u8]) -> Progress {
+        Content::new(Framing::Chunked, 1000).on_bytes(bytes)
+    }
+
+    #[test]
+    fn a_length_is_counted_down() {
+        let mut content = Content::new(Framing::Length(5), 5);
+        assert_eq!(content.on_bytes(b"abc"), Progress::Incomplete);
+        assert_eq!(content.on_bytes(b"deNEXT"), Progress::Complete(2));
+        assert_eq!(Content::new(Framing::Length(0), 0).on_bytes(b"NEXT"), Progress::Complete(0));
+        assert_eq!(Content::new(Framing::Length(6), 5).on_bytes(b""), Progress::TooLarge);
+        let endless = Framing::Length(u64::MAX);
+        assert_eq!(Content::new(endless, u64::MAX).on_bytes(b"x"), Progress::Incomplete);
+    }
+
+    #[test]
+    fn chunks_end_where_they_say() {
+        for (text, consumed) in [
+            ("0\r\n\r\n", 5),
+            ("3\r\nabc\r\n0\r\n\r\nNEXT", 13),
+            ("a;name=value;x=\"y\"\r\n0123456789\r\n000\r\n\r\n", 39),
+            ("1 ;x\r\nz\r\n0\r\nTrailer: 1\r\nOther: 2\r\n\r\n", 36),
+            ("0000000000000001\r\nz\r\n0\r\n\r\n", 26),
+        ] {
+            assert_eq!(chunked(text.as_bytes()), Progress::Complete(consumed), "{text}");
+        }
+    }
+
+    #[test]
+    fn chunks_that_can_be_read_two_ways_are_malformed() {
+        for text in [
+            "\r\n",
+            "x\r\n",
+            "-1\r\n",
+            "+1\r\n",
+            "0x1\r\n",
+            " 1\r\n",
+            "1\nz\r\n",
+            "1;ext\nz\r\n",
+            "1\rz\r\n",
+            "1\r\nzz\r\n",
+            "1\r\nz\n0\r\n\r\n",
+            "0\r\n\n",
+            "0\r\nTrailer: x\n\r\n",
+            "0\r\n\rX",
+            ";\r\n",
+            "1;\0\r\n",
+            "1_\r\n",
+        ] {
+            assert_eq!(chunked(text.as_bytes()), Progress::Malformed, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        assert_eq!(chunked(b"3e9\r\n"), Progress::TooLarge);
+        assert_eq!(chunked(b"FFFFFFFFFFFFFFFF\r\n"), Progress::TooLarge);
+        assert_eq!(chunked(b"00000000000000001\r\n"), Progress::TooLarge);
+        let two = format!("1f4\r\n{}\r\n1f5\r\n", "x".repeat(500));
+        assert_eq!(chunked(two.as_bytes()), Progress::TooLarge, "the sum counts");
+        let extension = format!("1;{}", "x".repeat(CHUNK_OVERHEAD_BYTES_MAX as usize));
+        assert_eq!(chunked(extension.as_bytes()), Progress::TooLarge);
+        let trailers =
+            format!("0\r\n{}", "a: b\r\n".repeat(CHUNK_OVERHEAD_BYTES_MAX as usize / 6 + 1));
+        assert_eq!(chunked(trailers.as_bytes()), Progress::TooLarge);
+    }
+
+    proptest! {
+        /// However the bytes are cut, the outcome is the same.
+        #[test]
+        fn cuts_make_no_difference(
+            text in "[0-3a]{1,2}(;x)?\r\n[a-z]{0,4}(\r\n)?0?\r?\n?(t: v\r\n)?\r?\n?.{0,3}",
+            cuts in vec(1_usize..6, 0..20),
+        ) {
+            let whole = Content::new(Framing::Chunked, 8).on_bytes(text.as_bytes());
+            let mut content = Content::new(Framing::Chunked, 8);
+            let (mut at, mut cuts) = (0, cuts.into_iter());
+            let outcome = loop {
+                let step = cuts.next().unwrap_or(text.len()).min(text.len() - at);
+                match content.on_bytes(&text.as_bytes()[at..at + step]) {
+                    Progress::Incomplete if at + step < text.len() => at += step,
+                    Progress::Complete(end) => break Progress::Complete(at + end),
+                    other => break other,
+                }
+            };
+            prop_assert_eq!(outcome, whole);
+        }
+
+        #[test]
+        fn what_is_well_formed_is_complete(
+            chunks in vec(vec(any::<u8>(), 1..50), 0..8),
+        ) {
+            let mut text = Vec::new();
+            for chunk in &chunks {
+                text.extend(format!("{:X}\r\n", chunk.len()).bytes());
+                text.extend(chunk);
+                text.extend(b"\r\n");
+            }
+            text.extend(b"0\r\n\r\n");
+            let end = text.len();
+            text.extend(b"GET / HTTP/1.1\r\n");
+            prop_assert_eq!(chunked(&text), Progress::Complete(end));
+        }
+    }
+}
