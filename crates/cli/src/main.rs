@@ -1,3 +1,27 @@
-//! The megapipe command.
+//! The `megapipe` command: servers, load, benchmark, and what this machine offers.
+//!
+//! In: a command line. Out: one of the programs of `megapipe-apps` and `megapipe-bench`, or `info`.
+//! This crate only wires them together; `command.rs` is the table of what there is.
+//!
+//! Invariants
+//! - Exit codes: 0 done, 1 failed (with one line on standard error), 2 not understood, 3 a load
+//!   that got not one answer.
+//! - A reader of the output that goes away ends the output, not the program with a panic.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod command;
+mod info;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match command::Command::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("megapipe: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

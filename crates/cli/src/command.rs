@@ -1,0 +1,170 @@
+//! Everything that can be asked of `megapipe`, and who does it.
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use megapipe_apps::kv::{self, KvArgs, KvError};
+use megapipe_apps::load::{
+    self, HttpLoadArgs, KvLoadArgs, LoadArgs, LoadError, RpcLoadArgs, Summary,
+};
+use megapipe_apps::rpc::{self, RpcArgs, RpcError};
+use megapipe_bench::{BenchArgs, BenchError, bench};
+
+use crate::info::{self, InfoArgs, InfoError};
+
+/// The exit code of a load that got not one answer.
+const NO_ANSWER: u8 = 3;
+
+/// Network I/O for message-oriented servers: asynchronous operations in, completions out.
+///
+/// Begin with `megapipe info`, which says what this kernel offers. Two shells are enough to see a
+/// server and its load: `megapipe serve rpc` in one, `megapipe load rpc` in the other.
+#[derive(Debug, Parser)]
+#[command(name = "megapipe", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run a server until SIGINT or SIGTERM
+    ///
+    /// When the server is ready it prints one line that begins with `listening on`. The first
+    /// signal lets connections end cleanly, the second one ends the server at once.
+    #[command(subcommand)]
+    Serve(Box<Serve>),
+    /// Put a server under load and measure how it does
+    ///
+    /// Works with any server that speaks the protocol, not only with those of `megapipe serve`.
+    #[command(subcommand)]
+    Load(Box<Load>),
+    /// Measure megapipe against the best that the kernel can do otherwise
+    Bench(BenchArgs),
+    /// Say what this kernel and this machine offer, and what follows from that
+    Info(InfoArgs),
+    /// Print the completion script of a shell
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Serve {
+    /// MegaPipe's ping-pong server: requests and responses of given sizes [port 7000]
+    Rpc(RpcArgs),
+    /// A key-value server that speaks memcached's protocols [port 11211]
+    Kv(KvArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Load {
+    /// Requests and responses of given sizes, to `serve rpc`
+    Rpc(RpcLoadArgs),
+    /// GET requests, to a web server
+    Http(HttpLoadArgs),
+    /// Gets and sets, to a memcached server
+    Kv(KvLoadArgs),
+}
+
+#[derive(Debug, Args)]
+struct CompletionsArgs {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+/// Why a command failed. Each says by itself whose fault it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    #[error(transparent)]
+    Kv(#[from] KvError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    #[error(transparent)]
+    Info(#[from] InfoError),
+}
+
+impl Command {
+    /// Does what was asked for. Blocks until it is done.
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
+        match self.action {
+            Action::Serve(serve) => run_server(&serve),
+            Action::Load(load) => run_load(&load),
+            Action::Bench(args) => Ok(bench(&args)?),
+            Action::Info(args) => {
+                info::print(&args)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Action::Completions(CompletionsArgs { shell }) => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Self::command(), "megapipe", &mut script);
+                info::write_to_stdout(&script)?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+fn run_server(serve: &Serve) -> Result<ExitCode, CommandError> {
+    match serve {
+        Serve::Rpc(args) => rpc::serve(args)?,
+        Serve::Kv(args) => kv::serve(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_load(asked: &Load) -> Result<ExitCode, CommandError> {
+    match asked {
+        Load::Rpc(args) => finish(&load::run_rpc(args, &mut |_| {})?, &args.load),
+        Load::Http(args) if load::prepare(args)? => Ok(ExitCode::SUCCESS),
+        Load::Http(args) => finish(&load::run_http(args, &mut |_| {})?, &args.load),
+        Load::Kv(args) => finish(&load::run_kv(args, &mut |_| {})?, &args.load),
+    }
+}
+
+fn finish(summary: &Summary, args: &LoadArgs) -> Result<ExitCode, CommandError> {
+    load::report(summary, args)?;
+    match summary.transactions {
+        0 => Ok(ExitCode::from(NO_ANSWER)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_benchmark_asks_for_is_understood() {
+        let line = "megapipe load rpc 127.0.0.1:7000 --connections 256 --transactions 8 --close rst \
+                    --warmup 1 --duration 3 --cpus 1 --request-bytes 64 --response-bytes 64 \
+                    --json - --quiet";
+        assert!(Command::try_parse_from(line.split_whitespace()).is_ok());
+        let line = "megapipe load http 127.0.0.1:80 --transactions yahoo-requests --files specweb";
+        assert!(Command::try_parse_from(line.split_whitespace()).is_ok());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, named) in [
+            ("megapipe", "Usage"),
+            ("megapipe serve rpc --listen nowhere", "expected IP:PORT"),
+            ("megapipe serve rpc --cpus 3-1", "ends before it begins"),
+            ("megapipe serve rpc --driver kqueue", "possible values: auto, uring, epoll"),
+            ("megapipe load rpc --rate 0", "outside"),
+            ("megapipe load rpc -n often", "expected a number"),
+            ("megapipe load kv --gets 2", "outside 0..=1"),
+            ("megapipe load http --prepare x", "--files"),
+        ] {
+            let error = Command::try_parse_from(line.split_whitespace()).expect_err(line);
+            assert!(error.to_string().contains(named), "{line}: {error}");
+        }
+    }
+}

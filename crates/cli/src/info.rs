@@ -1,0 +1,158 @@
+//! What does this machine offer? The driver that a channel gets here and why, each feature that was
+//! tried, and the settings that bound a server.
+//!
+//! Settings are read from `/proc` and `/sys` and judged by pure functions of their text, so that
+//! the judgement can be tested for machines that are not there. The drivers are tried, as always.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use megapipe::{Channel, Config, DriverChoice, DriverReport};
+use serde::Serialize;
+
+mod settings;
+
+use settings::Setting;
+
+/// Options of `megapipe info`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InfoArgs {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why nothing could be said.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InfoError {
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+    #[error("JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// What one driver's trial gave.
+#[derive(Debug, Serialize)]
+struct Trial {
+    driver: &'static str,
+    available: bool,
+    /// Why it works, or why it does not.
+    reason: String,
+    features: Vec<FeatureLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct FeatureLine {
+    name: &'static str,
+    available: bool,
+    consequence: &'static str,
+}
+
+/// Everything that is said.
+#[derive(Debug, Serialize)]
+struct Info {
+    version: &'static str,
+    kernel: String,
+    /// The driver that a channel gets unasked.
+    chosen: Trial,
+    /// Each driver, asked for by name.
+    drivers: Vec<Trial>,
+    settings: Vec<Setting>,
+}
+
+/// Tries and reads everything, and prints it.
+pub(crate) fn print(args: &InfoArgs) -> Result<(), InfoError> {
+    let info = Info {
+        version: env!("CARGO_PKG_VERSION"),
+        kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
+        chosen: try_driver("auto", DriverChoice::Auto),
+        drivers: vec![
+            try_driver("uring", DriverChoice::Uring),
+            try_driver("epoll", DriverChoice::Epoll),
+        ],
+        settings: settings::all(&read, &interfaces()),
+    };
+    let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.table() };
+    write_to_stdout(text.as_bytes())
+}
+
+/// Writes everything; a reader that has gone away has seen enough.
+pub(crate) fn write_to_stdout(bytes: &[u8]) -> Result<(), InfoError> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A small channel is enough to learn what a large one would be.
+fn try_driver(name: &'static str, choice: DriverChoice) -> Trial {
+    let config = Config::default().driver(choice).max_lwsockets(16).buffer_count(16);
+    match Channel::create(config) {
+        Ok(channel) => Trial::of(channel.report()),
+        Err(error) => Trial {
+            driver: name,
+            available: false,
+            reason: error.to_string(),
+            features: Vec::new(),
+        },
+    }
+}
+
+impl Trial {
+    fn of(report: &DriverReport) -> Self {
+        let features = report.features.iter().map(|feature| FeatureLine {
+            name: feature.name,
+            available: feature.available,
+            consequence: feature.consequence,
+        });
+        Self {
+            driver: report.driver.name(),
+            available: true,
+            reason: report.reason.clone(),
+            features: features.collect(),
+        }
+    }
+
+    fn lines(&self, out: &mut Vec<String>) {
+        let answer = if self.available { "yes" } else { "no" };
+        out.push(format!("{:<10}{answer:<5}{}", self.driver, self.reason));
+        let width = self.features.iter().map(|feature| feature.name.len()).max().unwrap_or(0);
+        for FeatureLine { name, available, consequence } in &self.features {
+            let answer = if *available { "yes" } else { "no" };
+            out.push(format!("  {name:<width$}  {answer:<4} {consequence}"));
+        }
+    }
+}
+
+impl Info {
+    fn table(&self) -> String {
+        let mut lines = vec![
+            format!("megapipe {} on Linux {}", self.version, self.kernel),
+            String::new(),
+            format!("A channel gets the driver {}: {}", self.chosen.driver, self.chosen.reason),
+            String::new(),
+        ];
+        self.drivers.iter().for_each(|trial| trial.lines(&mut lines));
+        lines.push(String::new());
+        lines.extend(settings::lines(&self.settings));
+        lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+    }
+}
+
+/// A small file's text without the blanks around it and with blanks for tabs; none if it cannot be
+/// read.
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().replace('\t', " "))
+}
+
+/// The names of the network interfaces, in order.
+fn interfaces() -> Vec<String> {
+    let entries = std::fs::read_dir(PathBuf::from("/sys/class/net"));
+    let names = entries.into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
