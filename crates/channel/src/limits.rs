@@ -67,6 +67,24 @@ pub const CPUS_MAX: usize = 1024;
 
 /// Helper threads of the epoll driver for disk files.
 pub const FILE_THREADS_MAX: usize = 4;
+/// Work on disk files that waits for or is with those threads.
+pub const FILE_JOBS_MAX: usize = 1 << 16;
+/// The longest read of a disk file that the epoll driver tries from the page cache at once.
+pub const CACHED_READ_BYTES_MAX: usize = 256 << 10;
+/// The longest read of a pipe or device that the epoll driver makes in one call.
+pub const PLAIN_READ_BYTES_MAX: usize = 1 << 20;
+
+/// Events that the epoll driver fetches with one call.
+pub const EVENTS_MAX: usize = 512;
+/// Bytes that the epoll driver moves for one handle and direction before others have their turn.
+pub const TURN_BYTES_MAX: usize = 256 << 10;
+/// Connections that the epoll driver accepts from one listener before others have their turn.
+pub const TURN_ACCEPTS_MAX: usize = 64;
+/// Turns of the epoll driver that made completions before it must look for events all the same.
+pub const TURNS_PER_FETCH: u32 = 8;
+/// How long the epoll driver waits before it tries again what the kernel gives no event for, in
+/// milliseconds: a UNIX socket whose peer's queue is full.
+pub const RETRY_PAUSE_MS: u64 = 2;
 
 const _: () = assert!(BATCH_DEFAULT <= BATCH_MAX && BATCH_MAX <= SUBMISSION_ENTRIES_MAX);
 const _: () = assert!(SUBMISSION_ENTRIES_MAX <= COMPLETION_ENTRIES_MAX);

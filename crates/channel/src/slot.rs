@@ -199,6 +199,8 @@ pub(crate) struct Listener {
     pub(crate) reserved: Option<OwnedFd>,
     /// The socket was a sibling's that left: what it accepts goes to this listener's slot.
     pub(crate) heir: Option<u32>,
+    /// epoll: the descriptor was blocking before it came here.
+    pub(crate) was_blocking: bool,
 }
 
 impl Listener {
@@ -214,6 +216,7 @@ impl Listener {
             membership,
             reserved: None,
             heir: None,
+            was_blocking: false,
         }
     }
 }
@@ -277,6 +280,30 @@ pub(crate) struct Flags {
     pub(crate) readable: bool,
     /// epoll: the kernel may take something.
     pub(crate) writable: bool,
+    /// epoll: more may follow a short read (the end, an error or urgent data was announced).
+    pub(crate) draining: bool,
+    /// epoll: a send was told of the peer's reset, so the receiving direction will not be.
+    pub(crate) reset: bool,
+    /// epoll: on the run queue.
+    pub(crate) queued: bool,
+    /// epoll: what the epoll set was asked to tell.
+    pub(crate) watch: Watch,
+}
+
+/// epoll: what the epoll set was asked to tell about a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Watch {
+    /// Nothing yet.
+    #[default]
+    No,
+    /// Each edge of input.
+    Input,
+    /// Each edge of input and of output.
+    Both,
+    /// One event, each time that it is asked.
+    OneShot,
+    /// The set refuses the descriptor (a disk file): helper threads serve it.
+    Refused,
 }
 
 // "An idle connection costs 256 bytes or less in user space."
@@ -308,6 +335,10 @@ impl Slot {
                 in_unread_list: false,
                 readable: false,
                 writable: false,
+                draining: false,
+                reset: false,
+                queued: false,
+                watch: Watch::No,
             },
         }
     }

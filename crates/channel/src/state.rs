@@ -84,6 +84,10 @@ impl State {
         &mut self.slots[index as usize]
     }
 
+    pub(crate) fn peek(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
     /// The slots in use, with their indices.
     pub(crate) fn live_slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let indexed = self.slots.iter().enumerate().map(|(index, slot)| (index as u32, slot));

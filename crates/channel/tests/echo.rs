@@ -49,3 +49,8 @@ fn echo(driver: DriverChoice) {
 fn uring_echoes() {
     echo(DriverChoice::Uring);
 }
+
+#[test]
+fn epoll_echoes() {
+    echo(DriverChoice::Epoll);
+}

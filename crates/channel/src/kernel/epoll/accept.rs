@@ -1,0 +1,173 @@
+//! Accepting: as many connections as there is credit for, and what a listener that leaves does.
+//!
+//! Read first: accept(2), listen(2); `leave.rs` for gifts between channels.
+//!
+//! Invariants
+//! - Nothing is accepted ahead of the credit: connections wait in the kernel's queue, where a
+//!   sibling process can take them. Only gifts of siblings are held.
+//! - A listening socket is non-blocking while it is here. Between a poll that shows a connection
+//!   and the accept, another process that shares the socket may take it, and accept4(2) has no
+//!   flag like MSG_DONTWAIT: it would block this thread, and all of the channel with it. A sibling
+//!   that sees EAGAIN meanwhile is the lesser harm; the flag is set back when the descriptor goes
+//!   back.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::Epoll;
+use crate::completion::Event;
+use crate::error::OpError;
+use crate::limits::TURN_ACCEPTS_MAX;
+use crate::options::AcceptAs;
+use crate::slot::{Arrived, Handed, Receiving};
+use crate::state::State;
+use crate::timers::Due;
+
+/// How long accepting pauses after descriptors ran out.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+impl Epoll {
+    pub(super) fn attach_listener(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
+        let entry = state.slot(slot);
+        entry.flags.readable = true;
+        let Some(fd) = entry.fd.as_ref() else { return Ok(()) };
+        let flags = fcntl_getfl(fd)?;
+        let was_blocking = !flags.contains(OFlags::NONBLOCK);
+        if was_blocking {
+            fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+        }
+        let Some(listener) = entry.listener() else { return Ok(()) };
+        listener.was_blocking = was_blocking;
+        if listener.heir.is_some() {
+            self.adopted.push(slot);
+        }
+        Ok(())
+    }
+
+    /// The credit of `heir` is for the sockets that it drains for siblings, too.
+    pub(super) fn ask_adopted(&mut self, state: &mut State, heir: u32) {
+        for index in 0..self.adopted.len() {
+            let slot = self.adopted[index];
+            if state.slot(slot).listener().and_then(|it| it.heir) == Some(heir) {
+                self.enqueue(state, slot);
+            }
+        }
+    }
+
+    /// Gives what is held to the accepts that wait, and accepts for the rest of them.
+    pub(super) fn try_accept(&mut self, state: &mut State, slot: u32) {
+        while let Some((arrived, _)) = state.next_held(slot) {
+            self.hand_over(state, slot, arrived);
+        }
+        let mut budget = TURN_ACCEPTS_MAX;
+        while let Some(kind) = state.accept_wanted(slot) {
+            if state.slot(slot).listener().is_none_or(|it| it.exhausted) {
+                return;
+            }
+            if kind == AcceptAs::Lwsocket && self.lwsockets_open >= state.config.max_lwsockets {
+                return state.note_exhausted(slot);
+            }
+            if budget == 0 {
+                return self.enqueue(state, slot);
+            }
+            if !state.peek(slot).flags.readable {
+                if let Err(error) = self.watch(state, slot, false) {
+                    self.on_accept_error(state, slot, error);
+                }
+                return;
+            }
+            budget -= 1;
+            match accept_one(state, slot) {
+                Ok(fd) => self.hand_over(state, slot, Arrived::Fd(fd)),
+                Err(Errno::AGAIN) => state.slot(slot).flags.readable = false,
+                // A connection that died in the queue, or a signal.
+                Err(Errno::CONNABORTED | Errno::PROTO | Errno::INTR) => {}
+                Err(errno) => return self.on_accept_error(state, slot, errno.into()),
+            }
+        }
+    }
+
+    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
+        let Handed::To(slot) = state.on_accepted(listener, arrived) else { return };
+        self.attach_socket(state, slot);
+        if state.wants_data(slot) {
+            // Tried in the next turn: by then the request is often there, and the connection
+            // needs no watching for it.
+            state.slot(slot).receiving = Receiving::Yes;
+            self.enqueue(state, slot);
+        }
+    }
+
+    fn on_accept_error(&mut self, state: &mut State, slot: u32, error: OpError) {
+        state.complete(slot, Event::Accept(Err(error)));
+        match error.raw_os_error() {
+            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+                state.note_exhausted(slot);
+                let again = Instant::now().checked_add(EXHAUSTED_PAUSE);
+                state.set_deadline(slot, again, Due::AcceptAgain);
+            }
+            _ => {
+                // The socket itself is broken: asking again would fail for ever.
+                if let Some(listener) = state.slot(slot).listener() {
+                    listener.credits.clear();
+                }
+            }
+        }
+    }
+
+    /// A descriptor became free: listeners that waited for one go on.
+    pub(super) fn accept_again(&mut self, state: &mut State) {
+        if state.exhausted_listeners == 0 {
+            return;
+        }
+        for slot in state.take_exhausted_listeners() {
+            self.enqueue(state, slot);
+        }
+    }
+
+    /// A listener that leaves gives away what it holds, and its socket with the connections that
+    /// wait in its queue; the program's own socket is as blocking again as it was.
+    pub(super) fn empty_listener(&mut self, state: &mut State, slot: u32) {
+        self.adopted.retain(|&adopted| adopted != slot);
+        self.drain_adopted(state, slot);
+        while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
+            if let Arrived::Fd(fd) = arrived {
+                state.pass_on(slot, fd);
+            }
+        }
+        // The group, and soon the sibling, have the socket too.
+        self.unwatch(state, slot);
+        let entry = state.slot(slot);
+        let was_blocking = entry.listener().is_some_and(|it| it.was_blocking);
+        if let (true, Some(fd)) = (was_blocking, entry.fd.as_ref()) {
+            let restored = fcntl_getfl(fd).map(|flags| flags.difference(OFlags::NONBLOCK));
+            let _ = restored.and_then(|flags| fcntl_setfl(fd, flags));
+        }
+        state.pass_listener(slot);
+    }
+
+    /// What is still in the queue of a sibling's socket goes to the heir, which holds it until it
+    /// is asked for, or, if the heir leaves as well, to another sibling.
+    fn drain_adopted(&mut self, state: &mut State, slot: u32) {
+        let Some(heir) = state.slot(slot).listener().and_then(|it| it.heir) else { return };
+        while let Ok(fd) = accept_one(state, slot) {
+            if state.peek(heir).is_live() {
+                self.hand_over(state, slot, Arrived::Fd(fd));
+            } else {
+                state.pass_on(slot, fd);
+            }
+        }
+    }
+}
+
+fn accept_one(state: &mut State, slot: u32) -> Result<OwnedFd, Errno> {
+    state.counters.system_calls += 1;
+    state.counters.kernel_requests += 1;
+    let fd = state.peek(slot).fd.as_ref().ok_or(Errno::BADF)?;
+    accept_with(fd.as_fd(), SocketFlags::CLOEXEC)
+}
