@@ -483,7 +483,7 @@ impl State {
     }
 
     fn complete_write(&mut self, index: u32, write: &WriteOp, result: Result<usize, OpError>) {
-        if self.slot(index).phase == Phase::Closing {
+        if !self.slot(index).is_live() {
             return;
         }
         let event = if write.to.is_some() { Event::SendTo(result) } else { Event::Write(result) };

@@ -83,7 +83,7 @@ impl Epoll {
             }
             budget -= 1;
             match accept_one(state, slot) {
-                Ok(fd) => self.hand_over(state, slot, Arrived::Fd(fd)),
+                Ok(fd) => self.hand_over(state, slot, Arrived::Fd(fd, Vec::new())),
                 Err(Errno::AGAIN) => state.slot(slot).flags.readable = false,
                 // A connection that died in the queue, or a signal.
                 Err(Errno::CONNABORTED | Errno::PROTO | Errno::INTR) => {}
@@ -130,23 +130,27 @@ impl Epoll {
         }
     }
 
-    /// A listener that leaves gives away what it holds, and its socket with the connections that
-    /// wait in its queue; the program's own socket is as blocking again as it was.
-    pub(super) fn empty_listener(&mut self, state: &mut State, slot: u32) {
+    /// The channel accepts from the listener no more; the program's own socket is as blocking
+    /// again as it was.
+    pub(super) fn close_listener(&mut self, state: &mut State, slot: u32) {
         self.adopted.retain(|&adopted| adopted != slot);
-        self.drain_adopted(state, slot);
-        while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
-            if let Arrived::Fd(fd) = arrived {
-                state.pass_on(slot, fd);
-            }
-        }
-        // The group, and soon the sibling, have the socket too.
+        // Others have the socket too: its group, and soon the program or a sibling channel.
         self.unwatch(state, slot);
         let entry = state.slot(slot);
         let was_blocking = entry.listener().is_some_and(|it| it.was_blocking);
         if let (true, Some(fd)) = (was_blocking, entry.fd.as_ref()) {
             let restored = fcntl_getfl(fd).map(|flags| flags.difference(OFlags::NONBLOCK));
             let _ = restored.and_then(|flags| fcntl_setfl(fd, flags));
+        }
+    }
+
+    /// A listener that leaves gives away what it holds, and its socket with the connections that
+    /// wait in its queue.
+    pub(super) fn empty_listener(&mut self, state: &mut State, slot: u32) {
+        self.drain_adopted(state, slot);
+        self.close_listener(state, slot);
+        while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
+            state.pass_arrived(slot, arrived);
         }
         state.pass_listener(slot);
     }
@@ -156,10 +160,11 @@ impl Epoll {
     fn drain_adopted(&mut self, state: &mut State, slot: u32) {
         let Some(heir) = state.slot(slot).listener().and_then(|it| it.heir) else { return };
         while let Ok(fd) = accept_one(state, slot) {
+            let arrived = Arrived::Fd(fd, Vec::new());
             if state.peek(heir).is_live() {
-                self.hand_over(state, slot, Arrived::Fd(fd));
+                self.hand_over(state, slot, arrived);
             } else {
-                state.pass_on(slot, fd);
+                state.pass_arrived(slot, arrived);
             }
         }
     }

@@ -106,27 +106,22 @@ impl Epoll {
 
     /// Looks at what the threads have finished.
     pub(super) fn collect_jobs(&mut self, state: &mut State) {
-        self.collect_jobs_but_keep(state, None);
-    }
-
-    /// As `collect_jobs`, but the slot `kept`, which was retired, is not released.
-    fn collect_jobs_but_keep(&mut self, state: &mut State, kept: Option<u32>) {
         for (slot, outcome) in self.files.take_done() {
             let entry = state.slot(slot);
             entry.kernel_requests -= 1;
-            if entry.phase != Phase::Closing {
-                self.on_outcome(state, slot, outcome);
-            } else if kept != Some(slot) {
-                self.finish_closing(state, slot);
+            match entry.phase {
+                Phase::Closing => self.finish_closing(state, slot),
+                Phase::Leaving => {}
+                _ => self.on_outcome(state, slot, outcome),
             }
         }
     }
 
-    /// Waits until no thread works for the slot.
+    /// Waits until no thread works for the slot, which is leaving.
     pub(super) fn settle(&mut self, state: &mut State, slot: u32) {
         while state.slot(slot).kernel_requests > 0 {
             self.files.wait_for_one();
-            self.collect_jobs_but_keep(state, Some(slot));
+            self.collect_jobs(state);
         }
     }
 

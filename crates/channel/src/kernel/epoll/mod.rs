@@ -138,7 +138,7 @@ impl Epoll {
             return;
         }
         match (entry.phase, entry.kind) {
-            (Phase::Free | Phase::Closing, _) | (_, Kind::Timer) => {}
+            (Phase::Free | Phase::Leaving | Phase::Closing, _) | (_, Kind::Timer) => {}
             (Phase::Starting, _) => self.try_connect(state, slot),
             (_, Kind::Listener) => self.try_accept(state, slot),
             (_, kind) if kind.is_stream() => {
@@ -301,9 +301,6 @@ impl Epoll {
     /// Takes a slot out of everything but the helper threads.
     fn let_go(&mut self, state: &mut State, slot: u32) {
         self.last_write(state, slot);
-        if state.slot(slot).kind == Kind::Listener {
-            self.empty_listener(state, slot);
-        }
         self.retries.remove(&slot);
         let cancelled = self.files.cancel(slot);
         state.slot(slot).kernel_requests -= cancelled;
@@ -368,7 +365,9 @@ impl Driver for Epoll {
 
     fn detach(&mut self, state: &mut State, slot: u32) {
         self.let_go(state, slot);
-        if !state.slot(slot).flags.lwsocket {
+        if state.slot(slot).kind == Kind::Listener {
+            self.empty_listener(state, slot);
+        } else if !state.slot(slot).flags.lwsocket {
             // Somebody else may have the descriptor too: closing ours would leave it watched.
             self.unwatch(state, slot);
         }
@@ -378,9 +377,16 @@ impl Driver for Epoll {
     fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
         self.let_go(state, slot);
         self.settle(state, slot);
+        if state.slot(slot).kind == Kind::Listener {
+            self.close_listener(state, slot);
+        }
         self.unwatch(state, slot);
+        self.count_out(state, slot);
         state.slot(slot).fd.take()
     }
+
+    /// There are no direct descriptors here.
+    fn discard(&mut self, _state: &mut State, _direct: u32) {}
 
     fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
         self.run(state);
