@@ -5,6 +5,7 @@ use crate::{
     baseline::{self, BaselineArgs, BaselineError},
     experiments::{EXPERIMENTS, Experiment, Suite, effort},
     layout::{self, KeepArgs, LayoutError, LinkChoice},
+    load_process::{self, LoadProcessArgs, LoadProcessError},
     point::{Machine, Point, Results},
     process::{self, ExecArgs},
     report,
@@ -41,6 +42,9 @@ enum Action {
     /// A baseline server
     #[command(hide = true)]
     Server(BaselineArgs),
+    /// A load that watches the cores
+    #[command(hide = true)]
+    Load(Box<LoadProcessArgs>),
     /// Another program, in a place of its own
     #[command(hide = true)]
     Exec(ExecArgs),
@@ -87,6 +91,9 @@ pub enum BenchError {
     /// A baseline server failed.
     #[error(transparent)]
     Baseline(#[from] BaselineError),
+    /// A load failed.
+    #[error(transparent)]
+    Load(#[from] LoadProcessError),
     /// `--only` names nothing.
     #[error("there is no experiment '{name}' here; there are: {known}")]
     UnknownExperiment {
@@ -127,6 +134,10 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         Action::Http(run) => measure(Suite::Http, run),
         Action::Bars(run) => bars::measure(run),
         Action::Server(server) => serve_baseline(server),
+        Action::Load(load) => {
+            load_process::run(load)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),
         Action::Keep(keep) => {
             layout::keep(keep)?;
@@ -221,11 +232,10 @@ pub(crate) fn write_out(
     page: impl FnOnce(&Results) -> String,
 ) -> Result<(), BenchError> {
     if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(results).map_err(io::Error::from)?;
         if args.json_to_stdout() {
-            println!("{text}");
+            println!("{}", json(results)?);
         } else {
-            write(path, &text)?;
+            write_json(path, results)?;
         }
     }
     if let Some(path) = &args.report {
@@ -235,7 +245,16 @@ pub(crate) fn write_out(
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+fn json(results: &Results) -> io::Result<String> {
+    serde_json::to_string_pretty(results).map_err(io::Error::from)
+}
+
+pub(crate) fn write_json(path: &Path, results: &Results) -> Result<(), BenchError> {
+    write(path, &json(results)?)
+}
+
+/// Writes a file, and its directories if they are missing.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     let failed = |source| BenchError::Write { path: path.to_owned(), source };
     if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
         fs::create_dir_all(directory).map_err(failed)?;

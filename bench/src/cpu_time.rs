@@ -8,13 +8,14 @@
 //! Pure but for [`CoreTimes::read`].
 
 use megapipe_apps::serve::CpuList;
+use serde::{Deserialize, Serialize};
 use std::{fs, io, ops::Sub};
 
 /// Microseconds in one tick of `/proc/stat`.
 pub(crate) const TICK_US: f64 = 10_000.0;
 
 /// Ticks that some cores have spent, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CoreTimes {
     pub(crate) busy_ticks: u64,
     pub(crate) idle_ticks: u64,

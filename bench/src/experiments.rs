@@ -22,6 +22,7 @@ pub(crate) enum Suite {
     Accept,
     Kv,
     Http,
+    Demo,
 }
 
 /// What an experiment varies.
@@ -60,7 +61,7 @@ pub(crate) struct Experiment {
 }
 
 /// Every experiment, in the order in which they are measured and reported.
-pub(crate) const EXPERIMENTS: [Experiment; 11] = [
+pub(crate) const EXPERIMENTS: [Experiment; 14] = [
     Experiment {
         name: "fig2.1a",
         suite: Suite::Rpc,
@@ -161,6 +162,33 @@ pub(crate) const EXPERIMENTS: [Experiment; 11] = [
         latency: false,
         paper: "Not in the paper: the smallest honest file, without connection set-up.",
     },
+    Experiment {
+        name: "demo-rpc",
+        suite: Suite::Demo,
+        title: "RPC ping-pong, 64 B",
+        axis: Axis::TransactionsPerConnection,
+        latency: false,
+        paper: "A short version of figure 2.1(a): MegaPipe gained 582 % in throughput at 1 \
+                transaction per connection and 45 % at 64, on eight cores (table 5.1).",
+    },
+    Experiment {
+        name: "demo-http",
+        suite: Suite::Demo,
+        title: "HTTP, one 1 KiB file, persistent connections",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "In the manner of figure 5.5: nginx on MegaPipe gained 47 % on one core with the \
+                halved Yahoo trace.",
+    },
+    Experiment {
+        name: "demo-kv",
+        suite: Suite::Demo,
+        title: "Key-value store, persistent connections",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "The right-most points of figure 5.3: memcached on MegaPipe gained about 16 % on \
+                one core.",
+    },
 ];
 
 /// Table 5.1 of the paper: improvement over the baseline in percent, at 1, 2, 4 … 128
@@ -210,6 +238,8 @@ impl Experiment {
             "fig5.3" => self.kv_over_requests(quick),
             "fig5.4" => self.kv_over_connections(quick),
             "fig5.5" => self.http_workloads(cores_max),
+            "demo-rpc" => self.demo_rpc(),
+            "demo-kv" => vec![self.kv(CONNECTIONS, None)],
             _ => self.http_one_file(quick),
         }
     }
@@ -278,30 +308,29 @@ impl Experiment {
         counts.iter().map(|count| self.rpc(1, &load(count), servers)).collect()
     }
 
+    fn demo_rpc(&self) -> Vec<Group> {
+        let servers = &[URING, IO_URING, REUSEPORT];
+        [1, 64].map(|length| self.rpc(1, &rpc(length, MESSAGE_BYTES), servers)).to_vec()
+    }
+
+    fn kv(&self, connections: u64, transactions_per_connection: Option<u64>) -> Group {
+        let workload = Workload::Kv;
+        let load = Load { workload, connections, transactions_per_connection };
+        self.group(1, Service::Kv, &load, &[URING, EPOLL, Server::Memcached])
+    }
+
     fn kv_over_requests(&self, quick: bool) -> Vec<Group> {
-        let servers = &[URING, EPOLL, Server::Memcached];
         let lengths = if quick {
             &[Some(1), Some(16), None][..]
         } else {
             &[Some(1), Some(2), Some(4), Some(8), Some(16), Some(32), Some(64), Some(128), None]
         };
-        let load = |&transactions_per_connection| Load {
-            workload: Workload::Kv,
-            connections: CONNECTIONS,
-            transactions_per_connection,
-        };
-        lengths.iter().map(|length| self.group(1, Service::Kv, &load(length), servers)).collect()
+        lengths.iter().map(|&length| self.kv(CONNECTIONS, length)).collect()
     }
 
     fn kv_over_connections(&self, quick: bool) -> Vec<Group> {
-        let servers = &[URING, EPOLL, Server::Memcached];
         let counts = if quick { &[72, 768][..] } else { &[72, 144, 264, 528, 768, 1536] };
-        let load = |&connections| Load {
-            workload: Workload::Kv,
-            connections,
-            transactions_per_connection: None,
-        };
-        counts.iter().map(|count| self.group(1, Service::Kv, &load(count), servers)).collect()
+        counts.iter().map(|&count| self.kv(count, None)).collect()
     }
 
     fn http_workloads(&self, cores_max: usize) -> Vec<Group> {
@@ -369,8 +398,7 @@ mod tests {
             }
         }
         let effort = effort(quick);
-        let overhead =
-            limits::LOAD_WARM_UP + 2 * limits::WINDOW_MARGIN + Duration::from_millis(300);
+        let overhead = limits::LOAD_WARM_UP + Duration::from_millis(400);
         (effort.window + overhead) * u32::try_from(effort.runs * trials.len()).unwrap()
     }
 

@@ -1,9 +1,9 @@
 //! The files that the http servers serve, made from the parameters that the paper gives [MP 5.3].
 
+use megapipe_apps::load::file_set;
 use std::{
     io,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
 /// A set of files and how they are asked for.
@@ -56,20 +56,29 @@ impl FileSet {
     /// Writes the files, unless they are there. Blocks.
     ///
     /// # Errors
-    /// If the program cannot be run, or says that it failed.
-    pub(crate) fn prepare(self, program: &Path, scratch: &Path) -> io::Result<()> {
+    /// If a file cannot be written.
+    pub(crate) fn prepare(self, scratch: &Path) -> io::Result<()> {
         let directory = self.directory(scratch);
         if directory.exists() {
             return Ok(());
         }
-        // A load has an address, even if it only writes files.
-        let mut command = Command::new(program);
-        command.args(["load", "http", "127.0.0.1:1", "--files", self.argument(), "--prepare"]);
-        let output = command.arg(&directory).stdin(Stdio::null()).output()?;
-        if output.status.success() {
-            return Ok(());
+        let set: file_set::FileSet = self.argument().parse().map_err(io::Error::other)?;
+        set.write_below(&directory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileSet, file_set};
+
+    #[test]
+    fn the_sets_are_what_the_paper_says() {
+        for set in [FileSet::OneKibibyte, FileSet::SpecWeb, FileSet::Yahoo, FileSet::YahooHalf] {
+            let files: file_set::FileSet = set.argument().parse().unwrap();
+            let sum: u64 = files.lens().iter().sum();
+            let mean = sum / files.lens().len() as u64;
+            let stated = set.mean_bytes();
+            assert!(mean.abs_diff(stated) * 10 <= stated, "{set:?}: {mean}, not {stated}");
         }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(io::Error::other(format!("writing the files of {}: {said}", self.name())))
     }
 }

@@ -53,14 +53,8 @@ pub(crate) const OUTPUT_BYTES_MAX: u64 = 8 << 20;
 /// How long the load runs before anything counts.
 pub(crate) const LOAD_WARM_UP: Duration = Duration::from_millis(500);
 
-/// Slack between the load's measured window and ours, at each end.
-pub(crate) const WINDOW_MARGIN: Duration = Duration::from_millis(150);
-
-/// How often the cores' times are read.
-pub(crate) const READING_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How long the load may take to end after its measured window.
-pub(crate) const LOAD_END_MAX: Duration = Duration::from_secs(10);
+/// How long the load may take to connect, to fill a cache, and to end.
+pub(crate) const LOAD_REST_MAX: Duration = Duration::from_secs(30);
 
 /// A side that is idle for less than this share of the time is called saturated.
 pub(crate) const SATURATED_IDLE_SHARE_MAX: f64 = 0.03;

@@ -1,6 +1,8 @@
-//! The load: `megapipe load …` as a child process on the load's cores, and its JSON.
+//! The load: `megapipe bench load …` as a child process on the load's cores, and its JSON.
 
-use crate::{files::FileSet, layout::Layout, limits, point::Latency, process::Running};
+use crate::{
+    cpu_time::CoreTimes, files::FileSet, layout::Layout, limits, point::Latency, process::Running,
+};
 use serde::Deserialize;
 use std::{collections::BTreeMap, io, net::SocketAddr, process::Stdio, time::Duration};
 
@@ -31,6 +33,10 @@ pub(crate) struct LoadReport {
     pub(crate) transactions_per_s: f64,
     pub(crate) latency_us: Latency,
     pub(crate) errors: u64,
+    /// Length of the window, and what the cores of either side did in it.
+    pub(crate) seconds: f64,
+    pub(crate) server: CoreTimes,
+    pub(crate) load: CoreTimes,
 }
 
 /// A load that failed.
@@ -53,13 +59,6 @@ pub(crate) enum LoadError {
     Report(#[from] serde_json::Error),
 }
 
-/// A load that is running. Ends on drop.
-#[derive(Debug)]
-pub(crate) struct RunningLoad {
-    process: Running,
-    limit: Duration,
-}
-
 impl Load {
     pub(crate) const fn workload_name(&self) -> &'static str {
         match self.workload {
@@ -78,19 +77,26 @@ impl Load {
         }
     }
 
-    /// Puts the load on `address` for the warm-up, `window` and a margin.
-    pub(crate) fn start(
+    /// Puts the load on `address` for the warm-up and `window`, and reads its report. Blocks.
+    pub(crate) fn run(
         &self,
         address: SocketAddr,
         window: Duration,
         layout: &Layout,
-    ) -> Result<RunningLoad, LoadError> {
-        let duration = window + 2 * limits::WINDOW_MARGIN;
-        let args = self.args(address, duration, layout);
+    ) -> Result<LoadReport, LoadError> {
+        let args = self.args(address, window, layout);
         let mut command = layout.load.command(&layout.load.program, &args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let process = Running::start(&mut command)?;
-        Ok(RunningLoad { process, limit: limits::LOAD_WARM_UP + duration + limits::LOAD_END_MAX })
+        let limit = limits::LOAD_WARM_UP + window + limits::LOAD_REST_MAX;
+        let output = Running::start(&mut command)?.output_within(limit)?;
+        let output = output.ok_or(LoadError::Endless)?;
+        if output.status.success() {
+            return read_report(&output.stdout);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.len().saturating_sub(limits::LOG_LINES_SHOWN);
+        Err(LoadError::Failed { said: lines[last..].join(" | ") })
     }
 
     fn args(&self, address: SocketAddr, duration: Duration, layout: &Layout) -> Vec<String> {
@@ -99,7 +105,10 @@ impl Load {
             Workload::Kv => "kv",
             Workload::Http(_) => "http",
         };
-        let mut args = vec!["load".to_owned(), kind.to_owned(), address.to_string()];
+        let mut args = vec!["bench".to_owned(), "load".to_owned()];
+        args.extend(["--server-cpus".to_owned(), layout.server.cpus.to_string()]);
+        args.extend(["--load-cpus".to_owned(), layout.load.cpus.to_string()]);
+        args.extend([kind.to_owned(), address.to_string()]);
         let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
         option("--connections", self.connections.to_string());
         option("--transactions", self.transactions_text());
@@ -116,7 +125,6 @@ impl Load {
             Workload::Kv => {}
             Workload::Http(files) => option("--files", files.argument().to_owned()),
         }
-        option("--json", "-".to_owned());
         args.push("--quiet".to_owned());
         args
     }
@@ -130,23 +138,17 @@ impl Load {
     }
 }
 
-impl RunningLoad {
-    /// Waits for the load's end and reads its report. Blocks.
-    pub(crate) fn finish(self) -> Result<LoadReport, LoadError> {
-        let output = self.process.output_within(self.limit)?.ok_or(LoadError::Endless)?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-            let last = lines.len().saturating_sub(limits::LOG_LINES_SHOWN);
-            return Err(LoadError::Failed { said: lines[last..].join(" | ") });
-        }
-        read_report(&output.stdout)
-    }
-}
-
-/// The fields of the load's JSON that are used here.
+/// The fields of the JSON of `megapipe bench load` that are used here.
 #[derive(Deserialize)]
 struct ReportJson {
+    seconds: f64,
+    server: CoreTimes,
+    load: CoreTimes,
+    summary: SummaryJson,
+}
+
+#[derive(Deserialize)]
+struct SummaryJson {
     transactions_per_s: f64,
     latency_us: Latency,
     /// By kind, from the beginning of the measured window on.
@@ -154,9 +156,10 @@ struct ReportJson {
 }
 
 fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
-    let report: ReportJson = serde_json::from_slice(json)?;
-    let ReportJson { transactions_per_s, latency_us, errors } = report;
-    Ok(LoadReport { transactions_per_s, latency_us, errors: errors.values().sum() })
+    let ReportJson { seconds, server, load, summary } = serde_json::from_slice(json)?;
+    let SummaryJson { transactions_per_s, latency_us, errors } = summary;
+    let errors = errors.values().sum();
+    Ok(LoadReport { transactions_per_s, latency_us, errors, seconds, server, load })
 }
 
 #[cfg(test)]
@@ -166,13 +169,15 @@ mod tests {
 
     #[test]
     fn reports_are_read_and_faults_summed() {
-        let json = br#"{"load": "rpc", "transactions_per_s": 1000.5, "errors": {"reset": 2,
-            "refused": 1}, "latency_us": {"p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 4.0,
-            "max": 5.0}, "more": null}"#;
+        let json = br#"{"seconds": 2.0, "summary": {"load": "rpc", "transactions_per_s": 1000.5,
+            "errors": {"reset": 2, "refused": 1}, "latency_us": {"p50": 1.0, "p90": 2.0,
+            "p99": 3.0, "p999": 4.0, "max": 5.0}, "more": null},
+            "server": {"busy_ticks": 1, "idle_ticks": 2, "steal_ticks": 3},
+            "load": {"busy_ticks": 4, "idle_ticks": 5, "steal_ticks": 6}}"#;
         let report = read_report(json).unwrap();
         assert!((report.transactions_per_s - 1000.5).abs() < 1e-9);
         assert!((report.latency_us.p999 - 4.0).abs() < 1e-9);
-        assert_eq!(report.errors, 3);
+        assert_eq!((report.errors, report.server.idle_ticks, report.load.busy_ticks), (3, 2, 4));
         assert!(read_report(b"{}").is_err());
     }
 

@@ -1,27 +1,20 @@
 //! One measured run, and the medians of several.
 //!
-//! A run starts a fresh server, puts the load on it, and reads `/proc/stat` all along; two readings
-//! inside the load's measured window count. CPU time per transaction is the busy
+//! A run starts a fresh server and puts the load on it, which reads `/proc/stat` when its measured
+//! window begins and when it ends. CPU time per transaction is the busy
 //! time of the server's cores per second of that window over the load's transactions per second.
 //!
 //! Servers to be compared are measured in turn (A B C A B C …), so that what the machine does
 //! meanwhile hits all of them alike; what is reported is the median of the runs.
 
 use crate::{
-    cpu_time::CoreTimes,
     layout::Layout,
     limits,
     load::{Load, LoadError, LoadReport},
     point::{Latency, Point, Saturated},
     server::{RunningServer, Server, ServerError, Service},
 };
-use std::{
-    io,
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{io, path::Path, time::Duration};
 
 /// One server under one load: what becomes a point.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,64 +80,22 @@ pub(crate) fn sample(
     scratch: &Path,
 ) -> Result<Sample, MeasureError> {
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
-    let load = trial.load.start(server.address, window, layout)?;
-    let stop = AtomicBool::new(false);
-    let (report, readings) = thread::scope(|scope| {
-        let reader = scope.spawn(|| read_until(&stop, layout));
-        let report = load.finish();
-        stop.store(true, Ordering::Relaxed);
-        let readings = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (report, readings)
-    });
+    let report = trial.load.run(server.address, window, layout)?;
     server.check()?;
-    let (report, readings) = (report?, readings?);
-    let nothing = || MeasureError::Nothing { server: trial.server.label() };
-    let (before, after) = cut(&readings, window).ok_or_else(nothing)?;
-    let seconds = (after.at - before.at).as_secs_f64();
-    let (on_server, on_load) = (after.server - before.server, after.load - before.load);
-    reduce(&report, on_server, on_load, seconds).ok_or_else(nothing)
+    reduce(&report).ok_or_else(|| MeasureError::Nothing { server: trial.server.label() })
 }
 
-/// What the cores had spent at some time.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    at: Instant,
-    server: CoreTimes,
-    load: CoreTimes,
-}
-
-/// Reads the cores' times every now and then until told to stop. Blocks.
-fn read_until(stop: &AtomicBool, layout: &Layout) -> io::Result<Vec<Reading>> {
-    let mut readings = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        let at = Instant::now();
-        let server = CoreTimes::read(&layout.server.cpus)?;
-        readings.push(Reading { at, server, load: CoreTimes::read(&layout.load.cpus)? });
-        thread::sleep(limits::READING_INTERVAL);
-    }
-    Ok(readings)
-}
-
-/// Pure: the two readings about `window` apart that lie inside the load's measured window, which
-/// ended just before the last reading: the load ends when its window does. How long it took to
-/// connect and to fill a cache before is not known, nor needed.
-fn cut(readings: &[Reading], window: Duration) -> Option<(Reading, Reading)> {
-    let ended = readings.last()?.at;
-    let after = readings.iter().rfind(|it| ended - it.at >= limits::WINDOW_MARGIN)?;
-    let before = readings.iter().rfind(|it| after.at.saturating_duration_since(it.at) >= window)?;
-    Some((*before, *after))
-}
-
-/// Pure: the numbers of a run from what was read. None if nothing was served.
-fn reduce(report: &LoadReport, server: CoreTimes, load: CoreTimes, seconds: f64) -> Option<Sample> {
-    if report.transactions_per_s <= 0.0 || seconds <= 0.0 {
+/// Pure: the numbers of a run from what was observed. None if nothing was served.
+fn reduce(report: &LoadReport) -> Option<Sample> {
+    if report.transactions_per_s <= 0.0 || report.seconds <= 0.0 {
         return None;
     }
+    let busy_us_per_s = report.server.busy_us() / report.seconds;
     Some(Sample {
         transactions_per_s: report.transactions_per_s,
-        server_cpu_us_per_transaction: server.busy_us() / seconds / report.transactions_per_s,
-        server_idle_share: server.idle_share(),
-        load_idle_share: load.idle_share(),
+        server_cpu_us_per_transaction: busy_us_per_s / report.transactions_per_s,
+        server_idle_share: report.server.idle_share(),
+        load_idle_share: report.load.idle_share(),
         latency_us: report.latency_us,
         errors: report.errors,
     })
@@ -213,27 +164,8 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
 
 #[cfg(test)]
 mod tests {
-    use super::{Reading, cut, median, range, reduce};
-    use crate::{cpu_time::CoreTimes, limits, load::LoadReport, point::Latency};
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn the_window_lies_before_the_end_of_the_load() {
-        let start = Instant::now();
-        let reading = |index: u32| Reading {
-            at: start + limits::READING_INTERVAL * index,
-            server: CoreTimes { busy_ticks: index.into(), ..CoreTimes::default() },
-            load: CoreTimes::default(),
-        };
-        let readings: Vec<Reading> = (0..60).map(reading).collect();
-        let window = limits::READING_INTERVAL * 20;
-        let (before, after) = cut(&readings, window).unwrap();
-        assert_eq!(after.at - before.at, window);
-        assert!(readings[59].at - after.at >= limits::WINDOW_MARGIN);
-        assert_eq!((after.server - before.server).busy_ticks, 20);
-        assert!(cut(&readings, Duration::from_secs(3600)).is_none());
-        assert!(cut(&[], window).is_none());
-    }
+    use super::{median, range, reduce};
+    use crate::{cpu_time::CoreTimes, load::LoadReport, point::Latency};
 
     #[test]
     fn medians_and_ranges() {
@@ -246,16 +178,20 @@ mod tests {
 
     #[test]
     fn cpu_time_is_busy_time_over_transactions_of_the_same_window() {
-        let report =
-            LoadReport { transactions_per_s: 100_000.0, latency_us: Latency::default(), errors: 0 };
         // Two seconds, 1.8 of them busy, 200,000 transactions: 9 µs each.
-        let server = CoreTimes { busy_ticks: 180, idle_ticks: 20, steal_ticks: 0 };
-        let load = CoreTimes { busy_ticks: 200, idle_ticks: 0, steal_ticks: 0 };
-        let sample = reduce(&report, server, load, 2.0).unwrap();
+        let report = LoadReport {
+            transactions_per_s: 100_000.0,
+            latency_us: Latency::default(),
+            errors: 0,
+            seconds: 2.0,
+            server: CoreTimes { busy_ticks: 180, idle_ticks: 20, steal_ticks: 0 },
+            load: CoreTimes { busy_ticks: 200, idle_ticks: 0, steal_ticks: 0 },
+        };
+        let sample = reduce(&report).unwrap();
         assert!((sample.server_cpu_us_per_transaction - 9.0).abs() < 1e-9);
         assert!((sample.server_idle_share - 0.1).abs() < 1e-9);
         assert!(sample.load_idle_share.abs() < 1e-9);
         let nothing = LoadReport { transactions_per_s: 0.0, ..report };
-        assert!(reduce(&nothing, server, load, 2.0).is_none());
+        assert!(reduce(&nothing).is_none());
     }
 }

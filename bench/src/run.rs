@@ -27,6 +27,8 @@ pub(crate) struct Bench {
     pub(crate) notes: Vec<String>,
     /// Whether a trial failed that should not have.
     pub(crate) failed: bool,
+    /// Leave out servers that need io_uring.
+    pub(crate) without_io_uring: bool,
     /// The cores that server and load may have, before this process left the server's.
     cpus: CpuList,
     layout: Option<Layout>,
@@ -36,7 +38,8 @@ impl Bench {
     pub(crate) fn new(program: PathBuf, link: LinkChoice, effort: Effort) -> io::Result<Self> {
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
-        Ok(Self { program, link, effort, scratch, notes, failed: false, cpus, layout: None })
+        let (failed, without_io_uring, layout) = (false, false, None);
+        Ok(Self { program, link, effort, scratch, notes, failed, without_io_uring, cpus, layout })
     }
 
     /// Cores that server and load may have together.
@@ -77,8 +80,13 @@ impl Bench {
         quick: bool,
         cores_max: usize,
     ) -> Result<Vec<Point>, LayoutError> {
-        let groups: Vec<Group> =
+        let mut groups: Vec<Group> =
             experiments.iter().flat_map(|it| it.groups(quick, cores_max)).collect();
+        if self.without_io_uring {
+            for group in &mut groups {
+                group.trials.retain(|trial| trial.server.driver() != "uring");
+            }
+        }
         let trials: usize = groups.iter().map(|group| group.trials.len()).sum();
         let mut progress = Progress::new(trials * self.effort.runs);
         let mut done: Vec<(usize, Trial, Point)> = Vec::new();

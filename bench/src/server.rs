@@ -189,7 +189,7 @@ impl RunningServer {
         let label = server.label();
         let failed = |source| ServerError::Start { server: label.clone(), source };
         if let Service::Http(files) = service {
-            files.prepare(&layout.server.program, scratch).map_err(failed)?;
+            files.prepare(scratch).map_err(failed)?;
         }
         let address = free_address(layout).map_err(failed)?;
         let (program, args) = command_line(server, service, address, layout, scratch)?;

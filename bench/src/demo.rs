@@ -1,0 +1,135 @@
+//! `megapipe demo`: a short version of the benchmark, for somebody who wants to see it run.
+//!
+//! RPC, HTTP and key-value servers on channels beside the best epoll and io_uring servers, and
+//! beside nginx and memcached where they are installed: about two minutes, without root.
+
+use crate::{
+    command::{self, BenchError},
+    experiments::{EXPERIMENTS, Experiment, Suite},
+    layout::LinkChoice,
+    measure::Effort,
+    point::{Point, Results},
+    report,
+    run::Bench,
+    table::{Table, grouped},
+};
+use megapipe::{Channel, Config, DriverChoice};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+/// Options of `megapipe demo`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "target/demo/report.html")]
+    pub report: PathBuf,
+    /// Write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// What to put between server and load
+    #[arg(long, value_enum, default_value_t)]
+    pub link: LinkChoice,
+    /// The megapipe executable whose servers and load are run
+    #[arg(long, hide = true)]
+    pub program: Option<PathBuf>,
+}
+
+const EFFORT: Effort = Effort { runs: 3, window: Duration::from_secs(2) };
+
+/// Runs the demo. Blocks for about two minutes.
+///
+/// # Errors
+/// [`BenchError`] if nothing could be measured. Servers that failed by themselves are noted and
+/// make the exit code 1.
+pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe()?,
+    };
+    let mut bench = Bench::new(program, args.link, EFFORT)?;
+    if let Some(why) = io_uring_refused() {
+        bench.without_io_uring = true;
+        bench.note(format!("io_uring cannot be used here, so only epoll is measured: {why}"));
+    }
+    let link = bench.layout(1)?.link;
+    eprintln!(
+        "One server core, one or more for the load, link: {}. This takes about two minutes.",
+        link.name()
+    );
+    let experiments: Vec<&Experiment> =
+        EXPERIMENTS.iter().filter(|it| it.suite == Suite::Demo).collect();
+    let points = bench.run(&experiments, true, 1)?;
+    if !points.iter().any(|point| matches!(point.server.as_str(), "nginx" | "memcached")) {
+        bench.note("the http and kv servers are compared with themselves on epoll only".to_owned());
+    }
+    let results = command::results(points, &bench);
+    print(&results);
+    command::write(&args.report, &report::page(&results))?;
+    if let Some(path) = &args.json {
+        command::write_json(path, &results)?;
+    }
+    println!("\nreport: {}", args.report.display());
+    Ok(if bench.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Why a channel on io_uring cannot be made here, if so.
+fn io_uring_refused() -> Option<String> {
+    let config = Config::default().driver(DriverChoice::Uring);
+    Channel::create(config).err().map(|error| error.to_string())
+}
+
+fn print(results: &Results) {
+    let mut table = Table::new(&[
+        "workload",
+        "server",
+        "trans/s",
+        "CPU µs",
+        "vs channel",
+        "p50 µs",
+        "p99 µs",
+        "saturated",
+    ]);
+    for point in &results.points {
+        table.row([
+            workload(point),
+            report::server_label(point),
+            grouped(point.transactions_per_s),
+            format!("{:.2}", point.server_cpu_us_per_transaction),
+            ratio(point, &results.points),
+            format!("{:.0}", point.latency_us.p50),
+            format!("{:.0}", point.latency_us.p99),
+            point.saturated.name().to_owned(),
+        ]);
+    }
+    println!();
+    for line in table.lines() {
+        println!("{line}");
+    }
+    println!("\nCPU µs: busy time of the server's core per transaction; vs channel: as a multiple");
+    println!("of what the channel needs. Medians of {} runs.", EFFORT.runs);
+    for note in &results.notes {
+        println!("note: {note}");
+    }
+}
+
+fn workload(point: &Point) -> String {
+    match point.transactions_per_connection {
+        Some(length) => format!("{}, {length} per connection", point.workload),
+        None => format!("{}, persistent", point.workload),
+    }
+}
+
+/// The point's CPU time as a multiple of the first channel's in the same situation.
+fn ratio(point: &Point, points: &[Point]) -> String {
+    let channel = points.iter().find(|it| {
+        it.server == "channel"
+            && it.experiment == point.experiment
+            && it.transactions_per_connection == point.transactions_per_connection
+    });
+    channel.map_or_else(
+        || "-".to_owned(),
+        |channel| {
+            let ratio = point.server_cpu_us_per_transaction / channel.server_cpu_us_per_transaction;
+            format!("{ratio:.2}×")
+        },
+    )
+}
