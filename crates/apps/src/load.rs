@@ -73,7 +73,7 @@ pub fn run_rpc(args: &RpcLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Su
         Ok(dialogue?)
     };
     conduct(
-        &Job { name: "rpc", server_default: "127.0.0.1:7000", args: &args.load },
+        &Job { name: "rpc", server_default: crate::rpc::SERVER.listen_default, args: &args.load },
         dialogue,
         observe,
     )
@@ -87,7 +87,8 @@ pub fn run_http(
     args: &HttpLoadArgs,
     observe: &mut dyn FnMut(Moment),
 ) -> Result<Summary, LoadError> {
-    let job = Job { name: "http", server_default: "127.0.0.1:8080", args: &args.load };
+    let job =
+        Job { name: "http", server_default: crate::http::SERVER.listen_default, args: &args.load };
     let targets = targets(args, &job.server()?.to_string())?;
     let HttpLoadArgs { load, status, .. } = args.clone();
     let dialogue = move |part: Part| {
@@ -121,7 +122,7 @@ pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summ
         Ok(KvDialogue::new(plan, Rng::stream(load.seed, part.index * 2 + 1)))
     };
     conduct(
-        &Job { name: "kv", server_default: "127.0.0.1:11211", args: &args.load },
+        &Job { name: "kv", server_default: crate::kv::SERVER.listen_default, args: &args.load },
         dialogue,
         observe,
     )

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use megapipe_apps::http::{self, HttpArgs};
 use megapipe_apps::kv::{self, KvArgs, KvError};
 use megapipe_apps::load::{
     self, HttpLoadArgs, KvLoadArgs, LoadArgs, LoadError, RpcLoadArgs, Summary,
 };
 use megapipe_apps::rpc::{self, RpcArgs, RpcError};
+use megapipe_apps::serve::ServeError;
 use megapipe_bench::{BenchArgs, BenchError, bench};
 
 use crate::info::{self, InfoArgs, InfoError};
@@ -51,6 +53,8 @@ enum Action {
 enum Serve {
     /// MegaPipe's ping-pong server: requests and responses of given sizes [port 7000]
     Rpc(RpcArgs),
+    /// A web server of the files below a directory [port 8000]
+    Http(HttpArgs),
     /// A key-value server that speaks memcached's protocols [port 11211]
     Kv(KvArgs),
 }
@@ -76,6 +80,8 @@ struct CompletionsArgs {
 pub(crate) enum CommandError {
     #[error(transparent)]
     Rpc(#[from] RpcError),
+    #[error(transparent)]
+    Http(#[from] ServeError),
     #[error(transparent)]
     Kv(#[from] KvError),
     #[error(transparent)]
@@ -110,6 +116,7 @@ impl Command {
 fn run_server(serve: &Serve) -> Result<ExitCode, CommandError> {
     match serve {
         Serve::Rpc(args) => rpc::serve(args)?,
+        Serve::Http(args) => http::serve(args)?,
         Serve::Kv(args) => kv::serve(args)?,
     }
     Ok(ExitCode::SUCCESS)
