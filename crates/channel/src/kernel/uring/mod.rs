@@ -258,6 +258,8 @@ impl Uring {
 
     /// Waits until nothing of a slot is with the kernel. What else is answered meanwhile is kept.
     fn settle(&mut self, state: &mut State, slot: u32) {
+        // The last answer may have been fetched already; no other would come to end the wait.
+        self.harvest_all(state);
         while state.slot(slot).kernel_requests > 0 {
             state.counters.system_calls += 1;
             let submitted = self.ring.submit_and_wait(1, None);
@@ -404,8 +406,9 @@ impl Driver for Uring {
 
     fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
         let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
-        self.push(state, install.user_data(Tag::Ask.on(0)));
         self.asked = None;
+        self.push(state, install.user_data(Tag::Ask.on(0)));
+        self.harvest_all(state);
         while self.asked.is_none() {
             state.counters.system_calls += 1;
             let submitted = self.ring.submit_and_wait(1, None);
