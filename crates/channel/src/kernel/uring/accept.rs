@@ -94,6 +94,12 @@ impl Uring {
             Arrived::Direct(direct) => Some(*direct),
             Arrived::Fd(..) => None,
         };
+        // The multishot request goes on while the accepts behind it ask for descriptors.
+        if let Some(direct) = direct
+            && state.accept_wanted(listener) == Some(AcceptAs::Fd)
+        {
+            return self.convert(state, listener, direct);
+        }
         match state.on_accepted(listener, arrived) {
             Handed::To(slot) if state.wants_data(slot) => self.arm_receive(state, slot),
             Handed::To(_) | Handed::Gone | Handed::Held => {}
