@@ -157,7 +157,8 @@ impl Channel {
         self.queue_data(handle, Body::One(data), len, None, "write")
     }
 
-    /// Sends several pieces of memory as one write, without joining them.
+    /// Sends several pieces of memory as one write, without joining them. (Only a message of more
+    /// than 64 pieces is joined, because it has to go out in one go.)
     ///
     /// # Errors
     /// [`Misuse`] as for `write`; also more than 1,024 pieces.
@@ -172,7 +173,16 @@ impl Channel {
             return Err(Misuse::InvalidLength { len, max });
         }
         let len = parts.iter().map(Payload::len).sum();
-        self.queue_data(handle, Body::Many(parts), len, None, "writev")
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        let one_go = self.state.slot(index).kind.is_message() && len <= limits::WRITE_LEN_MAX;
+        let body = if one_go && parts.len() > limits::GATHER_PARTS_MAX {
+            let pieces: Vec<&[u8]> = parts.iter().map(Payload::as_slice).collect();
+            Body::One(pieces.concat().into())
+        } else {
+            Body::Many(parts)
+        };
+        self.queue_data(handle, body, len, None, "writev")
     }
 
     /// Sends one message to an address: `Event::SendTo`.
