@@ -529,10 +529,12 @@ impl State {
                 // Operations that were queued behind or beside the move end here.
                 loop {
                     let slot = &mut self.slots[index as usize];
-                    if self.reads.pop_front(&mut slot.reads).is_none() {
-                        break;
-                    }
-                    self.complete(index, Event::Read(Err(OpError::Cancelled)));
+                    let Some(read) = self.reads.pop_front(&mut slot.reads) else { break };
+                    let cancelled = match read.with_sender {
+                        true => Event::RecvFrom(Err(OpError::Cancelled)),
+                        false => Event::Read(Err(OpError::Cancelled)),
+                    };
+                    self.complete(index, cancelled);
                 }
                 self.on_send_failed(index, OpError::Cancelled);
                 self.slot(index).target = Target::None;
