@@ -30,6 +30,8 @@ impl Channel {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<Option<Completion>, DispatchError> {
+        // First of all: in a child the ring's memory is not even there to be looked at.
+        self.check_fork().map_err(|_| DispatchError::Forked)?;
         if let Some(completion) = self.next_ready() {
             return Ok(Some(completion));
         }
@@ -91,7 +93,6 @@ impl Channel {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
-        self.check_fork().map_err(|_| DispatchError::Forked)?;
         let deadline = match timeout {
             Some(timeout) if !timeout.is_zero() => Instant::now().checked_add(timeout),
             _ => None,

@@ -34,6 +34,7 @@ impl Channel {
         handle: Handle,
         ask: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<Option<Address>>,
     ) -> Result<Address, OpError> {
+        self.check_fork().map_err(|_| OpError::BadDescriptor)?;
         let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
         let asked = match self.state.slot(index).fd.as_ref() {
             Some(fd) => ask(fd.as_fd()),
@@ -58,6 +59,7 @@ impl Channel {
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
     pub fn explain(&mut self, handle: Handle) -> Result<Explain, Misuse> {
+        self.check_fork()?;
         let index = self.state.find(handle)?;
         let driver = self.report().driver;
         let (local, peer) = (self.local_address(handle).ok(), self.peer_address(handle).ok());
