@@ -1,0 +1,374 @@
+//! Accepting and connecting: forms, cookies, addresses, refusals, time-outs.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use megapipe::{
+    Accept, Address, ConnectOptions, Connection, Event, ListenOptions, Misuse, OpError, UnixAddress,
+};
+
+use crate::scene::{
+    A_WHILE, Case, Folder, Stream, deserted, on_each_driver, pattern, peer, receive, send,
+};
+
+on_each_driver![
+    accept_gives_as_many_as_asked_and_the_rest_waits,
+    accept_gives_lwsockets_or_descriptors_as_each_call_asks,
+    accept_for_ever_goes_on,
+    a_first_read_is_answered_after_its_accept,
+    accepted_connections_carry_the_cookie_asked_for,
+    a_listener_that_was_registered_accepts,
+    a_unix_listener_in_the_abstract_name_space_accepts,
+    connections_that_were_reset_in_the_queue_do_no_harm,
+    both_ends_name_their_addresses,
+    connect_to_nobody_is_refused,
+    connect_to_a_missing_unix_path_is_not_found,
+    connect_times_out_when_asked_to,
+    a_connection_in_time_outlives_its_time_out,
+    connect_binds_the_local_address,
+    binding_to_an_address_in_use_fails_at_once,
+    writes_and_reads_may_be_queued_before_the_connection_is_there,
+    operations_queued_before_a_refusal_fail_with_it,
+    listening_twice_shares_or_refuses_as_asked,
+];
+
+fn accept_gives_as_many_as_asked_and_the_rest_waits(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let address = address.as_inet().unwrap();
+    scene.channel.accept(listener, Accept::lwsocket(2)).unwrap();
+    let _clients: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for _ in 0..2 {
+        scene.accepted(listener);
+    }
+    scene.expect_silence();
+    scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
+    scene.channel.accept(listener, Accept::lwsocket(2)).unwrap();
+    for _ in 0..3 {
+        scene.accepted(listener);
+    }
+    scene.expect_silence();
+    assert_eq!(scene.counters().accepted, 5);
+}
+
+fn accept_gives_lwsockets_or_descriptors_as_each_call_asks(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let address = address.as_inet().unwrap();
+    for turn in 0..3 {
+        scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
+        scene.channel.accept(listener, Accept::fd(2)).unwrap();
+        scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
+        let mut clients: Vec<_> = (0..4).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for place in 0..4 {
+            let Event::Accept(Ok(accepted)) = scene.next_of(listener) else { panic!() };
+            match (place, accepted.connection) {
+                (0 | 3, Connection::Lwsocket(handle)) => {
+                    assert!(handle.is_lwsocket());
+                    scene.write(handle, vec![place; 4]).unwrap();
+                    scene.expect_written(handle, 4);
+                }
+                (1 | 2, Connection::Fd(fd)) => send(&mut peer(fd), &[place; 4]),
+                other => panic!("turn {turn}: {other:?}"),
+            }
+        }
+        for (place, client) in (0u8..).zip(&mut clients) {
+            assert_eq!(receive(client, 4), [place; 4], "turn {turn}");
+        }
+    }
+}
+
+fn accept_for_ever_goes_on(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("[::1]:0");
+    let address = address.as_inet().unwrap();
+    scene.channel.accept(listener, Accept::lwsocket(u32::MAX)).unwrap();
+    for _ in 0..200 {
+        let client = TcpStream::connect(address).unwrap();
+        let handle = scene.accepted(listener);
+        drop(client);
+        scene.unregister(handle).unwrap();
+    }
+    assert_eq!(scene.counters().accepted, 200);
+    scene.expect_no_strays();
+}
+
+fn a_first_read_is_answered_after_its_accept(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let address = address.as_inet().unwrap();
+    let accept = Accept::lwsocket(u32::MAX).first_read(64).cookie(5);
+    scene.channel.accept(listener, accept).unwrap();
+    let clients: Vec<_> = (0..20)
+        .map(|turn| {
+            let mut client = TcpStream::connect(address).unwrap();
+            send(&mut client, &pattern(turn, 50));
+            client
+        })
+        .collect();
+    let (mut accepted, mut read) = (Vec::new(), 0);
+    while read < clients.len() {
+        let done = scene.next();
+        match done.event {
+            Event::Accept(Ok(it)) => match it.connection {
+                Connection::Lwsocket(handle) => accepted.push(handle),
+                Connection::Fd(_) => panic!("a descriptor"),
+            },
+            Event::Read(Ok(bytes)) => {
+                let turn = accepted.iter().position(|handle| *handle == done.handle);
+                assert_eq!(*bytes, pattern(turn.expect("accepted before"), 50));
+                assert_eq!(done.cookie, 5);
+                read += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn accepted_connections_carry_the_cookie_asked_for(case: &Case) {
+    let mut scene = case.scene();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let listener = scene.listen(&address, &ListenOptions::default(), 70).unwrap();
+    let address = scene.local_address(listener).unwrap().as_inet().unwrap();
+    for cookie in [1, 2, u64::MAX] {
+        scene.channel.accept(listener, Accept::lwsocket(1).cookie(cookie).first_read(9)).unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        send(&mut client, b"x");
+        let done = scene.next();
+        assert!(matches!(done.event, Event::Accept(Ok(_))) && done.cookie == 70);
+        let done = scene.next();
+        assert!(matches!(done.event, Event::Read(Ok(_))), "{done:?}");
+        assert_eq!(done.cookie, cookie);
+    }
+}
+
+fn a_listener_that_was_registered_accepts(case: &Case) {
+    let mut scene = case.scene();
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listening.local_addr().unwrap();
+    let listener = scene.register(listening.into(), 3, None).unwrap();
+    assert!(!listener.is_lwsocket());
+    for turn in 0..10 {
+        let mut client = TcpStream::connect(address).unwrap();
+        let handle = scene.accept_one(listener);
+        send(&mut client, &pattern(turn, 30));
+        assert_eq!(scene.read_exact(handle, 30), pattern(turn, 30));
+    }
+    let left = scene.unregister(listener).unwrap();
+    let listening = TcpListener::from(left.fd.expect("it was registered"));
+    listening.set_nonblocking(false).unwrap();
+    let _client = TcpStream::connect(address).unwrap();
+    listening.accept().expect("the socket still listens");
+}
+
+fn a_unix_listener_in_the_abstract_name_space_accepts(case: &Case) {
+    let mut scene = case.scene();
+    let name = format!("unix:@megapipe-test-{}-{:?}", std::process::id(), case.driver);
+    let (listener, address) = scene.listening(&name);
+    assert_eq!(address.to_string(), name);
+    let client = scene.connected(&address);
+    let server = scene.accept_one(listener);
+    scene.write(client, "across").unwrap();
+    assert_eq!(scene.read_exact(server, 6), b"across");
+    assert_eq!(scene.peer_address(client).unwrap(), address);
+    let unnamed = Address::Unix(UnixAddress::Unnamed);
+    assert_eq!(scene.peer_address(server).unwrap(), unnamed);
+}
+
+fn connections_that_were_reset_in_the_queue_do_no_harm(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let address = address.as_inet().unwrap();
+    for _ in 0..10 {
+        crate::scene::reset(peer(TcpStream::connect(address).unwrap()));
+    }
+    let mut client = TcpStream::connect(address).unwrap();
+    send(&mut client, b"alive");
+    scene.channel.accept(listener, Accept::lwsocket(u32::MAX).first_read(5)).unwrap();
+    loop {
+        match scene.next().event {
+            Event::Read(Ok(bytes)) if &*bytes == b"alive" => break,
+            Event::Accept(Ok(_)) | Event::Read(Err(OpError::Reset)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn both_ends_name_their_addresses(case: &Case) {
+    let mut scene = case.scene();
+    for local in ["127.0.0.1:0", "[::1]:0"] {
+        let (listener, address) = scene.listening(local);
+        let client = scene.connected(&address);
+        let server = scene.accept_one(listener);
+        assert_eq!(scene.peer_address(client).unwrap(), address);
+        assert_eq!(scene.local_address(server).unwrap(), address);
+        let ours = scene.local_address(client).unwrap();
+        assert_eq!(scene.peer_address(server).unwrap(), ours);
+        assert_eq!(scene.peer_address(listener), Err(OpError::NotConnected));
+    }
+    let timer = scene.timer(Duration::from_secs(100), None, 0).unwrap();
+    assert_eq!(scene.local_address(timer), Err(OpError::BadDescriptor));
+}
+
+fn connect_to_nobody_is_refused(case: &Case) {
+    let mut scene = case.scene();
+    let handle = scene.connect(&deserted().into(), &ConnectOptions::default(), 8).unwrap();
+    let done = scene.next();
+    assert_eq!((done.handle, done.cookie), (handle, 8));
+    assert!(matches!(done.event, Event::Connect(Err(OpError::Refused))), "{done:?}");
+    // The handle stays until it is unregistered, and says the same to later operations.
+    assert_eq!(scene.read_once(handle, 1).unwrap_err(), OpError::Refused);
+    scene.unregister(handle).unwrap();
+    assert_eq!(scene.read(handle, 1), Err(Misuse::StaleHandle));
+}
+
+fn connect_to_a_missing_unix_path_is_not_found(case: &Case) {
+    let mut scene = case.scene();
+    let folder = Folder::new();
+    let nowhere = Address::unix(folder.path("nobody")).unwrap();
+    let handle = scene.connect(&nowhere, &ConnectOptions::default(), 0).unwrap();
+    let Event::Connect(Err(OpError::NotFound)) = scene.next_of(handle) else { panic!() };
+    let path = folder.path("deserted");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let handle = scene.connect(&Address::unix(path).unwrap(), &ConnectOptions::default(), 0);
+    let Event::Connect(Err(OpError::Refused)) = scene.next_of(handle.unwrap()) else { panic!() };
+}
+
+/// A listening socket whose accept queue is full: the kernel answers no further SYN.
+fn silent_listener() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(client) = TcpStream::connect_timeout(&address, Duration::from_millis(150)) {
+        waiting.push(client);
+        assert!(waiting.len() < 20, "the queue never fills");
+    }
+    (listener, address, waiting)
+}
+
+fn connect_times_out_when_asked_to(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address, waiting) = silent_listener();
+    let options = ConnectOptions::default().timeout(Duration::from_millis(80));
+    let start = Instant::now();
+    let handle = scene.connect(&address.into(), &options, 0).unwrap();
+    scene.write(handle, "never sent").unwrap();
+    let Event::Connect(Err(OpError::TimedOut)) = scene.next_of(handle) else { panic!() };
+    assert!(start.elapsed() >= Duration::from_millis(80));
+    let Event::Write(Err(_)) = scene.next_of(handle) else { panic!() };
+    scene.unregister(handle).unwrap();
+    // Without a time-out the attempt waits, and unregister ends it at once.
+    let handle = scene.connect(&address.into(), &ConnectOptions::default(), 0).unwrap();
+    scene.expect_silence();
+    scene.unregister(handle).unwrap();
+    scene.expect_silence();
+    scene.expect_no_strays();
+    drop((listener, waiting));
+}
+
+fn a_connection_in_time_outlives_its_time_out(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let options = ConnectOptions::default().timeout(A_WHILE);
+    let client = scene.connect(&address, &options, 0).unwrap();
+    let Event::Connect(Ok(())) = scene.next_of(client) else { panic!() };
+    let server = scene.accept_one(listener);
+    for _ in 0..3 {
+        scene.expect_silence();
+    }
+    scene.write(client, "still here").unwrap();
+    assert_eq!(scene.read_exact(server, 10), b"still here");
+}
+
+fn connect_binds_the_local_address(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let ours = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 77), 0));
+    let options = ConnectOptions::default().bind(ours.into());
+    let client = scene.connect(&address, &options, 0).unwrap();
+    let Event::Connect(Ok(())) = scene.next_of(client) else { panic!() };
+    let server = scene.accept_one(listener);
+    let seen = scene.peer_address(server).unwrap().as_inet().unwrap();
+    assert_eq!(seen.ip(), ours.ip());
+    assert_eq!(scene.local_address(client).unwrap().as_inet(), Some(seen));
+}
+
+fn binding_to_an_address_in_use_fails_at_once(case: &Case) {
+    let mut scene = case.scene();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().into();
+    let options = ConnectOptions::default().bind(taken.local_addr().unwrap().into());
+    let error = scene.connect(&address, &options, 0).unwrap_err();
+    assert_eq!(error.to_string(), "cannot bind");
+    let error = scene.listen(&address, &ListenOptions::default(), 0).unwrap_err();
+    assert_eq!(error.to_string(), "cannot bind");
+}
+
+fn writes_and_reads_may_be_queued_before_the_connection_is_there(case: &Case) {
+    let mut scene = case.scene();
+    for local in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = TcpListener::bind(local).unwrap();
+        let address = listener.local_addr().unwrap().into();
+        let handle = scene.connect(&address, &ConnectOptions::default(), 0).unwrap();
+        scene.read(handle, 100).unwrap();
+        scene.write(handle, "early").unwrap();
+        scene.write(handle, "bird").unwrap();
+        let Event::Connect(Ok(())) = scene.next_of(handle) else { panic!("connect is first") };
+        scene.expect_written(handle, 5);
+        scene.expect_written(handle, 4);
+        let mut server = peer(listener.accept().unwrap().0);
+        assert_eq!(receive(&mut server, 9), b"earlybird");
+        send(&mut server, b"worm");
+        let Event::Read(Ok(bytes)) = scene.next_of(handle) else { panic!() };
+        assert_eq!(&*bytes, b"worm");
+    }
+}
+
+fn operations_queued_before_a_refusal_fail_with_it(case: &Case) {
+    let mut scene = case.scene();
+    let handle = scene.connect(&deserted().into(), &ConnectOptions::default(), 0).unwrap();
+    scene.read(handle, 100).unwrap();
+    scene.write(handle, "one").unwrap();
+    scene.write(handle, "two").unwrap();
+    let Event::Connect(Err(OpError::Refused)) = scene.next_of(handle) else { panic!() };
+    let (mut reads, mut writes) = (0, 0);
+    while reads + writes < 3 {
+        match scene.next_of(handle) {
+            Event::Read(Err(OpError::Refused)) => reads += 1,
+            Event::Write(Err(OpError::Refused)) => writes += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((reads, writes), (1, 2));
+}
+
+fn listening_twice_shares_or_refuses_as_asked(case: &Case) {
+    let mut scene = case.scene();
+    let (first, address) = scene.listening("127.0.0.1:0");
+    let second = scene.listen(&address, &ListenOptions::default(), 0).unwrap();
+    assert_eq!(scene.local_address(second).unwrap(), address);
+    let error = scene.listen(&address, &ListenOptions::default().share(false), 0).unwrap_err();
+    assert_eq!(error.to_string(), "cannot bind");
+    for handle in [first, second] {
+        scene.channel.accept(handle, Accept::lwsocket(u32::MAX)).unwrap();
+    }
+    for _ in 0..20 {
+        let mut client = TcpStream::connect(address.as_inet().unwrap()).unwrap();
+        let Event::Accept(Ok(accepted)) = scene.next().event else { panic!() };
+        let Connection::Lwsocket(handle) = accepted.connection else { panic!() };
+        scene.unregister(handle).unwrap();
+        scene.flush().unwrap();
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    }
+    let folder = Folder::new();
+    let path = Address::unix(folder.path("socket")).unwrap();
+    scene.listen(&path, &ListenOptions::default(), 0).unwrap();
+    let error = scene.listen(&path, &ListenOptions::default(), 0).unwrap_err();
+    assert_eq!(error.to_string(), "cannot bind");
+    UnixStream::connect(folder.path("socket")).unwrap();
+    let (handle, _) = scene.stream(Stream::Connected6);
+    scene.unregister(handle).unwrap();
+}

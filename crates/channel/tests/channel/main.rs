@@ -1,0 +1,20 @@
+//! What a channel promises, checked on each driver.
+//!
+//! Read first: `scene.rs` (a channel with its peers, and how a driver that is missing is
+//! skipped). Then any module: its name says what it is about, a test's name states one fact.
+//!
+//! Invariants
+//! - Every fact is checked on every driver (`on_each_driver!`); a difference is a failure.
+//! - Nothing waits for a time where it can wait for an event, and nothing waits without an end.
+
+mod connections;
+mod datagrams;
+mod dispatching;
+mod endings;
+mod files;
+mod misuse;
+mod plain;
+mod processes;
+mod scene;
+mod streams;
+mod timers;

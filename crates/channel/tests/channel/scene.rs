@@ -1,0 +1,425 @@
+//! A channel under test, with peers that are ordinary blocking sockets.
+//!
+//! Invariants
+//! - `Scene::next` and what is built on it end after `PATIENCE`, so a lost completion is a failed
+//!   test and never a hanging one; peers' reads and writes have the same limit.
+//! - A driver that does not exist on this machine is one line `skipped: NAME: WHY`.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use megapipe::{
+    Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
+    DriverChoice, Event, Handle, ListenOptions, OpError, ReadBuf,
+};
+
+/// How long anything may take before it counts as lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Long enough for something that must not happen to happen.
+pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
+
+/// Makes one test of each function for each driver, in the modules `uring` and `epoll`.
+macro_rules! on_each_driver {
+    ($($fact:ident),+ $(,)?) => {
+        mod uring {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                crate::scene::check(megapipe::DriverChoice::Uring, name, super::$fact);
+            })+
+        }
+        mod epoll {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                crate::scene::check(megapipe::DriverChoice::Epoll, name, super::$fact);
+            })+
+        }
+    };
+}
+pub(crate) use on_each_driver;
+
+/// One fact on one driver.
+pub(crate) struct Case {
+    pub(crate) driver: DriverChoice,
+    /// The test's name as libtest knows it.
+    pub(crate) name: &'static str,
+}
+
+/// Runs a fact, or says why the driver cannot be had here.
+pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
+    let name = path.split_once("::").map_or(path, |(_, name)| name);
+    match Channel::create(Config::default().driver(driver)) {
+        Err(CreateError::DriverUnavailable { reason, .. }) => {
+            println!("skipped: {name}: {reason}");
+        }
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => fact(&Case { driver, name }),
+    }
+}
+
+/// Set in a process that runs one test alone.
+const ALONE: &str = "MEGAPIPE_TEST_ALONE";
+
+impl Case {
+    pub(crate) fn config(&self) -> Config {
+        Config::default().driver(self.driver)
+    }
+
+    pub(crate) fn scene(&self) -> Scene {
+        self.scene_with(self.config())
+    }
+
+    pub(crate) fn scene_with(&self, config: Config) -> Scene {
+        let channel = Channel::create(config).expect("the driver worked a moment ago");
+        Scene { channel, later: VecDeque::new() }
+    }
+
+    /// Runs the fact in a process of its own, where it may change limits, count descriptors or
+    /// fork. Call it first: in that process it runs `fact`.
+    pub(crate) fn alone(&self, fact: impl FnOnce()) {
+        if std::env::var_os(ALONE).is_some() {
+            return fact();
+        }
+        let this = std::env::current_exe().expect("a test has a path");
+        let mut command = Command::new(this);
+        command.args(["--exact", self.name, "--nocapture", "--test-threads=1"]).env(ALONE, "1");
+        let output = command.output().expect("a test can run itself");
+        let (out, err) = (&output.stdout, &output.stderr);
+        let text = format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+        for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
+            println!("{line}");
+        }
+        assert!(output.status.success(), "{}: {}\n{text}", self.name, output.status);
+        assert!(text.contains("1 passed"), "{text}");
+    }
+}
+
+/// A channel, and completions that were set aside while another handle's was waited for.
+pub(crate) struct Scene {
+    pub(crate) channel: Channel,
+    later: VecDeque<Completion>,
+}
+
+impl Deref for Scene {
+    type Target = Channel;
+
+    fn deref(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+impl DerefMut for Scene {
+    fn deref_mut(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+}
+
+/// The blocking side of a stream connection, of whatever address family: `UnixStream` has the
+/// calls that a stream needs, and they are the same system calls for TCP.
+pub(crate) type Peer = UnixStream;
+
+pub(crate) fn peer(fd: impl Into<OwnedFd>) -> Peer {
+    let peer = Peer::from(fd.into());
+    peer.set_read_timeout(Some(PATIENCE)).expect("a socket has a time-out");
+    peer.set_write_timeout(Some(PATIENCE)).expect("a socket has a time-out");
+    peer
+}
+
+/// The ways in which a byte stream gets into a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Accepted4,
+    Accepted6,
+    AcceptedUnix,
+    Connected4,
+    Connected6,
+    ConnectedUnix,
+    RegisteredTcp,
+    RegisteredUnix,
+}
+
+impl Stream {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Accepted4,
+        Self::Accepted6,
+        Self::AcceptedUnix,
+        Self::Connected4,
+        Self::Connected6,
+        Self::ConnectedUnix,
+        Self::RegisteredTcp,
+        Self::RegisteredUnix,
+    ];
+
+    pub(crate) const TCP: [Self; 5] =
+        [Self::Accepted4, Self::Accepted6, Self::Connected4, Self::Connected6, Self::RegisteredTcp];
+
+    pub(crate) fn is_tcp(self) -> bool {
+        Self::TCP.contains(&self)
+    }
+
+    pub(crate) fn is_registered(self) -> bool {
+        matches!(self, Self::RegisteredTcp | Self::RegisteredUnix)
+    }
+}
+
+impl Scene {
+    /// The next completion.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> Completion {
+        if let Some(done) = self.later.pop_front() {
+            return done;
+        }
+        let done = self.channel.dispatch(Some(PATIENCE)).expect("dispatch works");
+        done.expect("a completion comes in time")
+    }
+
+    /// The next completion of one handle; those of others are kept for later.
+    #[track_caller]
+    pub(crate) fn next_of(&mut self, handle: Handle) -> Event {
+        if let Some(index) = self.later.iter().position(|done| done.handle == handle) {
+            return self.later.remove(index).expect("found above").event;
+        }
+        loop {
+            let done = self.channel.dispatch(Some(PATIENCE)).expect("dispatch works");
+            let done = done.expect("a completion comes in time");
+            if done.handle == handle {
+                return done.event;
+            }
+            self.later.push_back(done);
+        }
+    }
+
+    /// Nothing completes for a while.
+    #[track_caller]
+    pub(crate) fn expect_silence(&mut self) {
+        let done = self.channel.dispatch(Some(A_WHILE)).expect("dispatch works");
+        assert!(done.is_none() && self.later.is_empty(), "{done:?} {:?}", self.later);
+    }
+
+    /// Listens on an address; returns where.
+    pub(crate) fn listening(&mut self, address: &str) -> (Handle, Address) {
+        let address = address.parse().expect("an address");
+        let listener = self.listen(&address, &ListenOptions::default(), 0).expect("listens");
+        let bound = self.local_address(listener).expect("a listener has an address");
+        (listener, bound)
+    }
+
+    #[track_caller]
+    pub(crate) fn accept_one(&mut self, listener: Handle) -> Handle {
+        self.channel.accept(listener, Accept::lwsocket(1)).expect("a listener accepts");
+        self.accepted(listener)
+    }
+
+    #[track_caller]
+    pub(crate) fn accepted(&mut self, listener: Handle) -> Handle {
+        match self.next_of(listener) {
+            Event::Accept(Ok(accepted)) => match accepted.connection {
+                Connection::Lwsocket(handle) => handle,
+                Connection::Fd(fd) => panic!("{fd:?} is no lwsocket"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A connection between the channel and a blocking peer.
+    #[track_caller]
+    pub(crate) fn stream(&mut self, kind: Stream) -> (Handle, Peer) {
+        match kind {
+            Stream::Accepted4 => self.accepted_tcp("127.0.0.1:0"),
+            Stream::Accepted6 => self.accepted_tcp("[::1]:0"),
+            Stream::AcceptedUnix => {
+                let folder = Folder::new();
+                let path = folder.path("listener");
+                let address = Address::unix(&path).expect("a short path");
+                let listener =
+                    self.listen(&address, &ListenOptions::default(), 0).expect("listens");
+                let client = UnixStream::connect(path).expect("connects");
+                let handle = self.accept_one(listener);
+                self.unregister(listener).expect("registered above");
+                (handle, peer(client))
+            }
+            Stream::Connected4 => self.connected_tcp("127.0.0.1:0"),
+            Stream::Connected6 => self.connected_tcp("[::1]:0"),
+            Stream::ConnectedUnix => {
+                let folder = Folder::new();
+                let path = folder.path("listener");
+                let listener = UnixListener::bind(&path).expect("binds");
+                let handle = self.connected(&Address::unix(path).expect("a short path"));
+                (handle, peer(listener.accept().expect("accepts").0))
+            }
+            Stream::RegisteredTcp => {
+                let (ours, theirs) = tcp_pair();
+                (self.register(ours.into(), 0, None).expect("registers"), peer(theirs))
+            }
+            Stream::RegisteredUnix => {
+                let (ours, theirs) = UnixStream::pair().expect("a pair");
+                (self.register(ours.into(), 0, None).expect("registers"), peer(theirs))
+            }
+        }
+    }
+
+    fn accepted_tcp(&mut self, address: &str) -> (Handle, Peer) {
+        let (listener, bound) = self.listening(address);
+        let client = TcpStream::connect(bound.as_inet().expect("TCP")).expect("connects");
+        client.set_nodelay(true).expect("TCP");
+        let handle = self.accept_one(listener);
+        self.unregister(listener).expect("registered above");
+        (handle, peer(client))
+    }
+
+    fn connected_tcp(&mut self, address: &str) -> (Handle, Peer) {
+        let listener = TcpListener::bind(address).expect("binds");
+        let handle = self.connected(&listener.local_addr().expect("bound").into());
+        let server = listener.accept().expect("accepts").0;
+        server.set_nodelay(true).expect("TCP");
+        (handle, peer(server))
+    }
+
+    #[track_caller]
+    pub(crate) fn connected(&mut self, address: &Address) -> Handle {
+        let handle = self.connect(address, &ConnectOptions::default(), 0).expect("starts");
+        match self.next_of(handle) {
+            Event::Connect(Ok(())) => handle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One read's result.
+    #[track_caller]
+    pub(crate) fn read_once(&mut self, handle: Handle, len: usize) -> Result<ReadBuf, OpError> {
+        self.channel.read(handle, len).expect("reading is possible");
+        match self.next_of(handle) {
+            Event::Read(read) => read,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads until `len` bytes are there.
+    #[track_caller]
+    pub(crate) fn read_exact(&mut self, handle: Handle, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let read = self.read_once(handle, len - bytes.len()).expect("the stream goes on");
+            assert!(!read.is_empty(), "end after {} of {len} bytes", bytes.len());
+            bytes.extend_from_slice(&read);
+        }
+        bytes
+    }
+
+    /// Reads to the end.
+    #[track_caller]
+    pub(crate) fn read_to_end(&mut self, handle: Handle) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let read = self.read_once(handle, 1 << 16).expect("the stream goes on");
+            if read.is_empty() {
+                return bytes;
+            }
+            bytes.extend_from_slice(&read);
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_written(&mut self, handle: Handle, len: usize) {
+        match self.next_of(handle) {
+            Event::Write(Ok(written)) => assert_eq!(written, len),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_disconnected(&mut self, handle: Handle) {
+        match self.next_of(handle) {
+            Event::Disconnect(Ok(())) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The kernel gave no answer that nobody waited for.
+    #[track_caller]
+    pub(crate) fn expect_no_strays(&self) {
+        assert_eq!(self.counters().stray_answers, 0);
+    }
+}
+
+/// Two ends of a TCP connection.
+pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+    let server = listener.accept().expect("accepts").0;
+    client.set_nodelay(true).expect("TCP");
+    server.set_nodelay(true).expect("TCP");
+    (client, server)
+}
+
+/// Resets a TCP connection: closing with SO_LINGER 0.
+pub(crate) fn reset(peer: Peer) {
+    rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).expect("TCP");
+    drop(peer);
+}
+
+/// Bytes that differ from their neighbours, so that a swap, a gap or a repetition shows.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at * 31) ^ (at >> 8) ^ (seed * 77)) as u8).collect()
+}
+
+#[track_caller]
+pub(crate) fn receive(peer: &mut impl Read, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    peer.read_exact(&mut bytes).expect("the peer gets all of it");
+    bytes
+}
+
+#[track_caller]
+pub(crate) fn receive_to_end(peer: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).expect("the peer sees an orderly end");
+    bytes
+}
+
+#[track_caller]
+pub(crate) fn send(peer: &mut impl Write, bytes: &[u8]) {
+    peer.write_all(bytes).expect("the peer can send");
+}
+
+/// A loopback address where nobody listens.
+pub(crate) fn deserted() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    listener.local_addr().expect("bound")
+}
+
+/// A folder that is gone when the test is.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: the counter orders nothing but itself.
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("megapipe-test-{}-{turn}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("the folder for temporary files is writable");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is no reason to fail a test a second time.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

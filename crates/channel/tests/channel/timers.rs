@@ -1,0 +1,147 @@
+//! Timers: one-shot, periodic, missed, cancelled.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use megapipe::{Event, Misuse};
+
+use crate::scene::{Case, on_each_driver};
+
+on_each_driver![
+    a_one_shot_timer_comes_once_and_not_early,
+    a_periodic_timer_keeps_its_rhythm,
+    expirations_that_were_slept_through_are_counted,
+    a_cancelled_timer_never_comes,
+    timers_come_in_the_order_of_their_times,
+    a_timer_of_zero_comes_at_once,
+    a_timer_cuts_a_longer_wait_short_and_a_shorter_one_not,
+    wrong_times_are_refused,
+    a_timer_in_a_busy_channel_comes_in_time,
+];
+
+const MS: Duration = Duration::from_millis(1);
+
+fn a_one_shot_timer_comes_once_and_not_early(case: &Case) {
+    let mut scene = case.scene();
+    let start = Instant::now();
+    let timer = scene.timer(20 * MS, None, 7).unwrap();
+    assert!(timer.is_lwsocket());
+    let done = scene.next();
+    assert!(start.elapsed() >= 20 * MS);
+    assert_eq!((done.handle, done.cookie), (timer, 7));
+    assert!(matches!(done.event, Event::Timer { expirations: 1 }), "{done:?}");
+    scene.expect_silence();
+    scene.unregister(timer).unwrap();
+    assert_eq!(scene.set_cookie(timer, 1), Err(Misuse::StaleHandle));
+}
+
+fn a_periodic_timer_keeps_its_rhythm(case: &Case) {
+    let mut scene = case.scene();
+    let start = Instant::now();
+    let timer = scene.timer(5 * MS, Some(10 * MS), 0).unwrap();
+    let mut expired = 0;
+    while expired < 5 {
+        let Event::Timer { expirations } = scene.next_of(timer) else { panic!() };
+        expired += expirations;
+        // The n-th deadline is at 5 + 10 (n - 1) ms, however late the ones before were told.
+        assert!(start.elapsed() >= 5 * MS + 10 * MS * (expired as u32 - 1));
+    }
+    scene.unregister(timer).unwrap();
+    scene.expect_silence();
+}
+
+fn expirations_that_were_slept_through_are_counted(case: &Case) {
+    let mut scene = case.scene();
+    let timer = scene.timer(MS, Some(2 * MS), 0).unwrap();
+    thread::sleep(41 * MS);
+    let Event::Timer { expirations } = scene.next_of(timer) else { panic!() };
+    assert!(expirations >= 20, "{expirations}");
+    let Event::Timer { .. } = scene.next_of(timer) else { panic!() };
+}
+
+fn a_cancelled_timer_never_comes(case: &Case) {
+    let mut scene = case.scene();
+    let timer = scene.timer(5 * MS, Some(5 * MS), 0).unwrap();
+    scene.unregister(timer).unwrap();
+    scene.expect_silence();
+    // Nor does one that has expired and was not yet handed out.
+    let (first, second) = (scene.timer(MS, None, 1).unwrap(), scene.timer(MS, None, 2).unwrap());
+    thread::sleep(5 * MS);
+    let done = scene.next();
+    assert_eq!(done.handle, first);
+    scene.unregister(second).unwrap();
+    scene.expect_silence();
+}
+
+fn timers_come_in_the_order_of_their_times(case: &Case) {
+    let mut scene = case.scene();
+    for after in [9u32, 3, 6, 1, 8, 2] {
+        scene.timer(after * 3 * MS, None, after.into()).unwrap();
+    }
+    let order: Vec<u64> = (0..6).map(|_| scene.next().cookie).collect();
+    assert_eq!(order, [1, 2, 3, 6, 8, 9]);
+}
+
+fn a_timer_of_zero_comes_at_once(case: &Case) {
+    let mut scene = case.scene();
+    scene.timer(Duration::ZERO, None, 3).unwrap();
+    let done = scene.dispatch(Some(Duration::ZERO)).unwrap().expect("it is due");
+    assert_eq!(done.cookie, 3);
+}
+
+fn a_timer_cuts_a_longer_wait_short_and_a_shorter_one_not(case: &Case) {
+    let mut scene = case.scene();
+    scene.timer(60 * MS, None, 0).unwrap();
+    let start = Instant::now();
+    assert!(scene.dispatch(Some(10 * MS)).unwrap().is_none());
+    assert!(start.elapsed() >= 10 * MS);
+    let done = scene.dispatch(None).unwrap().expect("the timer ends the wait");
+    assert!(matches!(done.event, Event::Timer { expirations: 1 }));
+    assert!(start.elapsed() >= 60 * MS);
+}
+
+fn wrong_times_are_refused(case: &Case) {
+    let mut scene = case.scene();
+    for (after, period) in
+        [(MS, Some(Duration::ZERO)), (Duration::MAX, None), (MS, Some(Duration::MAX))]
+    {
+        assert_eq!(scene.timer(after, period, 0), Err(Misuse::InvalidDuration));
+    }
+    // A thousand years is a long time, and no overflow.
+    let far = scene.timer(Duration::from_secs(1000 * 365 * 86_400), None, 0).unwrap();
+    scene.expect_silence();
+    scene.unregister(far).unwrap();
+}
+
+fn a_timer_in_a_busy_channel_comes_in_time(case: &Case) {
+    use crate::scene::{Stream, send};
+    let mut scene = case.scene();
+    let (handle, mut peer) = scene.stream(Stream::Accepted4);
+    let mut echo = peer.try_clone().unwrap();
+    let looping = thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok(len @ 1..) = std::io::Read::read(&mut echo, &mut bytes) {
+            send(&mut echo, &bytes[..len]);
+        }
+    });
+    send(&mut peer, b"ping");
+    scene.read(handle, 64).unwrap();
+    scene.timer(30 * MS, None, 1).unwrap();
+    // The ball never rests, so there is always a completion to come; the timer must come too.
+    let start = Instant::now();
+    loop {
+        let done = scene.next();
+        match done.event {
+            Event::Timer { .. } => break,
+            Event::Read(Ok(ball)) => {
+                scene.write(handle, ball).unwrap();
+                scene.read(handle, 64).unwrap();
+            }
+            Event::Write(Ok(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "the timer is starved");
+    }
+    drop(scene);
+    looping.join().unwrap();
+}
