@@ -28,7 +28,7 @@ fn httplint() -> Option<PathBuf> {
 
 fn notes(program: &PathBuf, response: &[u8]) -> String {
     let mut child = Command::new(program)
-        .args(["--input", "response", "--now"])
+        .args(["--input", "response"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -77,7 +77,9 @@ fn with_httplint() {
         let mut unmeant = Vec::new();
         for max_age in [None, Some(60)] {
             let server = Server::start(driver, |args| args.max_age = max_age);
-            for request in &requests {
+            // What a maximum age changes, it changes in answers of files alone.
+            let count = if max_age.is_some() { 2 } else { requests.len() };
+            for request in &requests[..count] {
                 let start = &request[..request.len().min(60)];
                 let response = server.ask(request.as_bytes());
                 let bytes = [response.head.as_bytes(), &response.body].concat();
