@@ -379,3 +379,6 @@ fn write(fd: BorrowedFd<'_>, parts: &[Bytes], offset: Option<u64>) -> Result<usi
     }
     Ok(total)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! The epoll driver: for where io_uring is forbidden, and to compare with.
 //!
-//! Read first: epoll(7), and `kernel/mod.rs` for what a driver owes. Then `stream.rs`, `message.rs`,
-//! `plain.rs`, `accept.rs` (how each kind is tried), `jobs.rs` and `files.rs` (disk files).
+//! Read first: epoll(7), and `kernel/mod.rs` for what a driver owes. Then `stream.rs`,
+//! `message.rs`, `plain.rs`, `accept.rs` (how each kind is tried), `jobs.rs` and `files.rs` (disk
+//! files).
 //!
 //! An operation puts its slot on the run queue; a flush, a wait or a full batch runs the queue:
 //! each slot tries what it has to do, until the kernel says "not now". Then the epoll set is asked
@@ -43,6 +44,9 @@ mod plain;
 mod probe;
 mod set;
 mod stream;
+
+#[cfg(test)]
+mod tests;
 
 use files::Files;
 use set::Set;
