@@ -147,6 +147,11 @@ pub struct LoadArgs {
     /// No progress, no table
     #[arg(long, short)]
     pub quiet: bool,
+
+    /// Whether SIGINT and SIGTERM end the window instead of the process; they do on the command
+    /// line.
+    #[arg(skip = true)]
+    pub catch_signals: bool,
 }
 
 /// Options of `megapipe load rpc`.
@@ -237,7 +242,7 @@ pub struct KvLoadArgs {
 }
 
 impl LoadArgs {
-    /// What the command line gives when only the server is named.
+    /// What the command line gives when only the server is named, but without catching signals.
     #[must_use]
     pub fn to(server: Address) -> Self {
         Self {
@@ -260,6 +265,7 @@ impl LoadArgs {
             seed: 1,
             json: None,
             quiet: false,
+            catch_signals: false,
         }
     }
 }

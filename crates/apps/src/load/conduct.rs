@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! - Every thread that was started is joined.
-//! - SIGINT or SIGTERM ends the window early; what was measured until then is summed up.
+//! - SIGINT or SIGTERM, where they are caught, end the window early; what was measured until then
+//!   is summed up.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -161,7 +162,7 @@ where
         let config = job.config(plan.connections, *core);
         orchestra.start(plan, config, dialogue(part)?)?;
     }
-    if !job.args.quiet {
+    if job.args.catch_signals {
         orchestra.notices.catch_signals().map_err(LoadError::Signals)?;
     }
     let cpus: Option<Vec<usize>> = cores.into_iter().collect();

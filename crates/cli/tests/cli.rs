@@ -1,0 +1,255 @@
+//! The `megapipe` command as a process: what it prints, how it ends, what signals do.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn megapipe(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    megapipe(args).output().expect("megapipe runs")
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = output(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// A server process that is ended on drop, whatever happens.
+struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: ChildStderr,
+    ready: String,
+}
+
+impl Server {
+    /// Starts a server and waits for the line that says that it is ready.
+    fn start(args: &[&str]) -> Self {
+        let mut command = megapipe(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("megapipe runs");
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let stderr = child.stderr.take().expect("a pipe");
+        let mut ready = String::new();
+        stdout.read_line(&mut ready).expect("a line");
+        Self { child, stdout, stderr, ready }
+    }
+
+    fn address(&self) -> &str {
+        let rest = self.ready.strip_prefix("listening on ").expect(&self.ready);
+        rest.split(',').next().expect("an address")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process");
+        kill_process(pid, signal).expect("signalling");
+    }
+
+    /// Waits for the end: whether it was a success, and what else was printed.
+    fn end(mut self) -> (bool, String, String) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("waiting") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).expect("UTF-8");
+        self.stderr.read_to_string(&mut err).expect("UTF-8");
+        (status.success(), out, err)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn info_names_the_driver_every_feature_and_the_limits() {
+    let text = stdout(&["info"]);
+    for expected in [
+        "A channel gets the driver ",
+        "\nuring ",
+        "\nepoll ",
+        "RLIMIT_NOFILE",
+        "kernel.io_uring_disabled",
+        "net.ipv4.tcp_migrate_req",
+        "processors online",
+        "RPS of lo",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&stdout(&["info", "--json"])).expect("JSON");
+    let driver = json["chosen"]["driver"].as_str().expect("a name");
+    assert!(text.contains(&format!("A channel gets the driver {driver}: ")));
+    let drivers = json["drivers"].as_array().expect("an array");
+    assert_eq!(drivers.len(), 2);
+    assert!(drivers.iter().any(|trial| trial["available"] == true), "{drivers:?}");
+    assert!(drivers.iter().all(|trial| !trial["reason"].as_str().unwrap_or("").is_empty()));
+}
+
+#[test]
+fn help_and_completions_are_there_for_everything() {
+    for args in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["serve", "rpc", "--help"],
+        &["serve", "http", "--help"],
+        &["serve", "kv", "--help"],
+        &["load", "rpc", "--help"],
+        &["load", "http", "--help"],
+        &["load", "kv", "--help"],
+        &["bench", "--help"],
+        &["info", "--help"],
+    ] {
+        assert!(stdout(args).contains("Usage: megapipe"), "{args:?}");
+    }
+    assert!(stdout(&["completions", "bash"]).contains("_megapipe"));
+    assert!(stdout(&["--version"]).starts_with("megapipe "));
+}
+
+#[test]
+fn exit_codes_tell_mistakes_from_failures() {
+    for (args, code, named) in [
+        (&["serve"][..], 2, "Usage"),
+        (&["serve", "rpc", "--listen", "here"], 2, "expected IP:PORT"),
+        (&["serve", "rpc", "--request-bytes", "3"], 1, "a message of 3 bytes"),
+        (&["serve", "rpc", "--listen", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
+        (&["serve", "http", "--root", "/nonexistent"], 1, "/nonexistent"),
+        (&["load", "http", "--path", "no slash"], 1, "`no slash` is no path"),
+        (&["load", "rpc", "127.0.0.1:1", "-d", "0.2", "--warmup", "0"], 3, ""),
+    ] {
+        let output = output(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(named), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = megapipe(&["info"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.as_mut().expect("megapipe runs");
+    drop(child.stdout.take());
+    assert!(child.wait().expect("waiting").success());
+    let mut said = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("UTF-8");
+    assert_eq!(said, "");
+}
+
+#[test]
+fn a_server_and_its_load_meet() {
+    let server = Server::start(&["serve", "rpc", "--listen", "127.0.0.1:0", "--channels", "2"]);
+    assert!(server.ready.contains(", driver ") && server.ready.ends_with(", 2 channels\n"));
+    let json = stdout(&[
+        "load",
+        "rpc",
+        server.address(),
+        "--connections",
+        "16",
+        "--transactions",
+        "8",
+        "--duration",
+        "0.5",
+        "--warmup",
+        "0.1",
+        "--threads",
+        "2",
+        "--quiet",
+        "--json",
+        "-",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON and nothing else");
+    assert!(json["transactions"].as_u64() > Some(0), "{json}");
+    assert_eq!(json["transactions_per_connection"], "8");
+    let table = stdout(&["load", "rpc", server.address(), "--total", "100", "-c", "4"]);
+    assert!(table.contains("transactions") && table.contains("p99.9"), "{table}");
+    server.signal(Signal::TERM);
+    let (success, _, said) = server.end();
+    assert!(success, "{said}");
+}
+
+#[test]
+fn a_load_that_is_interrupted_sums_up_what_it_has() {
+    let server = Server::start(&["serve", "rpc", "--listen", "127.0.0.1:0"]);
+    let mut command = megapipe(&["load", "rpc", server.address(), "-c", "4", "-d", "60"]);
+    command.args(["--warmup", "0"]).stdout(Stdio::piped());
+    let mut load = command.spawn().expect("megapipe runs");
+    std::thread::sleep(Duration::from_millis(600));
+    let pid = Pid::from_raw(load.id().cast_signed()).expect("a process");
+    kill_process(pid, Signal::INT).expect("signalling");
+    let mut table = String::new();
+    load.stdout.take().expect("a pipe").read_to_string(&mut table).expect("UTF-8");
+    assert!(load.wait().expect("waiting").success());
+    assert!(table.contains("latency (µs)"), "{table}");
+}
+
+#[test]
+fn the_first_signal_drains_and_the_second_ends() {
+    let args = ["serve", "rpc", "--listen", "127.0.0.1:0", "--drain", "60"];
+    let server = Server::start(&args);
+    let mut stubborn = TcpStream::connect(server.address()).expect("connecting");
+    // Half a request: the server waits for the rest while it drains.
+    stubborn.write_all(&[1; 32]).expect("sending");
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal(Signal::INT);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(TcpStream::connect(server.address()).is_err(), "nobody listens any more");
+    stubborn.write_all(&[1; 32]).expect("sending");
+    let mut echo = [0; 64];
+    stubborn.read_exact(&mut echo).expect("what was owed");
+    assert_eq!(echo, [1; 64]);
+    server.signal(Signal::INT);
+    let began = Instant::now();
+    let (success, _, said) = server.end();
+    assert!(success && began.elapsed() < Duration::from_secs(10), "{said}");
+}
+
+#[test]
+fn counters_are_shown_and_readiness_is_written_where_asked() {
+    let path = std::env::temp_dir().join(format!("megapipe-ready-{}", std::process::id()));
+    let line = format!(
+        "exec {} serve rpc --listen 127.0.0.1:0 --stats 1 --ready-fd 7 7>{}",
+        env!("CARGO_BIN_EXE_megapipe"),
+        path.display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("a shell");
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    let stderr = child.stderr.take().expect("a pipe");
+    let mut ready = String::new();
+    stdout.read_line(&mut ready).expect("a line");
+    let server = Server { child, stdout, stderr, ready };
+    let mut stream = TcpStream::connect(server.address()).expect("connecting");
+    for _ in 0..5 {
+        stream.write_all(&[1; 64]).expect("sending");
+        stream.read_exact(&mut [0; 64]).expect("an echo");
+    }
+    std::thread::sleep(Duration::from_millis(1_300));
+    assert_eq!(std::fs::read(&path).expect("the file"), b"\n");
+    drop(stream);
+    server.signal(Signal::TERM);
+    let (success, _, said) = server.end();
+    std::fs::remove_file(path).expect("tidying up");
+    assert!(success, "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("requests/s") && lines.len() >= 2, "{said}");
+    let requests: Vec<&str> = lines[1].split_whitespace().collect();
+    assert_eq!((requests[0], requests[1], requests[6]), ("all", "1", "5"), "{said}");
+}
