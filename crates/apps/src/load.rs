@@ -5,7 +5,7 @@
 //! was the bottleneck.
 //!
 //! Read first: `worker.rs`, one thread with its channel and its connections. Each protocol is a
-//! pure [`Dialogue`](dialogue::Dialogue) (`rpc.rs`, `http.rs`, `kv.rs`); what may be random follows
+//! pure `Dialogue` (`rpc.rs`, `http.rs`, `kv.rs`); what may be random follows
 //! from [`distribution`] and a seed; `window.rs` decides what counts.
 //!
 //! A run has four parts: connections open (a bounded number at a time) and caches are filled; the

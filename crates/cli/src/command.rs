@@ -150,9 +150,9 @@ mod tests {
 
     #[test]
     fn what_the_benchmark_asks_for_is_understood() {
-        let line = "megapipe load rpc 127.0.0.1:7000 --connections 256 --transactions 8 --close rst \
-                    --warmup 1 --duration 3 --cpus 1 --request-bytes 64 --response-bytes 64 \
-                    --json - --quiet";
+        let line = "megapipe load rpc 127.0.0.1:7000 --connections 256 --transactions 8 \
+                    --close rst --warmup 1 --duration 3 --cpus 1 --request-bytes 64 \
+                    --response-bytes 64 --json - --quiet";
         assert!(Command::try_parse_from(line.split_whitespace()).is_ok());
         let line = "megapipe load http 127.0.0.1:80 --transactions yahoo-requests --files specweb";
         assert!(Command::try_parse_from(line.split_whitespace()).is_ok());

@@ -4,7 +4,7 @@
 //!
 //! The entity tag is made of the file's inode, length and time of change in nanoseconds: it differs
 //! between any two versions that the kernel can tell apart. A file younger than
-//! [`RACY_S`](super::limits::RACY_S) may change again without its time stamp moving, so until then
+//! [`RACY_S`] may change again without its time stamp moving, so until then
 //! its validators count as weak.
 
 use std::io::Write;

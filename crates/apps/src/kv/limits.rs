@@ -70,7 +70,7 @@ pub const DEAD_SHARE: usize = 8;
 /// Longest relative expiry time: 30 days. A larger number is a Unix time.
 pub const RELATIVE_EXPIRY_S_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// Room for responses to begin with: one buffer of a channel's pool holds a value of 1 KiB and more.
+/// Room for responses to begin with: one buffer of a channel's pool, a value of 1 KiB and more.
 pub const RESPONSE_BYTES: usize = 4 << 10;
 
 /// How often connections are looked at for timeouts, in milliseconds.

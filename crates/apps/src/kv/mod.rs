@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Invariants
-//! - Only [`server`] does I/O and reads clocks; all else is a function of bytes, `now` and store.
+//! - Only `server` does I/O and reads clocks; all else is a function of bytes, `now` and store.
 //! - Everything that a client can make grow has a bound in [`limits`].
 
 mod args;

@@ -64,7 +64,7 @@ impl Close {
 /// The options that every load has.
 #[derive(Clone, Debug, Args)]
 pub struct LoadArgs {
-    /// Where the server is: IP:PORT, [IPv6]:PORT, unix:/path or unix:@abstract
+    /// Where the server is: `IP:PORT`, `[IPv6]:PORT`, `unix:/path` or `unix:@abstract`
     pub server: Option<Address>,
 
     /// Connections held open, all threads together
@@ -188,7 +188,7 @@ pub struct HttpLoadArgs {
     #[arg(long, value_name = "FILE")]
     pub path_list: Option<PathBuf>,
 
-    /// Ask for the files of a set, SIZES[@COUNT], such as specweb or 1K@100
+    /// Ask for the files of a set, `SIZES[@COUNT]`, such as `specweb` or `1K@100`
     ///
     /// The server's root must hold them: see --prepare.
     #[arg(long, value_name = "SET", conflicts_with_all = ["paths", "path_list"])]

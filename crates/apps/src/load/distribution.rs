@@ -4,12 +4,13 @@
 //! their parameters [MegaPipe 5.3]. A distribution of the stated kind with exactly these
 //! parameters stands for each:
 //!
-//! | name | stated | here |
-//! |---|---|---|
-//! | `specweb` | 30 B to 5,670 B, 704 B on average | bounded Pareto, its exponent solved for the mean |
-//! | `yahoo` | 1 B to 253 MiB, 12.5 KiB on average, half of the bytes in responses above 60 KiB | log-normal, whose two parameters follow from the last two |
-//! | `yahoo/2` | the same files at half the size | the same, halved |
-//! | `yahoo-requests` | 1 to 1,597 requests per connection, 2.3 on average, 98 % have ten or fewer, Zipf-like | Zipf, its exponent solved for the mean; the 98 % then come out |
+//! - `specweb`. Stated: 30 B to 5,670 B, 704 B on average. Here: bounded Pareto, its exponent
+//!   solved for the mean.
+//! - `yahoo`. Stated: 1 B to 253 MiB, 12.5 KiB on average, half of the bytes in responses above
+//!   60 KiB. Here: log-normal, whose two parameters follow from the last two.
+//! - `yahoo/2`. Stated: the same files at half the size. Here: the same, halved.
+//! - `yahoo-requests`. Stated: 1 to 1,597 requests per connection, 2.3 on average, 98 % have ten or
+//!   fewer, Zipf-like. Here: Zipf, its exponent solved for the mean; the 98 % then come out.
 //!
 //! Pure: randomness is an argument.
 //!

@@ -7,7 +7,7 @@
 //! Pure: times are nanoseconds, handed in.
 //!
 //! Invariants
-//! - What is recorded is within [`LATENCY_NS_MAX`]; longer counts as that long and is still counted.
+//! - What is recorded is within [`LATENCY_NS_MAX`]; longer counts as that long.
 //! - Values are kept to three significant digits.
 
 use hdrhistogram::Histogram;

@@ -284,7 +284,7 @@ pub const fn key_scratch() -> KeyScratch {
     [0; KEY_BYTES_MAX]
 }
 
-/// RFC 4648 §4 with padding, nothing left over, at least one byte. Returns how many bytes there are.
+/// RFC 4648 §4 with padding, nothing left over, at least one byte. Returns how many there are.
 fn decode_base64(text: &[u8], decoded: &mut KeyScratch) -> Option<usize> {
     if text.is_empty() || !text.len().is_multiple_of(4) {
         return None;

@@ -1,6 +1,6 @@
 //! The item store, shared by all channels: which key has which value, flags, expiry time and cas.
 //!
-//! Read first: [`shard`] for one shard's rules, [`log`] for its memory.
+//! Read first: `shard` for one shard's rules, `log` for its memory.
 //! Input: keys, values and `now` in Unix seconds. Knows no clock, no connection, no protocol.
 //!
 //! ```text

@@ -1,3 +1,5 @@
+//! Drawn often enough, each distribution has the parameters that the papers state.
+
 use super::*;
 
 const DRAWS: usize = 400_000;

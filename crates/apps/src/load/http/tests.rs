@@ -1,3 +1,5 @@
+//! Requests as a server expects them, and every framing of a response.
+
 use super::*;
 
 const DONE: Answer = Answer::Done { reusable: true };

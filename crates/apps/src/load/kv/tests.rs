@@ -1,3 +1,5 @@
+//! The key space is filled once, and wrong answers are noticed.
+
 use std::collections::HashMap;
 
 use super::*;

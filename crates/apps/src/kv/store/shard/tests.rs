@@ -246,12 +246,11 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Cas::Newer),
     ];
     let len = prop_oneof![6 => 0usize..200, 3 => 0usize..5_000, 1 => 20_000usize..40_000];
+    let write = (key.clone(), verb, cas.clone(), len.clone(), exptime.clone(), any::<bool>());
     let op = prop_oneof![
-        10 => (key.clone(), verb, cas.clone(), len.clone(), exptime.clone(), any::<bool>()).prop_map(
-            |(key, verb, cas, len, exptime, arrives)| {
-                Op::Store { key, verb, cas, len, exptime, arrives }
-            }
-        ),
+        10 => write.prop_map(|(key, verb, cas, len, exptime, arrives)| {
+            Op::Store { key, verb, cas, len, exptime, arrives }
+        }),
         10 => (key.clone(), proptest::option::weighted(0.2, exptime.clone()))
             .prop_map(|(key, touch)| Op::Get { key, touch }),
         1 => (key.clone(), exptime.clone()).prop_map(|(key, exptime)| Op::Vivify { key, exptime }),
