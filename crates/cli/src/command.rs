@@ -10,7 +10,7 @@ use megapipe_apps::load::{
 };
 use megapipe_apps::rpc::{self, RpcArgs, RpcError};
 use megapipe_apps::serve::ServeError;
-use megapipe_bench::{BenchArgs, BenchError, bench};
+use megapipe_bench::{BenchArgs, BenchError, DemoArgs, bench, demo};
 
 use crate::info::{self, InfoArgs, InfoError};
 
@@ -43,6 +43,8 @@ enum Action {
     Load(Box<Load>),
     /// Measure megapipe against the best that the kernel can do otherwise
     Bench(BenchArgs),
+    /// A short version of the benchmark with a table at the end: about two minutes
+    Demo(DemoArgs),
     /// Say what this kernel and this machine offer, and what follows from that
     Info(InfoArgs),
     /// Print the completion script of a shell
@@ -99,6 +101,7 @@ impl Command {
             Action::Serve(serve) => run_server(&serve),
             Action::Load(load) => run_load(&load),
             Action::Bench(args) => Ok(bench(&args)?),
+            Action::Demo(args) => Ok(demo(&args)?),
             Action::Info(args) => {
                 info::print(&args)?;
                 Ok(ExitCode::SUCCESS)

@@ -115,6 +115,7 @@ fn help_and_completions_are_there_for_everything() {
         &["load", "http", "--help"],
         &["load", "kv", "--help"],
         &["bench", "--help"],
+        &["demo", "--help"],
         &["info", "--help"],
     ] {
         assert!(stdout(args).contains("Usage: megapipe"), "{args:?}");
