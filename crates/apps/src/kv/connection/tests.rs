@@ -1,8 +1,11 @@
 //! The connection without a network: the recorded conversations, whole and byte by byte, and what
 //! a hostile client may try.
 
+mod transcript;
+
 use proptest::prelude::*;
 
+use self::transcript::{Conversation, Exchange, bytes_of, conversations, matches_pattern};
 use super::*;
 use crate::kv::limits::{ITEM_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN};
 
@@ -64,113 +67,19 @@ impl Talk {
     }
 }
 
-/// One line of the recorded conversations.
-enum Line {
-    Name(String),
-    Send(String),
-    Expect(String),
-    Closed,
-}
-
-fn transcript() -> Vec<Line> {
-    let text = include_str!("../../../../../tests/data/kv_transcripts.txt");
-    let (_, text) = text.split_once("\n\n").expect("a head and conversations");
-    let line = |line: &str| {
-        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match mark {
-            "#" => Some(Line::Name(rest.to_owned())),
-            ">" => Some(Line::Send(rest.to_owned())),
-            "<" | "<ours" => Some(Line::Expect(rest.to_owned())),
-            "!" => Some(Line::Closed),
-            _ => None,
-        }
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// What the notation stands for; see the head of the file.
-fn bytes_of(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        if let Some((count, tail)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('*'))
-            && let Ok(count) = count.parse::<usize>()
-        {
-            bytes.extend(std::iter::repeat_n(tail.as_bytes()[0], count));
-            rest = &tail[2..];
-        } else if first == '\\' {
-            let (byte, len) = match &rest[1..2] {
-                "r" => (b'\r', 2),
-                "n" => (b'\n', 2),
-                "t" => (b'\t', 2),
-                "x" => (u8::from_str_radix(&rest[2..4], 16).expect("two digits"), 4),
-                _ => (b'\\', 2),
-            };
-            bytes.push(byte);
-            rest = &rest[len..];
-        } else {
-            bytes.push(first as u8);
-            rest = &rest[1..];
-        }
-    }
-    bytes
-}
-
-/// Whether `got` is what `expected` says; keeps the last number that `{cas}` stands for.
-fn matches_pattern(expected: &str, mut got: &[u8], cas: &mut String) -> bool {
-    let mut rest = expected;
-    loop {
-        let mark = rest.find("{cas}").into_iter().chain(rest.find("{~")).min();
-        let (literal, pattern) = rest.split_at(mark.unwrap_or(rest.len()));
-        let Some(after) = got.strip_prefix(&bytes_of(literal)[..]) else {
-            return false;
-        };
-        let Some((pattern, tail)) = pattern.split_once('}') else {
-            return after.is_empty();
-        };
-        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let (number, after) = after.split_at(digits);
-        let number = String::from_utf8_lossy(number).into_owned();
-        let about = pattern.strip_prefix("{~").map(|text| text.parse::<u64>().expect("a number"));
-        match (number.parse::<u64>(), about) {
-            (Ok(_), None) => *cas = number,
-            (Ok(number), Some(about)) if number.abs_diff(about) <= 2 => {}
-            _ => return false,
-        }
-        (rest, got) = (tail, after);
-    }
-}
-
 /// Holds all recorded conversations, each command in pieces of so many bytes.
 fn replay(piece: usize) {
     let mut differences = String::new();
-    let mut name = String::new();
-    let mut cas = String::new();
-    let mut talk = Talk::new();
-    let lines = transcript();
-    for (index, line) in lines.iter().enumerate() {
-        let sent = match line {
-            Line::Name(new) => {
-                (name, talk) = (new.clone(), Talk::new());
-                continue;
+    for Conversation { name, exchanges } in conversations() {
+        let mut talk = Talk::new();
+        let mut cas = String::new();
+        for Exchange { sent, ours, closed: expected_closed, .. } in exchanges {
+            let bytes = bytes_of(&sent.replace("{cas}", &cas));
+            let (got, closed) = talk.send_in_pieces(&bytes, piece);
+            if !matches_pattern(&ours, &got, &mut cas) || closed != expected_closed {
+                let got = got.escape_ascii();
+                differences += &format!("{name}\n> {sent}\n< {ours}\nis {got}, closed: {closed}\n");
             }
-            Line::Send(sent) => sent,
-            Line::Expect(_) | Line::Closed => continue,
-        };
-        let bytes = bytes_of(&sent.replace("{cas}", &cas));
-        let (got, closed) = talk.send_in_pieces(&bytes, piece);
-        let mut after = lines[index + 1..].iter().peekable();
-        let expected = match after.peek() {
-            Some(Line::Expect(expected)) => {
-                after.next();
-                expected.as_str()
-            }
-            _ => "",
-        };
-        let expected_closed = matches!(after.next(), Some(Line::Closed));
-        if !matches_pattern(expected, &got, &mut cas) || closed != expected_closed {
-            let got = got.escape_ascii();
-            differences += &format!("{name}\n> {sent}\n< {expected}\nis {got}, closed: {closed}\n");
         }
     }
     assert!(differences.is_empty(), "in pieces of {piece}:\n{differences}");

@@ -1,0 +1,72 @@
+//! Clients that others wrote: libmemcached's tools.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use crate::serving::{args, drivers, is_installed, serve};
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().expect("the program runs")
+}
+
+#[test]
+fn memccapable_passes_all_ascii_and_binary_cases() {
+    let test = "memccapable_passes_all_ascii_and_binary_cases";
+    if !is_installed("memccapable") {
+        println!("skipped: {test}: memccapable is not installed");
+        return;
+    }
+    for driver in drivers(test) {
+        let (running, address) = serve(&args(driver));
+        let port = address.port().to_string();
+        for (protocol, cases) in [("-a", 27), ("-b", 27)] {
+            let output = run("memccapable", &["-h", "127.0.0.1", "-p", &port, protocol]);
+            let text = String::from_utf8_lossy(&output.stdout);
+            let passed = text.matches("[pass]").count();
+            assert!(output.status.success() && text.contains("All tests passed"), "{text}");
+            assert!(passed >= cases && !text.contains("[FAIL]"), "{passed} of {cases}:\n{text}");
+        }
+        running.stop().expect("a clean end");
+    }
+}
+
+#[test]
+fn files_go_in_and_come_out_by_libmemcacheds_tools() {
+    let test = "files_go_in_and_come_out_by_libmemcacheds_tools";
+    for program in ["memccp", "memccat", "memcping", "memcrm", "memcexist", "memcstat"] {
+        if !is_installed(program) {
+            println!("skipped: {test}: {program} is not installed");
+            return;
+        }
+    }
+    let folder = std::env::temp_dir().join(format!("megapipe-kv-tools-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("some-file");
+    let content = "a line of text\n".repeat(5_000);
+    fs::write(&file, &content).expect("a file");
+    for driver in drivers(test) {
+        for protocol in [None, Some("--binary")] {
+            let (running, address) = serve(&args(driver));
+            let servers = format!("--servers={address}");
+            let tool = |program: &str, argument: &str| {
+                let mut arguments = vec![servers.as_str()];
+                arguments.extend(protocol);
+                arguments.extend((!argument.is_empty()).then_some(argument));
+                run(program, &arguments)
+            };
+            assert!(tool("memcping", "").status.success());
+            let copied = tool("memccp", &file.to_string_lossy());
+            assert!(copied.status.success(), "{copied:?}");
+            let shown = tool("memccat", "some-file");
+            assert_eq!(String::from_utf8_lossy(&shown.stdout).trim_end(), content.trim_end());
+            assert!(tool("memcexist", "some-file").status.success());
+            assert!(tool("memcrm", "some-file").status.success());
+            assert!(!tool("memcexist", "some-file").status.success());
+            let stats = tool("memcstat", "");
+            let text = String::from_utf8_lossy(&stats.stdout);
+            assert!(text.contains("curr_items: 0"), "{text}");
+            running.stop().expect("a clean end");
+        }
+    }
+    fs::remove_dir_all(&folder).expect("the folder goes");
+}

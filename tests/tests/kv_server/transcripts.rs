@@ -1,0 +1,55 @@
+//! The recorded conversations over a network: memcached must still hold them as recorded, and we
+//! must hold them alike.
+
+#[path = "../../../crates/apps/src/kv/connection/tests/transcript.rs"]
+mod transcript;
+
+use std::net::SocketAddr;
+
+use transcript::{Conversation, Exchange, bytes_of, conversations, matches_pattern};
+
+use crate::serving::{Client, Memcached, args, drivers, serve};
+
+fn hold(address: SocketAddr, expected: impl Fn(&Exchange) -> &str) {
+    for Conversation { name, exchanges } in conversations() {
+        let mut client = Client::connect(address);
+        client.expect(b"flush_all\r\n", b"OK\r\n");
+        let mut cas = String::new();
+        let mut open = true;
+        for exchange in exchanges {
+            let expected = expected(&exchange);
+            client.send(&bytes_of(&exchange.sent.replace("{cas}", &cas)));
+            let mut matched = String::new();
+            // Silence shows in the next answer.
+            let got = client.receive_until(|got| {
+                expected.is_empty() || matches_pattern(expected, got, &mut matched)
+            });
+            let sent = &exchange.sent;
+            let shown = got.escape_ascii();
+            let right = matches_pattern(expected, &got, &mut cas);
+            assert!(right, "{name}\n> {sent}\n< {expected}\nis {shown}");
+            if exchange.closed {
+                assert!(client.is_closed(), "{name}\n> {sent}\nnot closed");
+                open = false;
+            }
+        }
+        if open {
+            client.expect(b"mn\r\n", b"MN\r\n");
+        }
+    }
+}
+
+#[test]
+fn we_answer_as_recorded() {
+    for driver in drivers("we_answer_as_recorded") {
+        let (running, address) = serve(&args(driver));
+        hold(address, |exchange| &exchange.ours);
+        running.stop().expect("a clean end");
+    }
+}
+
+#[test]
+fn memcached_answers_as_recorded() {
+    let Some(memcached) = Memcached::start("memcached_answers_as_recorded") else { return };
+    hold(memcached.address, |exchange| &exchange.memcached);
+}
