@@ -27,10 +27,11 @@ pub(crate) fn drivers(test: &str) -> Vec<DriverName> {
     drivers
 }
 
-/// Options for a server of one channel on a free port.
+/// Options for a server of one channel on a free port, which does not wait for clients that stay
+/// when it is to end.
 pub(crate) fn args(driver: DriverName) -> KvArgs {
     let mut serve = ServeArgs::on(["127.0.0.1:0".parse().expect("an address")]);
-    serve.driver = driver;
+    (serve.driver, serve.drain) = (driver, 0);
     KvArgs::new(serve)
 }
 

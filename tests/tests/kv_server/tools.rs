@@ -54,7 +54,8 @@ fn files_go_in_and_come_out_by_libmemcacheds_tools() {
                 arguments.extend((!argument.is_empty()).then_some(argument));
                 run(program, &arguments)
             };
-            assert!(tool("memcping", "").status.success());
+            // This one speaks text only.
+            assert!(protocol.is_some() || tool("memcping", "").status.success());
             let copied = tool("memccp", &file.to_string_lossy());
             assert!(copied.status.success(), "{copied:?}");
             let shown = tool("memccat", "some-file");
@@ -64,7 +65,7 @@ fn files_go_in_and_come_out_by_libmemcacheds_tools() {
             assert!(!tool("memcexist", "some-file").status.success());
             let stats = tool("memcstat", "");
             let text = String::from_utf8_lossy(&stats.stdout);
-            assert!(text.contains("curr_items: 0"), "{text}");
+            assert!(text.contains("delete_hits: 1") && text.contains("limit_maxbytes:"), "{text}");
             running.stop().expect("a clean end");
         }
     }
