@@ -84,3 +84,6 @@ pub(crate) const IDLE_WARM_ROUNDS: usize = 40;
 
 /// Descriptors needed beside those of idle connections.
 pub(crate) const DESCRIPTORS_SPARE: u64 = 512;
+
+/// How long compiling or running the C half of the comparison with C may take.
+pub(crate) const C_HALF_MAX: Duration = Duration::from_secs(60);
