@@ -22,6 +22,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL };
 
+    #[inline]
     pub(crate) const fn is_empty(self) -> bool {
         self.head == NIL
     }
@@ -55,6 +56,7 @@ impl<T> Arena<T> {
     }
 
     /// Appends an element. The caller bounds the number of elements (`limits::OPERATIONS_MAX`).
+    #[inline(always)]
     pub(crate) fn push_back(&mut self, queue: &mut Queue, value: T) {
         let index = self.take_node(value);
         if queue.tail == NIL {
@@ -66,6 +68,7 @@ impl<T> Arena<T> {
     }
 
     /// Removes the oldest element.
+    #[inline]
     pub(crate) fn pop_front(&mut self, queue: &mut Queue) -> Option<T> {
         if queue.head == NIL {
             return None;
@@ -83,12 +86,29 @@ impl<T> Arena<T> {
         value
     }
 
+    /// Drops the oldest element where it lies.
+    #[inline]
+    pub(crate) fn drop_front(&mut self, queue: &mut Queue) {
+        let Some(node) = self.nodes.get_mut(queue.head as usize) else { return };
+        node.value = None;
+        let index = queue.head;
+        queue.head = node.next;
+        node.next = self.free;
+        self.free = index;
+        self.len -= 1;
+        if queue.head == NIL {
+            queue.tail = NIL;
+        }
+    }
+
     /// The oldest element.
+    #[inline]
     pub(crate) fn front(&self, queue: Queue) -> Option<&T> {
         self.nodes.get(queue.head as usize).and_then(|node| node.value.as_ref())
     }
 
     /// The oldest element, to be changed in place.
+    #[inline]
     pub(crate) fn front_mut(&mut self, queue: Queue) -> Option<&mut T> {
         self.nodes.get_mut(queue.head as usize).and_then(|node| node.value.as_mut())
     }
@@ -110,6 +130,7 @@ impl<T> Arena<T> {
         }
     }
 
+    #[inline(always)]
     fn take_node(&mut self, value: T) -> u32 {
         self.len += 1;
         if self.free == NIL {

@@ -27,14 +27,19 @@ pub struct ReadBuf {
 enum ReadMemory {
     Empty,
     Pool(PoolBuf),
-    Heap(Rc<[u8]>),
+    // Not `Rc<[u8]>`: a thin pointer keeps completions small.
+    Heap(Rc<Vec<u8>>),
 }
+
+// A completion carries one, and completions are moved often.
+const _: () = assert!(size_of::<ReadBuf>() <= 32);
 
 impl ReadBuf {
     /// What the end of a stream looks like.
     pub(crate) const END: Self = Self { memory: ReadMemory::Empty, start: 0, len: 0 };
 
     /// The first `len` bytes of a pool buffer.
+    #[inline]
     pub(crate) fn from_pool(buffer: PoolBuf, len: usize) -> Self {
         let len = len.min(buffer.len());
         Self { memory: ReadMemory::Pool(buffer), start: 0, len: len as u32 }
@@ -42,7 +47,7 @@ impl ReadBuf {
 
     pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
         let len = bytes.len() as u32;
-        Self { memory: ReadMemory::Heap(bytes.into()), start: 0, len }
+        Self { memory: ReadMemory::Heap(Rc::new(bytes)), start: 0, len }
     }
 
     /// A second view of the first `len` bytes; `self` keeps the rest.
@@ -75,6 +80,7 @@ impl ReadBuf {
 impl Deref for ReadBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         let bytes = match &self.memory {
             ReadMemory::Empty => &[][..],
@@ -256,6 +262,7 @@ impl Payload {
 
     /// The bytes.
     #[must_use]
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Self::Write(buffer) => buffer,
@@ -269,6 +276,7 @@ impl Payload {
 
     /// Bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
@@ -292,6 +300,7 @@ impl From<WriteBuf> for Payload {
 }
 
 impl From<ReadBuf> for Payload {
+    #[inline]
     fn from(buffer: ReadBuf) -> Self {
         Self::Read(buffer)
     }

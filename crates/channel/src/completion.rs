@@ -18,6 +18,9 @@ pub struct Completion {
     pub event: Event,
 }
 
+// Completions are moved several times on their way.
+const _: () = assert!(size_of::<Completion>() <= 56);
+
 /// What finished. Every variant but `Timer` and `Wake` answers one call of the same name.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -33,7 +36,7 @@ pub enum Event {
     /// All bytes were written (for `write`, `writev`, `write_at`); the number of bytes.
     Write(Result<usize, OpError>),
     /// A message arrived.
-    RecvFrom(Result<Datagram, OpError>),
+    RecvFrom(Result<Box<Datagram>, OpError>),
     /// A message was sent; the number of bytes.
     SendTo(Result<usize, OpError>),
     /// The file's data is on the device.

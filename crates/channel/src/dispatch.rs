@@ -69,7 +69,7 @@ impl Channel {
         Ok(count)
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_ready(&mut self) -> Option<Completion> {
         if self.state.woken {
             self.on_woken();

@@ -31,6 +31,7 @@ impl Handle {
     /// Nobody's handle: what completions carry that belong to no handle (`Event::Wake`).
     pub const NONE: Self = Self(0);
 
+    #[inline]
     pub(crate) const fn new(number: u32, generation: u32, tag: ChannelTag) -> Self {
         Self(
             (number as u64) << (TAG_BITS + GENERATION_BITS)
@@ -41,12 +42,14 @@ impl Handle {
 
     /// The handle's number: from 2^30 up for an lwsocket, the descriptor's number otherwise.
     #[must_use]
+    #[inline]
     pub const fn number(self) -> u32 {
         (self.0 >> (TAG_BITS + GENERATION_BITS)) as u32
     }
 
     /// Whether this is an lwsocket, which exists only inside its channel.
     #[must_use]
+    #[inline]
     pub const fn is_lwsocket(self) -> bool {
         self.number() >= FIRST_LWSOCKET
     }
@@ -65,10 +68,12 @@ impl Handle {
 
     /// Tells the channels of a process apart; 0 for [`Handle::NONE`] only.
     #[must_use]
+    #[inline]
     pub const fn channel_tag(self) -> u16 {
         (self.0 & TAG_MASK) as u16
     }
 
+    #[inline]
     pub(crate) const fn generation(self) -> u32 {
         ((self.0 >> TAG_BITS) as u32) & GENERATION_MASK
     }

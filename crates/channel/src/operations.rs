@@ -151,6 +151,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
+    #[inline]
     pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
         let data = data.into();
         let len = data.len();
@@ -200,6 +201,7 @@ impl Channel {
         self.queue_data(handle, Body::One(data), len, Some(to), "sendto")
     }
 
+    #[inline(always)]
     fn queue_data(
         &mut self,
         handle: Handle,
@@ -228,6 +230,7 @@ impl Channel {
         self.queue_write(index, WriteOp { body, len, done: 0, to })
     }
 
+    #[inline(always)]
     fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), Misuse> {
         self.state.admit()?;
         self.state.queue_write(index, write);

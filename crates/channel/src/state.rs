@@ -80,6 +80,7 @@ impl State {
 
     // -- slots
 
+    #[inline]
     pub(crate) fn slot(&mut self, index: u32) -> &mut Slot {
         &mut self.slots[index as usize]
     }
@@ -109,6 +110,7 @@ impl State {
     }
 
     /// The slot that a caller's handle names.
+    #[inline]
     pub(crate) fn find(&self, handle: Handle) -> Result<u32, Misuse> {
         if handle.channel_tag() != self.tag.value() {
             return Err(match handle {
@@ -141,6 +143,7 @@ impl State {
         (slot.is_live() && slot.flags.lwsocket).then(|| self.handle(index))
     }
 
+    #[inline]
     pub(crate) fn handle(&self, index: u32) -> Handle {
         let slot = &self.slots[index as usize];
         Handle::new(slot.number, slot.generation, self.tag)
@@ -253,9 +256,11 @@ impl State {
         Ok(())
     }
 
+    #[inline(always)]
     pub(crate) fn complete(&mut self, index: u32, event: Event) {
         let handle = self.handle(index);
-        self.ready.push_back(Completion { handle, cookie: 0, event });
+        // Until it is handed out, the cookie's place holds the slot's index.
+        self.ready.push_back(Completion { handle, cookie: index.into(), event });
     }
 
     pub(crate) fn complete_wake(&mut self) {
@@ -268,30 +273,34 @@ impl State {
 
     /// The next completion for the program. Those of handles that left are skipped; what they
     /// carry and must not simply vanish goes to `orphans`.
+    #[inline(always)]
     pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
         while let Some(mut completion) = self.ready.pop_front() {
-            if completion.handle == Handle::NONE {
-                self.counters.completions += 1;
-                return Some(completion);
-            }
-            let Ok(index) = self.find(completion.handle) else {
-                if let Event::Accept(Ok(Accepted {
-                    connection: Connection::Lwsocket(handle),
-                    ..
-                })) = completion.event
-                {
-                    orphans.push(handle);
+            if completion.handle != Handle::NONE {
+                let index = completion.cookie as u32;
+                let slot = &self.slots[index as usize];
+                if !slot.is_live() || slot.generation != completion.handle.generation() {
+                    Self::abandon(completion, orphans);
+                    continue;
                 }
-                continue;
-            };
-            completion.cookie = self.slot(index).cookie;
-            if matches!(completion.event, Event::ToFd(Ok(_))) {
-                self.release(index);
+                completion.cookie = slot.cookie;
+                if matches!(completion.event, Event::ToFd(Ok(_))) {
+                    self.release(index);
+                }
             }
             self.counters.completions += 1;
             return Some(completion);
         }
         None
+    }
+
+    #[cold]
+    fn abandon(completion: Completion, orphans: &mut Vec<Handle>) {
+        if let Event::Accept(Ok(Accepted { connection: Connection::Lwsocket(handle), .. })) =
+            completion.event
+        {
+            orphans.push(handle);
+        }
     }
 
     // -- receiving
@@ -313,7 +322,7 @@ impl State {
             return;
         }
         let event = if with_sender {
-            Event::RecvFrom(received)
+            Event::RecvFrom(received.map(Box::new))
         } else {
             Event::Read(received.map(|datagram| datagram.data))
         };
@@ -350,6 +359,7 @@ impl State {
     }
 
     /// Completes the oldest read.
+    #[inline]
     pub(crate) fn answer_one(&mut self, index: u32, result: Result<ReadBuf, OpError>) {
         let slot = &mut self.slots[index as usize];
         if self.reads.pop_front(&mut slot.reads).is_some() {
@@ -358,6 +368,7 @@ impl State {
     }
 
     /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.
+    #[inline(always)]
     pub(crate) fn on_received(&mut self, index: u32, buffer: ReadBuf) -> bool {
         let slot = &mut self.slots[index as usize];
         if slot.phase == Phase::Closing {
@@ -368,9 +379,15 @@ impl State {
             && let Some(read) = self.reads.front(slot.reads)
             && read.len as usize >= buffer.len()
         {
-            self.answer_one(index, Ok(buffer));
+            self.reads.drop_front(&mut slot.reads);
+            self.complete(index, Event::Read(Ok(buffer)));
             return false;
         }
+        self.on_received_ahead(index, buffer)
+    }
+
+    fn on_received_ahead(&mut self, index: u32, buffer: ReadBuf) -> bool {
+        let slot = &mut self.slots[index as usize];
         slot.unread_bytes += buffer.len() as u32;
         self.unread.push_back(&mut slot.unread, buffer);
         self.answer_reads(index);
@@ -437,12 +454,14 @@ impl State {
 
     // -- sending
 
+    #[inline(always)]
     pub(crate) fn queue_write(&mut self, index: u32, write: WriteOp) {
         let slot = &mut self.slots[index as usize];
         self.writes.push_back(&mut slot.writes, write);
     }
 
     /// `sent` bytes of the queued writes went out, oldest first; completes those that are whole.
+    #[inline(always)]
     pub(crate) fn on_sent(&mut self, index: u32, mut sent: usize) {
         loop {
             let slot = &mut self.slots[index as usize];
@@ -456,8 +475,9 @@ impl State {
             if write.done < write.len {
                 return;
             }
-            let Some(write) = self.writes.pop_front(&mut slot.writes) else { return };
-            self.complete_write(index, &write, Ok(write.len));
+            let (len, to_address) = (write.len, write.to.is_some());
+            self.writes.drop_front(&mut slot.writes);
+            self.complete_write(index, to_address, Ok(len));
             if sent == 0 {
                 return;
             }
@@ -475,19 +495,23 @@ impl State {
                 return;
             }
             let Some(write) = self.writes.pop_front(&mut slot.writes) else { return };
-            self.complete_write(index, &write, Err(error));
+            self.complete_write(index, write.to.is_some(), Err(error));
             if !is_stream {
                 return;
             }
         }
     }
 
-    fn complete_write(&mut self, index: u32, write: &WriteOp, result: Result<usize, OpError>) {
+    #[inline(always)]
+    fn complete_write(&mut self, index: u32, to_address: bool, result: Result<usize, OpError>) {
         if !self.slot(index).is_live() {
             return;
         }
-        let event = if write.to.is_some() { Event::SendTo(result) } else { Event::Write(result) };
-        self.complete(index, event);
+        if to_address {
+            self.complete(index, Event::SendTo(result));
+        } else {
+            self.complete(index, Event::Write(result));
+        }
     }
 
     /// Removes the disconnect or move at the head of the writes, which is done.

@@ -34,7 +34,7 @@ impl Scene {
     fn receive_from(&mut self, handle: Handle, len: usize) -> Datagram {
         self.recvfrom(handle, len).expect("a message socket");
         match self.next_of(handle) {
-            Event::RecvFrom(Ok(datagram)) => datagram,
+            Event::RecvFrom(Ok(datagram)) => *datagram,
             other => panic!("{other:?}"),
         }
     }

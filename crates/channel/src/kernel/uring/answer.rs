@@ -39,6 +39,7 @@ impl Uring {
 
     /// The last answer of one of the slot's requests came. Says whether the slot is still the
     /// program's.
+    #[inline]
     pub(super) fn count_down(&mut self, state: &mut State, slot: u32) -> bool {
         let entry = state.slot(slot);
         if entry.kernel_requests == 0 {
@@ -53,6 +54,7 @@ impl Uring {
         !matches!(entry.phase, Phase::Closing | Phase::Leaving)
     }
 
+    #[inline(always)]
     fn on_receive(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
         let buffer = cqueue::buffer_select(flags).and_then(|id| state.receive_pool.take_filled(id));
         let more = cqueue::more(flags);
@@ -98,6 +100,7 @@ impl Uring {
         }
     }
 
+    #[inline(always)]
     fn on_send(&mut self, state: &mut State, slot: u32, result: i32) {
         state.slot(slot).flags.writing = false;
         if !self.count_down(state, slot) {

@@ -86,25 +86,24 @@ pub(super) enum Tag {
 }
 
 impl Tag {
-    const ALL: [Self; 10] = [
-        Self::Ignore,
-        Self::Receive,
-        Self::Send,
-        Self::Accept,
-        Self::Connect,
-        Self::Disconnect,
-        Self::Install,
-        Self::Request,
-        Self::Wake,
-        Self::Ask,
-    ];
-
     const fn on(self, index: u32) -> u64 {
         (index as u64) << 32 | self as u64
     }
 
-    fn of(user_data: u64) -> Option<(Self, u32)> {
-        let tag = *Self::ALL.get((user_data & 0xff) as usize)?;
+    const fn of(user_data: u64) -> Option<(Self, u32)> {
+        let tag = match user_data & 0xff {
+            0 => Self::Ignore,
+            1 => Self::Receive,
+            2 => Self::Send,
+            3 => Self::Accept,
+            4 => Self::Connect,
+            5 => Self::Disconnect,
+            6 => Self::Install,
+            7 => Self::Request,
+            8 => Self::Wake,
+            9 => Self::Ask,
+            _ => return None,
+        };
         Some((tag, (user_data >> 32) as u32))
     }
 }

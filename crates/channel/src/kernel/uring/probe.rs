@@ -30,7 +30,8 @@ pub(super) struct Capabilities {
 impl Capabilities {
     pub(super) fn features(&self) -> Vec<Feature> {
         let feature = |name, available, consequence| Feature { name, available, consequence };
-        let deferred = self.task_work == TaskWork::Deferred;
+        let direct = self.task_work == TaskWork::DeferredDirect;
+        let deferred = direct || self.task_work == TaskWork::Deferred;
         let quiet = self.task_work != TaskWork::Interrupting;
         vec![
             feature("ring with EXT_ARG", true, "waiting takes a time-out"),
@@ -42,6 +43,11 @@ impl Capabilities {
                 } else {
                     "answers interrupt the thread"
                 },
+            ),
+            feature(
+                "NO_SQARRAY",
+                direct,
+                if direct { "one indirection less" } else { "one indirection more" },
             ),
             feature(
                 "COOP_TASKRUN + TASKRUN_FLAG",
@@ -82,7 +88,8 @@ const TRIAL_ENTRIES: u32 = 8;
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 fn find() -> Result<Capabilities, String> {
-    let flavours = [TaskWork::Deferred, TaskWork::Cooperative, TaskWork::Interrupting];
+    use TaskWork::{Cooperative, Deferred, DeferredDirect, Interrupting};
+    let flavours = [DeferredDirect, Deferred, Cooperative, Interrupting];
     let mut refusal = None;
     for task_work in flavours {
         match ring::set_up(TRIAL_ENTRIES, 2 * TRIAL_ENTRIES, task_work) {

@@ -9,6 +9,7 @@
 //!   `tail` is published once per batch, with Release.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{BufRingEntry, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue};
+use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::probe::Capabilities;
@@ -27,13 +28,19 @@ use crate::kernel::pool::Pool;
 pub(super) const BUFFER_GROUP: u16 = 0;
 
 pub(super) struct Ring {
-    ring: IoUring,
+    // The three parts borrow `*owner`, which outlives them: see `drop`.
+    submitter: ManuallyDrop<Submitter<'static>>,
+    submissions: ManuallyDrop<SubmissionQueue<'static>>,
+    completions: ManuallyDrop<CompletionQueue<'static>>,
+    owner: NonNull<IoUring>,
     buffers: BufferRing,
 }
 
 /// Which set-up flags work together on this kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskWork {
+    /// As `Deferred`, and without the array between queue and entries (NO_SQARRAY, Linux 6.6).
+    DeferredDirect,
     /// SINGLE_ISSUER, DEFER_TASKRUN, TASKRUN_FLAG (Linux 6.1).
     Deferred,
     /// COOP_TASKRUN, TASKRUN_FLAG (Linux 5.19).
@@ -52,6 +59,10 @@ pub(super) fn set_up(
     builder.setup_cqsize(completion_entries).dontfork();
     match task_work {
         // Without TASKRUN_FLAG the crate's submit would never ask for deferred work to be run.
+        TaskWork::DeferredDirect => {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            builder.setup_no_sqarray();
+        }
         TaskWork::Deferred => {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         }
@@ -75,47 +86,65 @@ impl Ring {
         }
         let buffers = BufferRing::new(config.buffer_count, config.buffer_len)?;
         buffers.register(&ring)?;
-        Ok(Self { ring, buffers })
+        let owner = NonNull::from(Box::leak(Box::new(ring)));
+        // SAFETY: the box was just leaked, so it lives until `drop` takes it back, and nothing but
+        // the three parts made here refers to it.
+        let ring: &'static mut IoUring = unsafe { &mut *owner.as_ptr() };
+        let (mut submitter, submissions, completions) = ring.split();
+        // Saves looking the descriptor up in each system call; an old kernel goes without.
+        let _ = submitter.register_ring_fd();
+        Ok(Self {
+            submitter: ManuallyDrop::new(submitter),
+            submissions: ManuallyDrop::new(submissions),
+            completions: ManuallyDrop::new(completions),
+            owner,
+            buffers,
+        })
     }
 
     /// Puts a request into the queue; `false` if there is no room.
     pub(super) fn push(&mut self, entry: &Entry) -> bool {
-        let mut queue = self.ring.submission();
         // SAFETY: memory that the entry names stays where it is until its last answer: payloads
         // in the slot's write queue, vectors in `used_gathers`, the rest in `requests` (see the
         // places that build entries).
-        unsafe { queue.push(entry) }.is_ok()
+        unsafe { self.submissions.push(entry) }.is_ok()
     }
 
     /// Requests in the queue that the kernel has not taken.
     pub(super) fn queued(&mut self) -> usize {
-        self.ring.submission().len()
+        self.submissions.sync();
+        self.submissions.len()
     }
 
-    pub(super) fn submit(&self) -> io::Result<usize> {
-        self.ring.submit()
+    pub(super) fn submit(&mut self) -> io::Result<usize> {
+        self.submissions.sync();
+        self.submitter.submit()
     }
 
     /// Submits, and waits for `want` answers, at most `timeout`.
     pub(super) fn submit_and_wait(
-        &self,
+        &mut self,
         want: usize,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
+        self.submissions.sync();
         match timeout {
             Some(timeout) if want > 0 => {
                 let timespec = Timespec::from(timeout);
                 let args = SubmitArgs::new().timespec(&timespec);
-                self.ring.submitter().submit_with_args(want, &args)
+                self.submitter.submit_with_args(want, &args)
             }
-            _ => self.ring.submit_and_wait(want),
+            _ => self.submitter.submit_and_wait(want),
         }
     }
 
     /// Appends the answers that are there. Says whether the kernel had to keep some back.
     pub(super) fn fetch(&mut self, answers: &mut Vec<cqueue::Entry>) -> bool {
-        answers.extend(self.ring.completion());
-        self.ring.submission().cq_overflow()
+        self.completions.sync();
+        answers.extend(&mut *self.completions);
+        // Makes the room that was read known to the kernel.
+        self.completions.sync();
+        self.submissions.cq_overflow()
     }
 
     /// Gives the kernel the receive buffers that are free.
@@ -123,6 +152,22 @@ impl Ring {
         if pool.free_count() > 0 {
             self.buffers.lend(pool);
         }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The registration would keep the ring open until the thread ends.
+        let _ = self.submitter.unregister_ring_fd();
+        // SAFETY: dropped once, here; the field is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.completions) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.submissions) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.submitter) };
+        // SAFETY: the pointer came from `Box::leak` in `new`, and the parts that borrowed from it
+        // are gone. The ring closes here, before `buffers` unmaps what it was registered with.
+        drop(unsafe { Box::from_raw(self.owner.as_ptr()) });
     }
 }
 
