@@ -59,7 +59,7 @@ impl Events {
             Event::RecvFrom(result) => {
                 let mut event = new(mp_cmd::MP_RECVFROM);
                 // SAFETY: the caller keeps the contract.
-                unsafe { self.message(channel, &mut event, result) };
+                unsafe { self.message(channel, &mut event, result.map(|datagram| *datagram)) };
                 event
             }
             Event::SendTo(result) => finished(new(mp_cmd::MP_SENDTO), result),
