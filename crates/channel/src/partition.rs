@@ -45,6 +45,8 @@ struct Entry {
     takes: Member,
     /// The program's own socket, which was listening before the group was made.
     original: bool,
+    /// The original could block before it was drained here.
+    was_blocking: bool,
     /// Where gifts for the channel go; `None` for a socket that no channel accepts from.
     inbox: Option<Arc<Inbox>>,
 }
@@ -170,14 +172,23 @@ pub(crate) fn close(socket: &OwnedFd) {
     let Some(members) = groups.get_mut(&key) else { return };
     let is_it = |entry: &Entry| inode(entry.socket.as_fd()).is_ok_and(|other| other == wanted);
     if let Some(index) = members.iter().position(is_it) {
+        if members[index].original {
+            // The program's own socket was only drained: it goes on listening.
+            return;
+        }
         // shutdown(2) takes a listening socket out of its group at once, whoever else holds it;
         // the kernel then moves the last socket of the group into its place.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         members.swap_remove(index);
         let _ = attach(members);
+        drain_original(members);
     }
     if members.iter().all(|entry| entry.original) {
         // What is left is the program's: a group that is made again starts with it, as this one.
+        for entry in members.iter().filter(|entry| entry.was_blocking) {
+            // It is the program's again, as it was. (A failure leaves it non-blocking.)
+            let _ = sys::set_nonblocking(entry.socket.as_fd(), false);
+        }
         groups.remove(&key);
     }
 }
@@ -229,11 +240,15 @@ pub(crate) fn split(
     if members.is_empty() {
         // The original listens already: it is the first of the group.
         let socket = sys::duplicate(original).map_err(kernel("cannot duplicate the socket"))?;
+        // Members drain it, one after another: none may be held up in accept(2) by another.
+        let was_blocking = sys::set_nonblocking(original, true)
+            .map_err(kernel("cannot set the socket's flags"))?;
         members.push(Entry {
             id: next_id(),
             socket,
             takes: Member::Idle,
             original: true,
+            was_blocking,
             inbox: None,
         });
     }
@@ -244,7 +259,19 @@ pub(crate) fn split(
     let takes = Member::Cores(mask);
     let id = join(members, &socket, takes, Some(inbox), options.backlog)
         .map_err(kernel("cannot listen"))?;
+    drain_original(members);
     Ok((socket, Membership { key, id }))
+}
+
+/// The program's own socket is given nothing, but it may hold connections: from before the group
+/// was made, or from the moment between a member's end and the new program. A member drains it,
+/// as it does for a sibling that leaves.
+fn drain_original(members: &[Entry]) {
+    for entry in members.iter().filter(|entry| entry.original) {
+        if let (Some((id, inbox)), Ok(socket)) = (taker(members), sys::duplicate(&entry.socket)) {
+            inbox.put(Gift::Listener(id, socket));
+        }
+    }
 }
 
 fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions) -> io::Result<()> {
@@ -271,6 +298,7 @@ fn join(
         socket: sys::duplicate(socket)?,
         takes,
         original: false,
+        was_blocking: false,
         inbox: inbox.cloned(),
     };
     rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?;

@@ -254,6 +254,17 @@ pub(crate) fn connecting_socket(
     Ok(socket)
 }
 
+/// O_NONBLOCK, for everybody who shares the open file. Returns whether this changed it.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    let mut wanted = flags;
+    wanted.set(rustix::fs::OFlags::NONBLOCK, on);
+    if wanted != flags {
+        rustix::fs::fcntl_setfl(fd, wanted)?;
+    }
+    Ok(wanted != flags)
+}
+
 /// A duplicate of a descriptor, close-on-exec.
 pub(crate) fn duplicate(fd: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
