@@ -264,9 +264,7 @@ fn unregister_of_an_lwsocket_ends_it_in_order(case: &Case) {
         scene.write(handle, pattern(1, 5000)).unwrap();
         scene.expect_written(handle, 5000);
         scene.unregister(handle).unwrap();
-        scene.flush().unwrap();
-        scene.expect_silence();
-        assert_eq!(receive_to_end(&mut peer), pattern(1, 5000), "{kind:?}");
+        assert_eq!(scene.end_of(&mut peer).unwrap(), pattern(1, 5000), "{kind:?}");
     }
 }
 
@@ -277,9 +275,7 @@ fn unregister_with_unread_bytes_resets(case: &Case) {
         // Nobody asked for these bytes, so they are in the kernel when the socket is closed.
         send(&mut peer, b"never read");
         scene.unregister(handle).unwrap();
-        scene.flush().unwrap();
-        scene.expect_silence();
-        let end = peer.read(&mut [0; 10]).unwrap_err();
+        let end = scene.end_of(&mut peer).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{kind:?}");
     }
 }
@@ -293,9 +289,7 @@ fn unregister_after_connect_with_reset_on_close_resets(case: &Case) {
     let Event::Connect(Ok(())) = scene.next_of(handle) else { panic!() };
     let mut peer: Peer = crate::scene::peer(listener.accept().unwrap().0);
     scene.unregister(handle).unwrap();
-    scene.flush().unwrap();
-    scene.expect_silence();
-    assert_eq!(peer.read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(scene.end_of(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 fn urgent_data_leaves_the_stream_as_it_is(case: &Case) {

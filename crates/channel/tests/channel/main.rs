@@ -8,10 +8,13 @@
 //! - Nothing waits for a time where it can wait for an event, and nothing waits without an end.
 
 mod connections;
+mod crowd;
 mod datagrams;
 mod dispatching;
 mod endings;
+mod exhaustion;
 mod files;
+mod listeners;
 mod misuse;
 mod plain;
 mod processes;

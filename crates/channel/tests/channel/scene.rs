@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
@@ -204,6 +204,24 @@ impl Scene {
     pub(crate) fn expect_silence(&mut self) {
         let done = self.channel.dispatch(Some(A_WHILE)).expect("dispatch works");
         assert!(done.is_none() && self.later.is_empty(), "{done:?} {:?}", self.later);
+    }
+
+    /// What the peer receives until the end, or how it is told of a reset. The channel goes on
+    /// meanwhile, because closing may take it several turns, and completes nothing.
+    #[track_caller]
+    pub(crate) fn end_of(&mut self, peer: &mut Peer) -> std::io::Result<Vec<u8>> {
+        peer.set_nonblocking(true).expect("a socket");
+        let (start, mut bytes) = (Instant::now(), Vec::new());
+        loop {
+            match peer.read_to_end(&mut bytes) {
+                Ok(_) => return Ok(bytes),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            assert!(start.elapsed() < PATIENCE, "the peer sees no end");
+            let done = self.channel.dispatch(Some(Duration::from_millis(1))).expect("works");
+            assert!(done.is_none(), "{done:?}");
+        }
     }
 
     /// Listens on an address; returns where.

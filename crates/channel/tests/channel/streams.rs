@@ -359,8 +359,7 @@ fn to_fd_carries_unread_bytes_and_queued_writes(case: &Case) {
         send(&mut ours, b"and back");
         assert_eq!(receive(&mut theirs, 8), b"and back", "{kind:?}");
         drop(ours);
-        scene.flush().unwrap();
-        assert_eq!(receive_to_end(&mut theirs), b"", "nobody else has the socket: {kind:?}");
+        assert_eq!(scene.end_of(&mut theirs).unwrap(), b"", "nobody else has the socket: {kind:?}");
     }
     scene.expect_no_strays();
 }
@@ -375,8 +374,7 @@ fn to_fd_of_an_idle_stream_is_a_plain_socket(case: &Case) {
         let flags = rustix::io::fcntl_getfd(&moved.fd).unwrap();
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{kind:?}");
         send(&mut peer(moved.fd), b"hello");
-        scene.flush().unwrap();
-        assert_eq!(receive_to_end(&mut theirs), b"hello", "{kind:?}");
+        assert_eq!(scene.end_of(&mut theirs).unwrap(), b"hello", "{kind:?}");
     }
 }
 
