@@ -2,7 +2,10 @@
 
 use std::process::{Command, Output};
 
-use super::fixture::{LARGE_LEN, MODIFIED, Server, content, drivers, is_installed};
+use megapipe_apps::http::{self, HttpArgs};
+use megapipe_apps::serve::ServeArgs;
+
+use super::fixture::{LARGE_LEN, MODIFIED, Server, content, drivers, is_installed, site};
 
 fn run(program: &str, arguments: &[&str]) -> Output {
     let output = Command::new(program).args(arguments).output().unwrap();
@@ -70,6 +73,25 @@ fn with_curl() {
         let tag_file = tag_file.to_str().unwrap();
         assert_eq!(status(&["--etag-save", tag_file, &hello]), "200");
         assert_eq!(status(&["--etag-compare", tag_file, &hello]), "304");
+    }
+}
+
+#[test]
+fn with_curl_over_a_unix_socket() {
+    if !is_installed("with_curl_over_a_unix_socket", "curl") {
+        return;
+    }
+    for driver in drivers("with_curl_over_a_unix_socket") {
+        let folder = site("unix");
+        let socket = folder.0.join("socket");
+        let address = format!("unix:{}", socket.display()).parse().unwrap();
+        let mut serve = ServeArgs::on([address]);
+        serve.driver = driver;
+        let running = http::start(&HttpArgs::new(serve, folder.0.join("site"))).unwrap();
+        let socket = socket.to_str().unwrap();
+        let url = "http://localhost/large.bin";
+        assert!(curl(&["--unix-socket", socket, url]) == content(LARGE_LEN), "{driver}");
+        assert_eq!(running.stop().unwrap().requests, 1);
     }
 }
 

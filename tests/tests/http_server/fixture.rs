@@ -253,7 +253,7 @@ impl Client {
                 return len;
             }
             let mut buffer = [0; 65_536];
-            let len = self.stream.read(&mut buffer).unwrap();
+            let len = read_some(&mut self.stream, &mut buffer).unwrap();
             assert!(len > 0, "closed after {:?}", String::from_utf8_lossy(&self.pending));
             self.pending.extend(&buffer[..len]);
         }
@@ -270,12 +270,22 @@ impl Client {
     pub(crate) fn wait_for_end(&mut self) -> bool {
         let mut buffer = [0; 65_536];
         loop {
-            match self.stream.read(&mut buffer) {
+            match read_some(&mut self.stream, &mut buffer) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return true,
                 Err(error) => panic!("{error}"),
             }
+        }
+    }
+}
+
+/// A read that is not interrupted: what is left of a ring that this thread had can do that.
+pub(crate) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
         }
     }
 }

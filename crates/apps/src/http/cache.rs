@@ -8,6 +8,8 @@
 //! the hand clears marks and takes the first unmarked entry, so that a hit writes one byte and no
 //! list is kept.
 //!
+//! Pure: paths, entries and `now` in, entries out.
+//!
 //! Invariants
 //! - `entries <= entries_max` and `bytes <= bytes_max` after every call.
 //! - An entry is not handed out in a later second than it was last checked in.

@@ -4,6 +4,8 @@
 //!
 //! A field that cannot be understood is treated as its section says: an unreadable date is ignored;
 //! a list of entity tags that is malformed matches nothing behind the fault.
+//!
+//! Pure: fields, a file's validators and `now` in, a verdict out.
 
 use super::date;
 use super::limits::ENTITY_TAGS_MAX;

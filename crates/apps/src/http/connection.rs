@@ -21,6 +21,8 @@
 //!    └── refused, or "close" ──▶ Flush ── all written
 //! ```
 //!
+//! Pure: bytes and `now` in, bytes and wishes out.
+//!
 //! Invariants
 //! - Answers leave in the order of their requests: nothing is read from the inbox while a file is
 //!   being streamed.
@@ -323,6 +325,12 @@ impl Connection {
             let rest = &bytes[consumed..];
             match &mut self.phase {
                 Phase::Head if rest.is_empty() => break,
+                // §2.2: empty lines before a request are left over from the content of another.
+                // They have no deadline of their own, so they cannot hold a connection open.
+                Phase::Head if rest.starts_with(b"\r\n") => {
+                    consumed += 2;
+                    self.searched = 0;
+                }
                 Phase::Head if self.unwritten_bytes + turn.out.len() >= UNWRITTEN_BYTES_HIGH => {
                     self.held = true;
                     break;

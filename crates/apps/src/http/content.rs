@@ -5,6 +5,8 @@
 //! A server of files has no use for content, but must know where it ends, or the next request is
 //! read from the middle of it.
 //!
+//! Pure: bytes in, how far the content reaches out.
+//!
 //! Invariants
 //! - Content that can be read in two ways is malformed, not skipped: sizes are hexadecimal digits,
 //!   lines end in CRLF, chunk data ends where its size says.

@@ -2,6 +2,8 @@
 //!
 //! Read first: RFC 9110 §5.6.7 (the three formats; only the first is ever sent).
 //!
+//! Pure: seconds in, text out, and back.
+//!
 //! Invariants
 //! - `parse(format(t)) == t` for every `t` from 1970 to the end of 9999.
 //! - No date that a peer can write panics or overflows; what is no date is `None`.

@@ -2,6 +2,8 @@
 //!
 //! Read first: RFC 9110 §9.3 (methods), §13.2.2 (preconditions come before ranges), §15.
 //!
+//! Pure: a request and what its path names in, bytes out.
+//!
 //! Invariants
 //! - Exactly one final response per call.
 //! - A whole cached file is answered without allocating: one lookup, one copy, one patch.

@@ -2,6 +2,8 @@
 //!
 //! Read first: RFC 9110 §8.3; the IANA media type registry. Text goes out as UTF-8.
 //!
+//! Pure: a name in, a type out.
+//!
 //! Invariant: `TYPES` is sorted by extension and holds lower-case letters only.
 
 /// What a file of unknown kind is.

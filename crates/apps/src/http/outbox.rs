@@ -2,6 +2,8 @@
 //! that the cache shares.
 //!
 //! Reused from turn to turn, so that an answer allocates nothing.
+//!
+//! Pure: it is a value; the shell does the writing.
 
 use std::ops::Range;
 use std::sync::Arc;

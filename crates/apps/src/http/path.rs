@@ -7,6 +7,8 @@
 //! depend on who decodes. That a name cannot leave the root by symbolic links is the business of
 //! `files.rs`; this module sees to it that it cannot by its letters.
 //!
+//! Pure: bytes in, bytes out; no file is looked at.
+//!
 //! Invariants
 //! - A normalised path that needs no encoding normalises to itself.
 //! - The result is never longer than the input.

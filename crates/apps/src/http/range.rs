@@ -2,6 +2,8 @@
 //!
 //! Read first: RFC 9110 §14 (§14.1.2 syntax, §14.2 when to ignore, §17.15 abuse).
 //!
+//! Pure: a field's value and a length in, ranges out.
+//!
 //! Invariants
 //! - Every range in an answer lies inside the file and is not empty.
 //! - The ranges of one answer do not overlap, so their sum is at most the file's length.

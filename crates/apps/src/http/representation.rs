@@ -6,6 +6,8 @@
 //! between any two versions that the kernel can tell apart. A file younger than
 //! [`RACY_S`] may change again without its time stamp moving, so until then
 //! its validators count as weak.
+//!
+//! Pure: a stamp and `now` in, validators out.
 
 use std::io::Write;
 

@@ -6,6 +6,8 @@
 //! httparse reads the syntax; everything that decides where a request ends, and what another HTTP
 //! implementation in front of us might read differently, is checked here and refused when in doubt.
 //!
+//! Pure: bytes in, a request or a refusal out.
+//!
 //! Invariants
 //! - A request that is accepted has exactly one reading of its length.
 //! - A request that is refused ends the connection, because where the next one starts is unknown;

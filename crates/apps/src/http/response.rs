@@ -3,6 +3,8 @@
 //! Read first: RFC 9112 §4; RFC 9110 §6.6.1 (Date), §8 (representation fields), §14.4 and §14.6
 //! (Content-Range, multipart/byteranges), §15 (what each status must carry).
 //!
+//! Pure: decisions in, bytes out.
+//!
 //! Invariants
 //! - Every response has a `Date` and, where a body may follow, a `Content-Length`: no response of
 //!   this server ends with the connection.

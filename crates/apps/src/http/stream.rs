@@ -3,6 +3,8 @@
 //! It comes from an open file, read piece by piece, or from memory that the cache shares. Either
 //! way it leaves in chunks, so that a peer that takes them slowly is seen to take them.
 //!
+//! Pure: lengths in, the next read or bytes out.
+//!
 //! Invariants
 //! - At most one read is outstanding, so bytes are written in the order of the file.
 //! - At most two chunks are on their way: one being written while the next is read or queued.

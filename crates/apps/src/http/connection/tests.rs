@@ -512,6 +512,22 @@ fn a_head_has_its_time_and_no_more() {
 }
 
 #[test]
+fn empty_lines_before_a_request_are_skipped_and_win_no_time() {
+    let mut bench = Bench::new();
+    bench.send(&[b"\r\n\r\n", &get("/a")[..], b"\r\n"].concat());
+    bench.send(&get("/b"));
+    assert_eq!(bench.statuses(), [200, 200]);
+    for _ in 0..29 {
+        bench.wait(1_000);
+        bench.send(b"\r\n");
+        assert_eq!(bench.closed(), None);
+    }
+    bench.wait(1_000);
+    assert_eq!(bench.closed(), Some(CloseReason::Idle));
+    assert_eq!(bench.statuses(), [200, 200]);
+}
+
+#[test]
 fn waiting_between_requests_has_its_own_time() {
     let mut bench = Bench::new();
     bench.send(&get("/a"));
