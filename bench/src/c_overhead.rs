@@ -1,6 +1,6 @@
 //! What `mp_read` and its completion cost from C beyond the same calls from Rust.
 //!
-//! A small C program (`c_overhead/read_loop.c`) is compiled against the `libmegapipe.so` that lies
+//! A small C program (`c_overhead/read_loop.c`) is linked with the `libmegapipe.a` that cargo puts
 //! beside the `megapipe` executable; [`read_loop`] is the same program in Rust. They run in turn,
 //! on the same cores, and each reports the least of its batches, because whatever else the machine
 //! does only ever adds.
@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum COverheadError {
     #[error(
-        "libmegapipe.so is not built: `cargo build --release -p megapipe-capi` puts it beside \
+        "libmegapipe.a is not built: `cargo build --release -p megapipe-capi` puts it beside \
         megapipe"
     )]
     NotBuilt,
@@ -68,7 +68,7 @@ pub(crate) fn nanoseconds(scratch: &Scratch, runs: usize) -> Result<Vec<f64>, CO
 
 fn library() -> Result<PathBuf, COverheadError> {
     let executable = std::env::current_exe()?;
-    let library = executable.with_file_name("libmegapipe.so");
+    let library = executable.with_file_name("libmegapipe.a");
     if library.is_file() { Ok(library) } else { Err(COverheadError::NotBuilt) }
 }
 
@@ -80,10 +80,8 @@ fn compile(directory: &Path) -> Result<PathBuf, COverheadError> {
     fs::write(directory.join("megapipe.h"), HEADER)?;
     let mut command = Command::new(compiler);
     command.args(["-std=gnu11", "-O2", "-I"]).arg(directory).arg(&source).arg("-o").arg(&program);
-    command.arg(&library);
-    if let Some(folder) = library.parent() {
-        command.arg(format!("-Wl,-rpath,{}", folder.display()));
-    }
+    // What Rust's standard library needs of the system.
+    command.arg(&library).args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
     said("compiling the C half", &mut command)?;
     Ok(program)
 }

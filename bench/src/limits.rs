@@ -56,6 +56,12 @@ pub(crate) const LOAD_WARM_UP: Duration = Duration::from_millis(500);
 /// How long the load may take to connect, to fill a cache, and to end.
 pub(crate) const LOAD_REST_MAX: Duration = Duration::from_secs(30);
 
+/// How long the machine is looked at before a benchmark begins.
+pub(crate) const QUIET_CHECK: Duration = Duration::from_millis(500);
+
+/// A machine that is busier than this before a benchmark begins is not quiet.
+pub(crate) const QUIET_BUSY_SHARE_MAX: f64 = 0.1;
+
 /// A side that is idle for less than this share of the time is called saturated.
 pub(crate) const SATURATED_IDLE_SHARE_MAX: f64 = 0.03;
 

@@ -4,8 +4,10 @@
 //! costs its own points and a note, never the run.
 
 use crate::{
+    cpu_time::CoreTimes,
     experiments::{Experiment, Group},
     layout::{self, Layout, LayoutError, LinkChoice},
+    limits,
     measure::{self, Effort, MeasureError, Sample, Trial},
     point::Point,
     process,
@@ -13,7 +15,7 @@ use crate::{
     scratch::Scratch,
 };
 use megapipe_apps::serve::CpuList;
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, thread};
 
 /// What a run needs beside its plan.
 #[derive(Debug)]
@@ -39,7 +41,25 @@ impl Bench {
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
         let (failed, without_io_uring, layout) = (false, false, None);
-        Ok(Self { program, link, effort, scratch, notes, failed, without_io_uring, cpus, layout })
+        let mut bench =
+            Self { program, link, effort, scratch, notes, failed, without_io_uring, cpus, layout };
+        bench.note_company()?;
+        Ok(bench)
+    }
+
+    /// Notes it if others use the machine: what they do on the server's cores is charged to it.
+    fn note_company(&mut self) -> io::Result<()> {
+        let before = CoreTimes::read(&self.cpus)?;
+        thread::sleep(limits::QUIET_CHECK);
+        let busy_share = 1.0 - (CoreTimes::read(&self.cpus)? - before).idle_share();
+        if busy_share > limits::QUIET_BUSY_SHARE_MAX {
+            self.note(format!(
+                "the machine was not quiet when the benchmark began (its cores were {:.0} % \
+                 busy): what others do on the server's core is charged to the server",
+                busy_share * 100.0
+            ));
+        }
+        Ok(())
     }
 
     /// Cores that server and load may have together.
