@@ -85,7 +85,7 @@ struct Ratio {
     name: &'static str,
     what: &'static str,
     bound: Bound,
-    /// Index in [`SITUATIONS`].
+    /// Index among the situations that are measured.
     situation: usize,
     other: Server,
     /// Requests per CPU second of the channel over the other's, rather than CPU time.

@@ -4,7 +4,7 @@
 //! ([`Channel::register`], [`Channel::listen`], [`Channel::connect`], …), asks for operations
 //! ([`Channel::accept`], [`Channel::read`], [`Channel::write`], …) and takes completions
 //! ([`Channel::dispatch`]). Operations of all handles are gathered and handed to the kernel in
-//! batches, without the program noticing. The model is MegaPipe's [MP]: partitioned accept
+//! batches, without the program noticing. The model is MegaPipe's \[MP\]: partitioned accept
 //! queues, lightweight sockets without file descriptors, transparent batching.
 //!
 //! ```no_run
@@ -38,7 +38,7 @@
 //! `dispatch.rs` (the calls), `state.rs` (what an operation means),
 //! `kernel/mod.rs` (what a driver does), `kernel/uring/` (how io_uring does it).
 //!
-//! [MP]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
+//! \[MP\]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
 //! Network I/O".
 
 mod address;
