@@ -59,6 +59,7 @@ pub mod limits;
 mod operations;
 mod options;
 mod partition;
+mod ready;
 mod report;
 mod slot;
 mod state;

@@ -23,8 +23,9 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Misuse, OpError};
 use crate::handle::{ChannelTag, FIRST_LWSOCKET, GENERATION_MASK, Handle};
-use crate::kernel::pool::Pool;
+use crate::kernel::pool::{Held, Pool};
 use crate::limits;
+use crate::ready::Ready;
 use crate::slot::{Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp};
 use crate::timers::{Due, Timers};
 
@@ -43,7 +44,7 @@ pub(crate) struct State {
     pub(crate) writes: Arena<WriteOp>,
     /// Slots that may hold unread pool buffers (`Flags::in_unread_list`), oldest first.
     unread_slots: VecDeque<u32>,
-    ready: VecDeque<Completion>,
+    ready: Ready,
     pub(crate) receive_pool: Rc<Pool>,
     pub(crate) send_pool: Rc<Pool>,
     pub(crate) timers: Timers,
@@ -68,7 +69,7 @@ impl State {
             unread: Arena::new(),
             writes: Arena::new(),
             unread_slots: VecDeque::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             receive_pool,
             send_pool,
             timers: Timers::default(),
@@ -259,12 +260,11 @@ impl State {
     #[inline(always)]
     pub(crate) fn complete(&mut self, index: u32, event: Event) {
         let handle = self.handle(index);
-        // Until it is handed out, the cookie's place holds the slot's index.
-        self.ready.push_back(Completion { handle, cookie: index.into(), event });
+        self.ready.push(handle, index, event);
     }
 
     pub(crate) fn complete_wake(&mut self) {
-        self.ready.push_back(Completion { handle: Handle::NONE, cookie: 0, event: Event::Wake });
+        self.ready.push(Handle::NONE, NO_SLOT, Event::Wake);
     }
 
     pub(crate) fn has_ready(&self) -> bool {
@@ -275,29 +275,30 @@ impl State {
     /// carry and must not simply vanish goes to `orphans`.
     #[inline(always)]
     pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
-        while let Some(mut completion) = self.ready.pop_front() {
-            if completion.handle != Handle::NONE {
-                let index = completion.cookie as u32;
-                let slot = &self.slots[index as usize];
-                if !slot.is_live() || slot.generation != completion.handle.generation() {
-                    Self::abandon(completion, orphans);
+        while let Some((handle, index, event)) = self.ready.pop(&self.receive_pool) {
+            let cookie = match self.slots.get(index as usize) {
+                Some(slot) if slot.is_live() && slot.generation == handle.generation() => {
+                    let cookie = slot.cookie;
+                    if matches!(event, Event::ToFd(Ok(_))) {
+                        self.release(index);
+                    }
+                    cookie
+                }
+                None if handle == Handle::NONE => 0,
+                _ => {
+                    Self::abandon(event, orphans);
                     continue;
                 }
-                completion.cookie = slot.cookie;
-                if matches!(completion.event, Event::ToFd(Ok(_))) {
-                    self.release(index);
-                }
-            }
+            };
             self.counters.completions += 1;
-            return Some(completion);
+            return Some(Completion { handle, cookie, event });
         }
         None
     }
 
     #[cold]
-    fn abandon(completion: Completion, orphans: &mut Vec<Handle>) {
-        if let Event::Accept(Ok(Accepted { connection: Connection::Lwsocket(handle), .. })) =
-            completion.event
+    fn abandon(event: Event, orphans: &mut Vec<Handle>) {
+        if let Event::Accept(Ok(Accepted { connection: Connection::Lwsocket(handle), .. })) = event
         {
             orphans.push(handle);
         }
@@ -367,27 +368,31 @@ impl State {
         }
     }
 
-    /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.
+    /// `len` bytes arrived on a stream, in a receive buffer. Says whether receiving should pause,
+    /// because too much is unread.
     #[inline(always)]
+    pub(crate) fn on_received_held(&mut self, index: u32, buffer: Held, len: u32) -> bool {
+        let slot = &mut self.slots[index as usize];
+        // The common case: one read waits and takes all of it.
+        if slot.unread.is_empty()
+            && let Some(read) = self.reads.front(slot.reads)
+            && read.len >= len
+        {
+            self.reads.drop_front(&mut slot.reads);
+            let handle = Handle::new(slot.number, slot.generation, self.tag);
+            self.ready.push_read(handle, index, buffer, len);
+            return false;
+        }
+        let buffer = ReadBuf::from_pool(self.receive_pool.adopt(buffer), len as usize);
+        self.on_received(index, buffer)
+    }
+
+    /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.
     pub(crate) fn on_received(&mut self, index: u32, buffer: ReadBuf) -> bool {
         let slot = &mut self.slots[index as usize];
         if slot.phase == Phase::Closing {
             return false;
         }
-        // The common case: one read waits and takes all of it.
-        if slot.unread.is_empty()
-            && let Some(read) = self.reads.front(slot.reads)
-            && read.len as usize >= buffer.len()
-        {
-            self.reads.drop_front(&mut slot.reads);
-            self.complete(index, Event::Read(Ok(buffer)));
-            return false;
-        }
-        self.on_received_ahead(index, buffer)
-    }
-
-    fn on_received_ahead(&mut self, index: u32, buffer: ReadBuf) -> bool {
-        let slot = &mut self.slots[index as usize];
         slot.unread_bytes += buffer.len() as u32;
         self.unread.push_back(&mut slot.unread, buffer);
         self.answer_reads(index);
@@ -507,10 +512,13 @@ impl State {
         if !self.slot(index).is_live() {
             return;
         }
-        if to_address {
-            self.complete(index, Event::SendTo(result));
-        } else {
-            self.complete(index, Event::Write(result));
+        match result {
+            Ok(len) if !to_address => {
+                let handle = self.handle(index);
+                self.ready.push_written(handle, index, len as u32);
+            }
+            _ if to_address => self.complete(index, Event::SendTo(result)),
+            _ => self.complete(index, Event::Write(result)),
         }
     }
 

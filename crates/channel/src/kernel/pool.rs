@@ -97,13 +97,21 @@ impl Pool {
     ///
     /// `None` if the index is not one that the kernel could hold: the caller counts that.
     #[inline]
-    pub(crate) fn take_filled(self: &Rc<Self>, index: u16) -> Option<PoolBuf> {
+    pub(crate) fn hold(&self, index: u16) -> Option<Held> {
         let owners = self.owners.get(usize::from(index))?;
         if owners.get() != 0 {
             return None;
         }
         owners.set(1);
-        Some(PoolBuf { pool: Rc::clone(self), index })
+        Some(Held(index))
+    }
+
+    /// Makes an owner of what was held. Held by another pool, it would be that pool's buffer of
+    /// the same number: a channel has one pool that holds.
+    #[inline]
+    pub(crate) fn adopt(self: &Rc<Self>, held: Held) -> PoolBuf {
+        assert!(held.0 < self.buffer_count);
+        PoolBuf { pool: Rc::clone(self), index: held.0 }
     }
 
     #[inline]
@@ -124,6 +132,10 @@ impl Drop for Pool {
         debug_assert!(unmapped.is_ok());
     }
 }
+
+/// A filled buffer that has no owner yet; dropped, it stays taken for ever. Not `Clone`: adopting
+/// it twice would make two owners that think they are the only one.
+pub(crate) struct Held(u16);
 
 /// One owner of a buffer. Cloning adds an owner; the last one to drop frees the buffer.
 pub(crate) struct PoolBuf {
@@ -213,9 +225,9 @@ mod tests {
         let mut lent = Vec::new();
         pool.lend_free(|index, _| lent.push(index));
         assert_eq!(lent.len(), 4);
-        let filled = pool.take_filled(2).unwrap();
-        assert!(pool.take_filled(2).is_none(), "it is owned already");
-        assert!(pool.take_filled(4).is_none(), "there is no such buffer");
+        let filled = pool.adopt(pool.hold(2).unwrap());
+        assert!(pool.hold(2).is_none(), "it is owned already");
+        assert!(pool.hold(4).is_none(), "there is no such buffer");
         drop(filled);
         assert_eq!(pool.free_count(), 1);
     }

@@ -3,12 +3,11 @@
 //!
 //! Read first: `state.rs`, `partition.rs`.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::State;
 use crate::buffer::ReadBuf;
-use crate::completion::{Accepted, Completion, Connection, Event};
+use crate::completion::{Accepted, Connection, Event};
 use crate::error::OpError;
 use crate::handle::Handle;
 use crate::kernel::sys;
@@ -179,17 +178,8 @@ impl State {
         handle: Handle,
         wanted: impl Fn(Event) -> Result<T, Event>,
     ) -> Vec<T> {
-        let mut taken = Vec::new();
-        let mut others = VecDeque::with_capacity(self.ready.len());
-        for completion in self.ready.drain(..) {
-            let Completion { handle: of, cookie, event } = completion;
-            match if of == handle { wanted(event) } else { Err(event) } {
-                Ok(found) => taken.push(found),
-                Err(event) => others.push_back(Completion { handle: of, cookie, event }),
-            }
-        }
-        self.ready = others;
-        taken
+        let Self { ready, receive_pool, .. } = self;
+        ready.take(handle, receive_pool, wanted)
     }
 
     /// Passes a connection on that was given to a listener which is gone.

@@ -10,7 +10,6 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use io_uring::cqueue;
 
 use super::{Tag, Uring};
-use crate::buffer::ReadBuf;
 use crate::error::OpError;
 use crate::slot::{End, Phase, Receiving};
 use crate::state::State;
@@ -56,21 +55,26 @@ impl Uring {
 
     #[inline(always)]
     fn on_receive(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
-        let buffer = cqueue::buffer_select(flags).and_then(|id| state.receive_pool.take_filled(id));
+        let buffer = cqueue::buffer_select(flags).and_then(|id| state.receive_pool.hold(id));
         let more = cqueue::more(flags);
         if !more {
             state.slot(slot).receiving = Receiving::No;
         }
-        if state.slot(slot).phase != Phase::Closing {
+        if state.slot(slot).phase == Phase::Closing {
+            // Nobody wants it: back to the pool.
+            drop(buffer.map(|buffer| state.receive_pool.adopt(buffer)));
+        } else {
             match (result, buffer) {
                 (1.., Some(buffer)) => {
-                    let buffer = ReadBuf::from_pool(buffer, result as usize);
-                    if state.on_received(slot, buffer) && more {
+                    if state.on_received_held(slot, buffer, result as u32) && more {
                         state.counters.receive_paused += 1;
                         self.stop_receive(state, slot);
                     }
                 }
-                (0.., _) => state.on_receive_end(slot, End::Eof),
+                (0.., buffer) => {
+                    drop(buffer.map(|buffer| state.receive_pool.adopt(buffer)));
+                    state.on_receive_end(slot, End::Eof);
+                }
                 (error, _) => self.on_receive_error(state, slot, -error),
             }
         }
