@@ -47,8 +47,8 @@ pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Err
 /// The static library, where cargo says that it is.
 fn build(root: &Path, profile: &str) -> Result<PathBuf, Error> {
     let mut cargo = process::cargo(root);
-    cargo.args(["build", "--lib", "--package=megapipe-capi", "--message-format=json"]);
-    cargo.arg(format!("--profile={profile}"));
+    cargo.args(["rustc", "--lib", "--package=megapipe-capi", "--message-format=json"]);
+    cargo.arg("--crate-type=staticlib").arg(format!("--profile={profile}"));
     let messages = process::output_of(&mut cargo)?;
     archive_in(&messages).ok_or_else(|| Error::Failed {
         command: process::describe(&cargo),

@@ -13,10 +13,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use channel::{Address, UnixAddress};
+use channel::{Address, Misuse, UnixAddress};
 use libc::{AF_INET, AF_INET6, AF_UNIX, sockaddr, socklen_t};
 
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::pending::Sender;
 
 /// Bytes of the largest address, `struct sockaddr_storage`.
@@ -36,17 +36,17 @@ pub(crate) unsafe fn read(
     address: *const sockaddr,
     size: socklen_t,
     name: &'static str,
-) -> Result<Address, CallError> {
+) -> Result<Address, Failure> {
     if address.is_null() {
-        return Err(CallError::Null(name));
+        return Err(CallError::Null(name).into());
     }
     let size = size as usize;
     if size > ADDRESS_BYTES_MAX {
-        return Err(CallError::Argument("the size of the address"));
+        return Err(CallError::Argument("the size of the address").into());
     }
     // SAFETY: the caller promises `size` readable bytes; bytes need no alignment.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), size) };
-    parse(bytes).ok_or(CallError::Misuse(channel::Misuse::InvalidAddress))
+    parse(bytes).ok_or_else(|| Misuse::InvalidAddress.into())
 }
 
 /// Writes an address where the program wants it, as `getsockname(2)` does: cut to the room there

@@ -9,7 +9,7 @@ use channel::Handle;
 use libc::ssize_t;
 
 use crate::abi::{MP_NO_HANDLE, mp_handle_t};
-use crate::error::{CallError, set_last};
+use crate::error::{Failure, set_last};
 
 /// What calls return when they fail.
 pub(crate) trait Failed {
@@ -34,7 +34,7 @@ impl<T> Failed for *mut T {
 
 /// The value that the call returns.
 #[inline]
-pub(crate) fn finish<T: Failed>(call: &str, result: Result<T, CallError>) -> T {
+pub(crate) fn finish<T: Failed>(call: &str, result: Result<T, Failure>) -> T {
     match result {
         Ok(value) => value,
         Err(error) => failed(call, &error),
@@ -43,18 +43,18 @@ pub(crate) fn finish<T: Failed>(call: &str, result: Result<T, CallError>) -> T {
 
 /// The same, for a call that returns 0 when it succeeds.
 #[inline]
-pub(crate) fn status(call: &str, result: Result<(), CallError>) -> c_int {
+pub(crate) fn status(call: &str, result: Result<(), Failure>) -> c_int {
     finish(call, result.map(|()| 0))
 }
 
 /// The same, for a call that returns a handle.
 #[inline]
-pub(crate) fn handle(call: &str, result: Result<Handle, CallError>) -> mp_handle_t {
+pub(crate) fn handle(call: &str, result: Result<Handle, Failure>) -> mp_handle_t {
     finish(call, result.map(Handle::to_bits))
 }
 
 #[cold]
-fn failed<T: Failed>(call: &str, error: &CallError) -> T {
-    set_last(call, error);
+fn failed<T: Failed>(call: &str, error: &Failure) -> T {
+    set_last(call, error.why());
     T::FAILED
 }

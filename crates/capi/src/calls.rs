@@ -16,11 +16,11 @@ pub mod completions;
 
 pub mod inspection;
 
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 
 /// The pointer, unless it is null.
-fn non_null<T>(pointer: *const T, name: &'static str) -> Result<(), CallError> {
-    if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(()) }
+fn non_null<T>(pointer: *const T, name: &'static str) -> Result<(), Failure> {
+    if pointer.is_null() { Err(CallError::Null(name).into()) } else { Ok(()) }
 }
 
 /// A record that begins with its size, written by a program that may know fewer fields than this
@@ -30,12 +30,12 @@ fn non_null<T>(pointer: *const T, name: &'static str) -> Result<(), CallError> {
 /// # Safety
 /// `record` is null or points to a `usize` that says how many readable bytes there are. All zeros
 /// must be a valid `T`, and so must any other bytes.
-unsafe fn read_sized<T: Copy>(record: *const T, name: &'static str) -> Result<T, CallError> {
+unsafe fn read_sized<T: Copy>(record: *const T, name: &'static str) -> Result<T, Failure> {
     non_null(record, name)?;
     // SAFETY: the caller promises a size at the beginning.
     let size = unsafe { record.cast::<usize>().read() };
     if size < size_of::<usize>() || size > SIZED_BYTES_MAX {
-        return Err(CallError::Argument("the size of the record"));
+        return Err(CallError::Argument("the size of the record").into());
     }
     let bytes = record.cast::<u8>();
     for index in size_of::<T>()..size {
@@ -43,7 +43,7 @@ unsafe fn read_sized<T: Copy>(record: *const T, name: &'static str) -> Result<T,
         let byte = unsafe { bytes.add(index) };
         // SAFETY: the same.
         if unsafe { byte.read() } != 0 {
-            return Err(CallError::Argument("a field that this version does not know"));
+            return Err(CallError::Argument("a field that this version does not know").into());
         }
     }
     // SAFETY: the caller promises that zeros are a valid `T`.
@@ -64,10 +64,10 @@ unsafe fn write_sized<T: Copy>(
     size: usize,
     value: &T,
     name: &'static str,
-) -> Result<(), CallError> {
+) -> Result<(), Failure> {
     non_null(record, name)?;
     if size < size_of::<usize>() || size > SIZED_BYTES_MAX {
-        return Err(CallError::Argument("the size of the record"));
+        return Err(CallError::Argument("the size of the record").into());
     }
     let target = record.cast::<u8>();
     // SAFETY: the caller promises `size` bytes.

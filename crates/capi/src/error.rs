@@ -20,6 +20,24 @@ use thiserror::Error;
 
 use crate::limits::LAST_ERROR_BYTES;
 
+/// That a call failed, and why. One word wide, so that the way of success pays nothing for it.
+#[derive(Debug)]
+pub(crate) struct Failure(Box<CallError>);
+
+impl Failure {
+    /// Why.
+    pub(crate) fn why(&self) -> &CallError {
+        &self.0
+    }
+}
+
+impl<E: Into<CallError>> From<E> for Failure {
+    #[cold]
+    fn from(error: E) -> Self {
+        Self(Box::new(error.into()))
+    }
+}
+
 /// Why a call failed: the border's own reasons, and the channel's.
 #[derive(Debug, Error)]
 pub(crate) enum CallError {

@@ -11,7 +11,8 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::IntoRawFd;
 
 use channel::{
     Accepted, Channel, Completion, Connection, Datagram, Event, Handle, OpError, ReadBuf, ToFd,
@@ -22,7 +23,7 @@ use crate::abi::{MP_LENT, MP_TRUNCATED, mp_cmd, mp_event};
 use crate::address;
 use crate::error::CallError;
 use crate::lent::{Lent, LentKey, LentTable};
-use crate::pending::{Answer, Pending, PendingTable, Place, Request, Sender};
+use crate::pending::{Answer, PendingTable, Place, QueueIndex, Request, Sender};
 
 /// What the border keeps for the events of one channel.
 #[derive(Debug, Default)]
@@ -34,7 +35,10 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The event that tells a completion. Copies what was read to where the read wanted it.
+    /// Fills in the event that tells a completion. Copies what was read to where it is wanted.
+    ///
+    /// Reads and writes are told from where the completion lies, because moving it costs more than
+    /// telling it; of the others, what it carries is moved out.
     ///
     /// # Safety
     /// The places of the reads that are under way are still valid: `mp_read()` and its siblings
@@ -43,35 +47,55 @@ impl Events {
     pub(crate) unsafe fn convert(
         &mut self,
         channel: &mut Channel,
-        completion: Completion,
-    ) -> mp_event {
-        let Completion { handle, cookie, event } = completion;
-        let new = |cmd| mp_event::new(cmd, handle.to_bits(), cookie);
-        match event {
-            Event::Read(result) => {
-                let mut event = new(mp_cmd::MP_READ);
+        completion: &mut Completion,
+        event: &mut MaybeUninit<mp_event>,
+    ) {
+        let Completion { handle, cookie, event: finished } = completion;
+        let event = event.write(mp_event::new(cmd_of(finished), handle.to_bits(), *cookie));
+        match finished {
+            Event::Read(Ok(data)) => {
+                let place = self.place_of(channel, event);
                 // SAFETY: the caller keeps the contract.
-                unsafe { self.received(channel, &mut event, result) };
-                event
+                unsafe { self.deliver(event, place, data) };
             }
-            Event::Write(result) => finished(new(mp_cmd::MP_WRITE), result),
-            Event::Accept(result) => self.accepted(new(mp_cmd::MP_ACCEPT), handle, result),
-            Event::RecvFrom(result) => {
-                let mut event = new(mp_cmd::MP_RECVFROM);
+            Event::Write(result) | Event::SendTo(result) => finish(event, *result),
+            _ => {
+                let finished = std::mem::replace(finished, Event::Wake);
                 // SAFETY: the caller keeps the contract.
-                unsafe { self.message(channel, &mut event, result.map(|datagram| *datagram)) };
-                event
+                unsafe { self.convert_moved(channel, finished, event) };
             }
-            Event::SendTo(result) => finished(new(mp_cmd::MP_SENDTO), result),
-            Event::Connect(result) => finished(new(mp_cmd::MP_CONNECT), result.map(|()| 0)),
-            Event::Open(result) => finished(new(mp_cmd::MP_OPEN), result.map(|()| 0)),
-            Event::Fsync(result) => finished(new(mp_cmd::MP_FSYNC), result.map(|()| 0)),
-            Event::Disconnect(result) => finished(new(mp_cmd::MP_DISCONNECT), result.map(|()| 0)),
-            Event::Timer { expirations } => mp_event { expirations, ..new(mp_cmd::MP_TIMER) },
-            Event::ToFd(result) => self.moved(new(mp_cmd::MP_TO_FD), handle, result),
-            Event::Wake => new(mp_cmd::MP_WAKE),
-            // A kind of completion that this border does not know cannot have been asked for.
-            _ => finished(new(mp_cmd::MP_WAKE), Err(OpError::NotSupported)),
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::convert`].
+    #[inline(never)]
+    unsafe fn convert_moved(
+        &mut self,
+        channel: &mut Channel,
+        finished: Event,
+        event: &mut mp_event,
+    ) {
+        match finished {
+            Event::Read(Err(error)) => {
+                self.answer_of(channel, event);
+                event.error = error.raw_os_error();
+            }
+            Event::Accept(result) => self.accepted(event, result),
+            // SAFETY: the caller keeps the contract.
+            Event::RecvFrom(result) => unsafe {
+                self.message(channel, event, result.map(|datagram| *datagram));
+            },
+            Event::Connect(result)
+            | Event::Open(result)
+            | Event::Fsync(result)
+            | Event::Disconnect(result) => finish(event, result.map(|()| 0)),
+            Event::Timer { expirations } => event.expirations = expirations,
+            Event::ToFd(result) => self.moved(event, result),
+            Event::Wake => {}
+            // `convert` has told reads and writes; what this border does not know cannot have
+            // been asked for.
+            _ => event.error = libc::EOPNOTSUPP,
         }
     }
 
@@ -82,59 +106,34 @@ impl Events {
         event
     }
 
-    fn accepted(
-        &mut self,
-        event: mp_event,
-        listener: Handle,
-        result: Result<Accepted, OpError>,
-    ) -> mp_event {
-        let first_read = self.pending.spend_accept(listener);
+    fn accepted(&mut self, event: &mut mp_event, result: Result<Accepted, OpError>) {
+        let listener = self.pending.find(Handle::from_bits(event.handle));
+        let first_read = listener.is_some_and(|queue| self.pending.spend_accept(queue));
         let accepted = match result {
             Ok(accepted) => accepted,
-            Err(error) => return finished(event, Err(error)),
+            Err(error) => return event.error = error.raw_os_error(),
         };
-        let event = mp_event { pending: accepted.pending, ..event };
+        event.pending = accepted.pending;
         match accepted.connection {
-            Connection::Fd(fd) => mp_event { fd: fd.into_raw_fd(), ..event },
+            Connection::Fd(fd) => event.fd = fd.into_raw_fd(),
             Connection::Lwsocket(connection) => {
                 if first_read {
-                    self.pending.push(connection, Pending::Read(Place::Lend));
+                    let queue = self.pending.enter(connection);
+                    self.pending.push_read(queue, Place::Lend);
                 }
-                let fd = connection.number() as i32;
-                mp_event { fd, connection: connection.to_bits(), ..event }
+                event.fd = connection.number() as i32;
+                event.connection = connection.to_bits();
             }
         }
     }
 
-    fn moved(
-        &mut self,
-        event: mp_event,
-        handle: Handle,
-        result: Result<ToFd, OpError>,
-    ) -> mp_event {
+    fn moved(&mut self, event: &mut mp_event, result: Result<ToFd, OpError>) {
         match result {
             Ok(ToFd { fd, unread }) => {
-                self.pending.leave(handle);
-                let mut event = mp_event { fd: OwnedFd::into_raw_fd(fd), ..event };
-                self.lend_joined(&mut event, unread);
-                event
+                self.pending.leave(Handle::from_bits(event.handle));
+                event.fd = fd.into_raw_fd();
+                self.lend_joined(event, unread);
             }
-            Err(error) => finished(event, Err(error)),
-        }
-    }
-
-    /// # Safety
-    /// As [`Self::convert`].
-    unsafe fn received(
-        &mut self,
-        channel: &mut Channel,
-        event: &mut mp_event,
-        result: Result<ReadBuf, OpError>,
-    ) {
-        let Answer { place, .. } = self.answer_of(channel, event);
-        match result {
-            // SAFETY: the caller keeps the contract.
-            Ok(data) => unsafe { self.deliver(event, place, data) },
             Err(error) => event.error = error.raw_os_error(),
         }
     }
@@ -149,47 +148,56 @@ impl Events {
     ) {
         let Answer { place, sender, .. } = self.answer_of(channel, event);
         match result {
-            Ok(Datagram { data, from, truncated }) => {
+            Ok(Datagram { mut data, from, truncated }) => {
                 if truncated {
                     event.flags |= MP_TRUNCATED;
                 }
                 // SAFETY: the caller keeps the contract.
                 unsafe { address::write(sender, from.as_ref()) };
                 // SAFETY: the caller keeps the contract.
-                unsafe { self.deliver(event, place, data) };
+                unsafe { self.deliver(event, place, &mut data) };
             }
             Err(error) => event.error = error.raw_os_error(),
         }
     }
 
+    /// Where the oldest read of the event's handle goes. The usual case first: it is the only one.
+    #[inline]
+    fn place_of(&mut self, channel: &mut Channel, event: &mp_event) -> Place {
+        let queue = self.pending.find(Handle::from_bits(event.handle));
+        match queue.and_then(|queue| self.pending.pop_single(queue)) {
+            Some(place) => place,
+            None => self.answer_of(channel, event).place,
+        }
+    }
+
     /// Where the oldest read of the event's handle goes; the one behind it may start now. A read
     /// that the program did not ask for by itself (the first of an accepted connection) is lent.
-    #[inline]
+    #[inline(never)]
     fn answer_of(&mut self, channel: &mut Channel, event: &mp_event) -> Answer {
-        let handle = Handle::from_bits(event.handle);
-        match self.pending.pop_read(handle) {
-            Some(answer) => {
-                if answer.more {
-                    self.start_waiting(channel, event);
-                }
-                answer
-            }
-            None => Answer { place: Place::Lend, sender: Sender::NOWHERE, more: false },
+        let queue = self.pending.find(Handle::from_bits(event.handle));
+        let answer = queue.and_then(|queue| Some((queue, self.pending.pop_read(queue)?)));
+        let Some((queue, answer)) = answer else {
+            return Answer { place: Place::Lend, sender: Sender::NOWHERE, more: false };
+        };
+        if answer.more {
+            self.start_waiting(channel, queue, event);
         }
+        answer
     }
 
     /// Asks the channel for the read that waited for the event's. If the channel refuses it, the
     /// refusal is its event, and the one behind it has its turn.
     #[cold]
-    fn start_waiting(&mut self, channel: &mut Channel, event: &mp_event) {
+    fn start_waiting(&mut self, channel: &mut Channel, queue: QueueIndex, event: &mp_event) {
         let handle = Handle::from_bits(event.handle);
-        while let Some(Request { len, offset }) = self.pending.start_waiting(handle) {
+        while let Some(Request { len, offset }) = self.pending.start_waiting(queue) {
             let started = match offset {
                 Some(offset) => channel.read_at(handle, offset, len),
                 None => channel.read(handle, len),
             };
             let Err(misuse) = started else { return };
-            self.pending.pop_read(handle);
+            self.pending.pop_read(queue);
             let mut refused = mp_event::new(mp_cmd::MP_READ, event.handle, event.cookie as u64);
             refused.error = CallError::from(misuse).errno();
             self.refused.push_back(refused);
@@ -200,7 +208,8 @@ impl Events {
     ///
     /// # Safety
     /// As [`Self::convert`].
-    unsafe fn deliver(&mut self, event: &mut mp_event, place: Place, data: ReadBuf) {
+    #[inline]
+    unsafe fn deliver(&mut self, event: &mut mp_event, place: Place, data: &mut ReadBuf) {
         match place {
             Place::Copy(buf, size) => {
                 event.buf = buf;
@@ -210,9 +219,9 @@ impl Events {
             }
             // SAFETY: `mp_readv()` demands that its array and parts are valid until now.
             Place::Scatter(parts, count) => unsafe {
-                event.size = scatter(&data, parts, count);
+                event.size = scatter(data, parts, count);
             },
-            Place::Lend => self.lend(event, Lent::Buffer(data)),
+            Place::Lend => self.lend(event, Lent::Buffer(data.split_to(data.len()))),
         }
     }
 
@@ -236,11 +245,30 @@ impl Events {
     }
 }
 
-/// An event that carries a number of bytes, or an error.
-fn finished(event: mp_event, result: Result<usize, OpError>) -> mp_event {
+/// What a completion answers. A kind that this border does not know cannot have been asked for.
+#[inline]
+const fn cmd_of(event: &Event) -> mp_cmd {
+    match event {
+        Event::Read(_) => mp_cmd::MP_READ,
+        Event::Write(_) => mp_cmd::MP_WRITE,
+        Event::Accept(_) => mp_cmd::MP_ACCEPT,
+        Event::RecvFrom(_) => mp_cmd::MP_RECVFROM,
+        Event::SendTo(_) => mp_cmd::MP_SENDTO,
+        Event::Connect(_) => mp_cmd::MP_CONNECT,
+        Event::Open(_) => mp_cmd::MP_OPEN,
+        Event::Fsync(_) => mp_cmd::MP_FSYNC,
+        Event::Disconnect(_) => mp_cmd::MP_DISCONNECT,
+        Event::Timer { .. } => mp_cmd::MP_TIMER,
+        Event::ToFd(_) => mp_cmd::MP_TO_FD,
+        _ => mp_cmd::MP_WAKE,
+    }
+}
+
+/// Fills in a number of bytes, or an error.
+fn finish(event: &mut mp_event, result: Result<usize, OpError>) {
     match result {
-        Ok(size) => mp_event { size, ..event },
-        Err(error) => mp_event { error: error.raw_os_error(), ..event },
+        Ok(size) => event.size = size,
+        Err(error) => event.error = error.raw_os_error(),
     }
 }
 
@@ -295,10 +323,12 @@ mod tests {
 
     #[test]
     fn an_error_is_an_errno_value_and_no_size() {
-        let event = mp_event::new(mp_cmd::MP_WRITE, 7, 9);
-        let failed = finished(event, Err(OpError::BrokenPipe));
-        assert_eq!((failed.error, failed.size, failed.fd), (libc::EPIPE, 0, -1));
-        assert_eq!(failed.cookie as usize, 9);
-        assert_eq!(finished(event, Ok(12)).size, 12);
+        let mut event = mp_event::new(mp_cmd::MP_WRITE, 7, 9);
+        finish(&mut event, Err(OpError::BrokenPipe));
+        assert_eq!((event.error, event.size, event.fd), (libc::EPIPE, 0, -1));
+        assert_eq!((event.handle, event.cookie as usize), (7, 9));
+        let mut event = mp_event::new(mp_cmd::MP_WRITE, 7, 9);
+        finish(&mut event, Ok(12));
+        assert_eq!((event.error, event.size), (0, 12));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use channel::Misuse;
 
-use crate::error::CallError;
+use crate::error::Failure;
 
 /// How many forks lie between the process that loaded the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -22,7 +22,7 @@ pub(crate) struct ProcessMark(u32);
 
 impl ProcessMark {
     /// This process. The first call sees to it that children will differ.
-    pub(crate) fn current() -> Result<Self, CallError> {
+    pub(crate) fn current() -> Result<Self, Failure> {
         static WATCHED: OnceLock<i32> = OnceLock::new();
         // SAFETY: the handler only adds to an atomic, which is safe in the child of any fork.
         let failed =
@@ -35,7 +35,7 @@ impl ProcessMark {
 
     /// An error if this is another process.
     #[inline]
-    pub(crate) fn check(self) -> Result<(), CallError> {
+    pub(crate) fn check(self) -> Result<(), Failure> {
         // Relaxed: the number changes only while a child has a single thread.
         match GENERATION.load(Ordering::Relaxed) {
             generation if generation == self.0 => Ok(()),
@@ -57,6 +57,6 @@ mod tests {
         let mark = ProcessMark::current().unwrap();
         assert!(mark.check().is_ok());
         let parent = ProcessMark(mark.0.wrapping_sub(1));
-        assert_eq!(parent.check().unwrap_err().errno(), libc::ECHILD);
+        assert_eq!(parent.check().unwrap_err().why().errno(), libc::ECHILD);
     }
 }

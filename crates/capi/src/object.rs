@@ -22,7 +22,7 @@ use std::time::Duration;
 use channel::{Channel, Completion, Handle, Waker};
 
 use crate::abi::{mp_channel_t, mp_handle_t};
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::event::Events;
 use crate::fork::ProcessMark;
 use crate::registry::{self, ThreadNumber};
@@ -58,7 +58,7 @@ pub(crate) struct Inner {
 
 impl mp_channel {
     /// A new object for the calling thread's channel, entered in the registry.
-    pub(crate) fn create(mut channel: Channel) -> Result<*mut Self, CallError> {
+    pub(crate) fn create(mut channel: Channel) -> Result<*mut Self, Failure> {
         let tag = tag_of(&mut channel)?;
         let object = Box::into_raw(Box::new(Self {
             owner: ThreadNumber::current(),
@@ -73,30 +73,30 @@ impl mp_channel {
         }
         // SAFETY: the pointer came from `Box::into_raw` above and nobody else has seen it.
         drop(unsafe { Box::from_raw(object) });
-        Err(CallError::TooManyChannels)
+        Err(CallError::TooManyChannels.into())
     }
 
     /// Ends the object's life.
     ///
     /// # Safety
     /// `object` is null or came from [`Self::create`] and was not destroyed.
-    pub(crate) unsafe fn destroy(object: *mut Self) -> Result<(), CallError> {
+    pub(crate) unsafe fn destroy(object: *mut Self) -> Result<(), Failure> {
         // SAFETY: the caller keeps the contract.
         let shared = unsafe { owned(object)? };
         if shared.state.get() == State::Busy {
-            return Err(CallError::Reentered);
+            return Err(CallError::Reentered.into());
         }
         registry::leave(shared.tag);
         // SAFETY: the pointer came from `Box::into_raw`, and `shared` is not used any more.
         let object = unsafe { Box::from_raw(object) };
         // A channel that panics on its way out is left to the process's end.
-        catch_unwind(AssertUnwindSafe(|| drop(object))).map_err(|_| CallError::Broken)
+        catch_unwind(AssertUnwindSafe(|| drop(object))).map_err(|_| CallError::Broken.into())
     }
 }
 
 /// The tag that all handles of the channel carry, learnt from one that is gone at once: the timer
 /// is farther away than any program runs, and cancelling it leaves no trace.
-fn tag_of(channel: &mut Channel) -> Result<u16, CallError> {
+fn tag_of(channel: &mut Channel) -> Result<u16, Failure> {
     let far_away = Duration::from_secs(100 * 365 * 24 * 3600);
     let handle = channel.timer(far_away, None, 0)?;
     channel.unregister(handle)?;
@@ -110,8 +110,8 @@ fn tag_of(channel: &mut Channel) -> Result<u16, CallError> {
 #[inline]
 pub(crate) unsafe fn with_channel<T>(
     object: *mut mp_channel_t,
-    work: impl FnOnce(&mut Inner) -> Result<T, CallError>,
-) -> Result<T, CallError> {
+    work: impl FnOnce(&mut Inner) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     // SAFETY: the caller keeps the contract.
     enter(unsafe { owned(object)? }, work)
 }
@@ -120,8 +120,8 @@ pub(crate) unsafe fn with_channel<T>(
 #[inline]
 pub(crate) fn with_handle<T>(
     handle: mp_handle_t,
-    work: impl FnOnce(&mut Inner, Handle) -> Result<T, CallError>,
-) -> Result<T, CallError> {
+    work: impl FnOnce(&mut Inner, Handle) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let handle = Handle::from_bits(handle);
     let object = registry::find(handle.channel_tag())?;
     // SAFETY: the registry holds the channels of this thread that are not destroyed, and only
@@ -134,9 +134,9 @@ pub(crate) fn with_handle<T>(
 ///
 /// # Safety
 /// `object` is null or came from [`mp_channel::create`] and is not destroyed before this returns.
-pub(crate) unsafe fn wake(object: *const mp_channel_t) -> Result<(), CallError> {
+pub(crate) unsafe fn wake(object: *const mp_channel_t) -> Result<(), Failure> {
     if object.is_null() {
-        return Err(CallError::Null("channel"));
+        return Err(CallError::Null("channel").into());
     }
     // SAFETY: the caller promises a live object.
     let process = unsafe { &raw const (*object).process };
@@ -154,15 +154,15 @@ pub(crate) unsafe fn wake(object: *const mp_channel_t) -> Result<(), CallError> 
 /// # Safety
 /// As [`with_channel`]. The reference must not outlive the object.
 #[inline]
-unsafe fn owned<'a>(object: *const mp_channel_t) -> Result<&'a mp_channel, CallError> {
+unsafe fn owned<'a>(object: *const mp_channel_t) -> Result<&'a mp_channel, Failure> {
     if object.is_null() {
-        return Err(CallError::Null("channel"));
+        return Err(CallError::Null("channel").into());
     }
     // SAFETY: the caller promises a live object.
     let owner = unsafe { &raw const (*object).owner };
     // SAFETY: `owner` is never written after `create`, so any thread may read it.
     if unsafe { owner.read() } != ThreadNumber::current() {
-        return Err(CallError::WrongThread);
+        return Err(CallError::WrongThread.into());
     }
     // SAFETY: the object is live, and this thread is the only one that touches its cells.
     Ok(unsafe { &*object })
@@ -171,19 +171,27 @@ unsafe fn owned<'a>(object: *const mp_channel_t) -> Result<&'a mp_channel, CallE
 #[inline]
 fn enter<T>(
     object: &mp_channel,
-    work: impl FnOnce(&mut Inner) -> Result<T, CallError>,
-) -> Result<T, CallError> {
+    work: impl FnOnce(&mut Inner) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     object.process.check()?;
     match object.state.get() {
         State::Idle => object.state.set(State::Busy),
-        State::Busy => return Err(CallError::Reentered),
-        State::Broken => return Err(CallError::Broken),
+        State::Busy => return Err(CallError::Reentered.into()),
+        State::Broken => return Err(CallError::Broken.into()),
     }
     // SAFETY: the state was idle, so no other `&mut Inner` exists, and it is busy now, so none
     // will come to exist until this one has ended.
     let inner = unsafe { &mut *object.inner.get() };
     // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
     let result = catch_unwind(AssertUnwindSafe(|| work(inner)));
-    object.state.set(if result.is_ok() { State::Idle } else { State::Broken });
-    result.unwrap_or(Err(CallError::Broken))
+    match result {
+        Ok(result) => {
+            object.state.set(State::Idle);
+            result
+        }
+        Err(_) => {
+            object.state.set(State::Broken);
+            Err(CallError::Broken.into())
+        }
+    }
 }

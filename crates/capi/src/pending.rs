@@ -6,13 +6,15 @@
 //! at an offset of a disk file are answered in any order, so of those one at a time is under way,
 //! and what comes behind it waits here.
 //!
-//! The queues are linked lists in one arena: they cost four bytes of link per entry, and no
-//! allocation once the arena has grown to the most that was ever outstanding.
+//! Nearly always a queue holds nothing or one plain read, and that one lies in the queue itself.
+//! Longer queues are linked lists in one arena: no allocation once it has grown to the most that
+//! was ever outstanding.
 //!
 //! Invariants
-//! - A queue belongs to one handle (all 64 bits of it). Asking with another handle of the same
-//!   number empties it first, so a stale place can never be written to.
-//! - Memory is bounded by the channel's own limit on outstanding operations.
+//! - A queue belongs to one handle (all 64 bits of it). Another handle of the same number finds
+//!   nothing in it and empties it, so a stale place can never be written to.
+//! - Only handles that the channel has accepted enter the table, so memory is bounded by the
+//!   channel's own limits on handles and outstanding operations.
 //! - Nothing here dereferences a pointer of the program.
 
 use std::ffi::c_void;
@@ -78,15 +80,31 @@ pub(crate) struct Answer {
 /// All queues of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct PendingTable {
-    descriptors: Vec<Queue>,
-    lwsockets: Vec<Queue>,
+    /// By number: of descriptors, and of lwsockets.
+    queues: [Vec<Queue>; 2],
     nodes: Vec<Node>,
     free: Link,
+}
+
+/// Where a handle's queue is. Good until the handle leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QueueIndex {
+    is_lwsocket: bool,
+    index: usize,
+}
+
+impl QueueIndex {
+    const fn of(number: u32) -> Self {
+        let is_lwsocket = number >= FIRST_LWSOCKET;
+        Self { is_lwsocket, index: (number & (FIRST_LWSOCKET - 1)) as usize }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Queue {
     handle: Handle,
+    /// The only entry, a plain read, if `first` is [`Link::SINGLE`].
+    single: Place,
     first: Link,
     last: Link,
 }
@@ -97,67 +115,142 @@ struct Node {
     next: Link,
 }
 
-/// Index of a node plus one; 0 is none.
+/// Index of a node plus one; 0 is none, the largest is [`Link::SINGLE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Link(u32);
 
 impl Link {
     const NONE: Self = Self(0);
+    /// No node, but [`Queue::single`].
+    const SINGLE: Self = Self(u32::MAX);
 
     const fn index(self) -> Option<usize> {
         match self.0 {
             0 => None,
+            u32::MAX => None,
             above => Some(above as usize - 1),
         }
     }
 }
 
-const EMPTY: Queue = Queue { handle: Handle::NONE, first: Link::NONE, last: Link::NONE };
+const EMPTY: Queue =
+    Queue { handle: Handle::NONE, single: Place::Lend, first: Link::NONE, last: Link::NONE };
 
 impl PendingTable {
+    /// The handle's queue, if it ever had one. Any handle may be asked for.
+    #[inline]
+    pub(crate) fn find(&self, handle: Handle) -> Option<QueueIndex> {
+        let index = QueueIndex::of(handle.number());
+        let queue = self.queues[usize::from(index.is_lwsocket)].get(index.index)?;
+        (queue.handle == handle).then_some(index)
+    }
+
+    /// The queue of a handle that the channel has accepted. Whatever had its number is forgotten.
+    #[inline]
+    pub(crate) fn enter(&mut self, handle: Handle) -> QueueIndex {
+        self.find(handle).unwrap_or_else(|| self.enter_anew(handle))
+    }
+
+    #[cold]
+    fn enter_anew(&mut self, handle: Handle) -> QueueIndex {
+        let index = QueueIndex::of(handle.number());
+        let queues = &mut self.queues[usize::from(index.is_lwsocket)];
+        if index.index >= queues.len() {
+            queues.resize(index.index + 1, EMPTY);
+        }
+        self.clear(index);
+        self.queue(index).handle = handle;
+        index
+    }
+
     /// A handle left the channel.
     pub(crate) fn leave(&mut self, handle: Handle) {
-        if self.owner_of(handle.number()) == Some(handle) {
-            self.clear(handle.number());
+        if let Some(index) = self.find(handle) {
+            self.clear(index);
         }
     }
 
     /// Whether a read has to wait for those before it: each read at an offset for all of them,
     /// and every read for one at an offset.
-    pub(crate) fn must_wait(&mut self, handle: Handle, at_offset: bool) -> bool {
-        let Some(last) = self.queue_of(handle).last.index() else { return false };
-        at_offset || matches!(self.nodes[last].pending, Pending::ReadAt(_) | Pending::Waiting(..))
+    #[inline]
+    pub(crate) fn must_wait(&self, queue: QueueIndex, at_offset: bool) -> bool {
+        let queue = &self.queues[usize::from(queue.is_lwsocket)][queue.index];
+        match queue.first {
+            Link::NONE => false,
+            Link::SINGLE => at_offset,
+            _ => at_offset || self.ends_with_waiting(queue.last),
+        }
     }
 
-    /// Appends to the handle's queue.
-    pub(crate) fn push(&mut self, handle: Handle, pending: Pending) {
+    fn ends_with_waiting(&self, last: Link) -> bool {
+        let last = last.index().map(|index| self.nodes[index].pending);
+        matches!(last, Some(Pending::ReadAt(_) | Pending::Waiting(..)))
+    }
+
+    /// Appends a plain read that is under way.
+    #[inline]
+    pub(crate) fn push_read(&mut self, index: QueueIndex, place: Place) {
+        let queue = self.queue(index);
+        if queue.first == Link::NONE {
+            queue.single = place;
+            queue.first = Link::SINGLE;
+        } else {
+            self.push(index, Pending::Read(place));
+        }
+    }
+
+    /// Appends to a queue.
+    pub(crate) fn push(&mut self, index: QueueIndex, pending: Pending) {
+        let queue = self.queue(index);
+        if queue.first == Link::SINGLE {
+            let single = queue.single;
+            queue.first = Link::NONE;
+            self.append(index, Pending::Read(single));
+        }
+        self.append(index, pending);
+    }
+
+    fn append(&mut self, index: QueueIndex, pending: Pending) {
         let link = self.take_node(Node { pending, next: Link::NONE });
-        let queue = self.queue_of(handle);
+        let queue = self.queue(index);
         let last = std::mem::replace(&mut queue.last, link);
         match last.index() {
-            Some(index) => self.nodes[index].next = link,
+            Some(last) => self.nodes[last].next = link,
             None => queue.first = link,
         }
     }
 
-    /// Takes the place of the handle's oldest read under way; another entry stays.
-    pub(crate) fn pop_read(&mut self, handle: Handle) -> Option<Answer> {
-        let first = self.queue_of(handle).first;
-        let Node { pending, next } = self.nodes[first.index()?];
+    /// Takes the place of the only entry, if there is no other and it is a plain read.
+    #[inline]
+    pub(crate) fn pop_single(&mut self, index: QueueIndex) -> Option<Place> {
+        let queue = self.queue(index);
+        (queue.first == Link::SINGLE).then(|| {
+            queue.first = Link::NONE;
+            queue.single
+        })
+    }
+
+    /// Takes the place of the oldest read under way; another entry stays.
+    pub(crate) fn pop_read(&mut self, index: QueueIndex) -> Option<Answer> {
+        if let Some(place) = self.pop_single(index) {
+            return Some(Answer { place, sender: Sender::NOWHERE, more: false });
+        }
+        let first = self.queue(index).first.index()?;
+        let Node { pending, next } = self.nodes[first];
         let (place, sender) = match pending {
             Pending::Read(place) | Pending::ReadAt(place) => (place, Sender::NOWHERE),
             Pending::Message(place, sender) => (place, sender),
             Pending::Waiting(..) | Pending::Accept { .. } => return None,
         };
-        self.advance(handle, first, next);
+        self.drop_node(index);
         Some(Answer { place, sender, more: next != Link::NONE })
     }
 
-    /// If the handle's oldest entry waits: it is under way from now on, and this is what the
-    /// channel must be asked for.
-    pub(crate) fn start_waiting(&mut self, handle: Handle) -> Option<Request> {
-        let first = self.queue_of(handle).first.index()?;
-        let pending = &mut self.nodes[first].pending;
+    /// If the oldest entry waits: it is under way from now on, and this is what the channel must
+    /// be asked for.
+    pub(crate) fn start_waiting(&mut self, index: QueueIndex) -> Option<Request> {
+        let first = self.queue(index).first.index()?;
+        let pending = &mut self.nodes.get_mut(first)?.pending;
         let Pending::Waiting(place, request) = *pending else { return None };
         *pending = match request.offset {
             Some(_) => Pending::ReadAt(place),
@@ -166,73 +259,44 @@ impl PendingTable {
         Some(request)
     }
 
-    /// Spends one connection of the handle's oldest accept: whether it has a first read.
-    pub(crate) fn spend_accept(&mut self, handle: Handle) -> bool {
-        let first = self.queue_of(handle).first;
-        let Some(index) = first.index() else { return false };
-        let node = &mut self.nodes[index];
-        let next = node.next;
+    /// Spends one connection of the oldest accept: whether it has a first read.
+    pub(crate) fn spend_accept(&mut self, index: QueueIndex) -> bool {
+        let first = self.queue(index).first.index();
+        let Some(node) = first.and_then(|first| self.nodes.get_mut(first)) else { return false };
         let Pending::Accept { remaining, first_read } = &mut node.pending else { return false };
         let first_read = *first_read;
         if *remaining != u32::MAX {
             *remaining -= 1;
             if *remaining == 0 {
-                self.advance(handle, first, next);
+                self.drop_node(index);
             }
         }
         first_read
     }
 
-    fn advance(&mut self, handle: Handle, first: Link, next: Link) {
-        let queue = self.queue_of(handle);
-        queue.first = next;
-        if next == Link::NONE {
+    #[inline]
+    fn queue(&mut self, index: QueueIndex) -> &mut Queue {
+        &mut self.queues[usize::from(index.is_lwsocket)][index.index]
+    }
+
+    /// Removes a queue's oldest node, if it has one.
+    fn drop_node(&mut self, index: QueueIndex) {
+        let Self { queues, nodes, free } = self;
+        let queue = &mut queues[usize::from(index.is_lwsocket)][index.index];
+        let first = queue.first;
+        let Some(node) = first.index().and_then(|first| nodes.get_mut(first)) else { return };
+        queue.first = std::mem::replace(&mut node.next, *free);
+        *free = first;
+        if queue.first == Link::NONE {
             queue.last = Link::NONE;
         }
-        self.give_node(first);
     }
 
-    /// The handle's queue, empty if the number was somebody else's until now.
-    fn queue_of(&mut self, handle: Handle) -> &mut Queue {
-        let number = handle.number();
-        if self.owner_of(number) != Some(handle) {
-            self.clear(number);
+    fn clear(&mut self, index: QueueIndex) {
+        while !matches!(self.queue(index).first, Link::NONE | Link::SINGLE) {
+            self.drop_node(index);
         }
-        let (table, index) = self.slot(number);
-        if index >= table.len() {
-            table.resize(index + 1, EMPTY);
-        }
-        table[index].handle = handle;
-        &mut table[index]
-    }
-
-    /// Whose queue a number's is.
-    fn owner_of(&self, number: u32) -> Option<Handle> {
-        let queue = if number >= FIRST_LWSOCKET {
-            self.lwsockets.get((number - FIRST_LWSOCKET) as usize)
-        } else {
-            self.descriptors.get(number as usize)
-        };
-        queue.map(|queue| queue.handle).filter(|&handle| handle != Handle::NONE)
-    }
-
-    fn slot(&mut self, number: u32) -> (&mut Vec<Queue>, usize) {
-        if number >= FIRST_LWSOCKET {
-            (&mut self.lwsockets, (number - FIRST_LWSOCKET) as usize)
-        } else {
-            (&mut self.descriptors, number as usize)
-        }
-    }
-
-    fn clear(&mut self, number: u32) {
-        let (table, index) = self.slot(number);
-        let Some(queue) = table.get_mut(index) else { return };
-        let mut link = std::mem::replace(queue, EMPTY).first;
-        while let Some(index) = link.index() {
-            let next = self.nodes[index].next;
-            self.give_node(link);
-            link = next;
-        }
+        *self.queue(index) = EMPTY;
     }
 
     fn take_node(&mut self, node: Node) -> Link {
@@ -244,13 +308,6 @@ impl PendingTable {
         self.free = self.nodes[index].next;
         self.nodes[index] = node;
         link
-    }
-
-    fn give_node(&mut self, link: Link) {
-        if let Some(index) = link.index() {
-            self.nodes[index].next = self.free;
-            self.free = link;
-        }
     }
 }
 

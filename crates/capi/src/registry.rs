@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::limits::CHANNEL_TAGS;
 use crate::object::mp_channel;
 
@@ -70,13 +70,13 @@ pub(crate) fn leave(tag: u16) {
 }
 
 /// The calling thread's channel that has this tag.
-pub(crate) fn find(tag: u16) -> Result<*mut mp_channel, CallError> {
+pub(crate) fn find(tag: u16) -> Result<*mut mp_channel, Failure> {
     let entry = &ENTRIES[usize::from(tag) % CHANNEL_TAGS];
     // Relaxed: a thread sees its own stores in order, and other threads' entries are not read.
     match entry.owner.load(Ordering::Relaxed) {
-        0 => Err(CallError::NoChannel),
+        0 => Err(CallError::NoChannel.into()),
         owner if owner == ThreadNumber::current().0 => Ok(entry.channel.load(Ordering::Relaxed)),
-        _ => Err(CallError::WrongThread),
+        _ => Err(CallError::WrongThread.into()),
     }
 }
 
@@ -84,20 +84,22 @@ pub(crate) fn find(tag: u16) -> Result<*mut mp_channel, CallError> {
 mod tests {
     use super::*;
 
+    fn errno_of<T>(result: Result<T, Failure>) -> i32 {
+        result.err().map_or(0, |failure| failure.why().errno())
+    }
+
     #[test]
     fn a_tag_leads_its_own_thread_to_the_channel_and_no_other() {
         // Tags of channels that other tests may make come from the low end.
         let tag = 4000;
         let channel = ptr::dangling_mut::<mp_channel>();
-        assert!(matches!(find(tag), Err(CallError::NoChannel)));
+        assert_eq!(errno_of(find(tag)), libc::EBADF);
         assert!(enter(tag, channel));
         assert!(!enter(tag, channel), "the tag is taken");
         assert_eq!(find(tag).unwrap(), channel);
-        std::thread::spawn(move || assert!(matches!(find(tag), Err(CallError::WrongThread))))
-            .join()
-            .unwrap();
+        std::thread::spawn(move || assert_eq!(errno_of(find(tag)), libc::EPERM)).join().unwrap();
         leave(tag);
-        assert!(matches!(find(tag), Err(CallError::NoChannel)));
+        assert_eq!(errno_of(find(tag)), libc::EBADF);
         assert!(enter(tag, channel), "the tag can be had again");
         leave(tag);
     }

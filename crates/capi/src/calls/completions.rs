@@ -1,12 +1,14 @@
 //! What comes out of the channel.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::slice;
 use std::time::Duration;
 
 use crate::abi::{MP_FOREVER, MP_LENT, mp_channel_t, mp_event};
 use crate::border::{finish, status};
 use crate::calls::non_null;
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::lent::LentKey;
 use crate::limits::DISPATCH_MANY_MAX;
 use crate::object::{self, Inner, with_channel, with_handle};
@@ -30,16 +32,21 @@ pub unsafe extern "C" fn mp_dispatch(
         non_null(event, "event")?;
         let timeout = timeout(timeout_ns)?;
         let Inner { channel, events, .. } = inner;
-        let converted = match events.refused.pop_front() {
-            Some(refused) => refused,
-            None => match channel.dispatch(timeout)? {
-                // SAFETY: the program keeps what it gave to reads valid until their events.
-                Some(completion) => unsafe { events.convert(channel, completion) },
-                None => return Ok(0),
-            },
+        // SAFETY: the program promises that `event` is writable, and nobody else looks at it.
+        let event = unsafe { &mut *event.cast::<MaybeUninit<mp_event>>() };
+        if let Some(refused) = events.refused.pop_front() {
+            event.write(refused);
+            return Ok(1);
+        }
+        // Told where it lies, which saves moving it: `?` would.
+        let mut dispatched = channel.dispatch(timeout);
+        let completion = match &mut dispatched {
+            Ok(Some(completion)) => completion,
+            Ok(None) => return Ok(0),
+            Err(_) => return dispatched.map(|_| 0).map_err(Failure::from),
         };
-        // SAFETY: the program promises that `event` is writable.
-        unsafe { event.write(converted) };
+        // SAFETY: the program keeps what it gave to reads valid until their events.
+        unsafe { events.convert(channel, completion, event) };
         Ok(1)
     };
     // SAFETY: the program promises a channel that it has not destroyed.
@@ -59,29 +66,30 @@ pub unsafe extern "C" fn mp_dispatch_many(
         non_null(events, "events")?;
         let max = usize::try_from(events_count).unwrap_or(0).min(DISPATCH_MANY_MAX);
         if max == 0 {
-            return Err(CallError::Argument("events_count"));
+            return Err(CallError::Argument("events_count").into());
         }
         let timeout = timeout(timeout_ns)?;
         let Inner { channel, events: border, batch } = inner;
-        let mut count = 0;
-        let mut hand_out = |converted| {
-            // SAFETY: `count` stays below `max`, and the program promises that many events.
-            let event = unsafe { events.add(count) };
-            // SAFETY: the same.
-            unsafe { event.write(converted) };
-            count += 1;
-        };
         if border.refused.is_empty() {
             channel.dispatch_many(batch, max, timeout)?;
         }
-        for refused in border.refused.drain(..max.min(border.refused.len())) {
-            hand_out(refused);
+        // SAFETY: the program promises `events_count` writable events, and `max` is not above it.
+        let events = unsafe { slice::from_raw_parts_mut(events.cast::<MaybeUninit<_>>(), max) };
+        let mut events = events.iter_mut();
+        let mut count = 0;
+        for (refused, event) in
+            border.refused.drain(..max.min(border.refused.len())).zip(&mut events)
+        {
+            event.write(refused);
+            count += 1;
         }
-        for completion in batch.drain(..) {
+        for (completion, event) in batch.iter_mut().zip(&mut events) {
             // SAFETY: the program keeps what it gave to reads valid until their events.
-            hand_out(unsafe { border.convert(channel, completion) });
+            unsafe { border.convert(channel, completion, event) };
+            count += 1;
         }
-        Ok(count as c_int)
+        batch.clear();
+        Ok(count)
     };
     // SAFETY: the program promises a channel that it has not destroyed.
     finish("mp_dispatch_many", unsafe { with_channel(channel, dispatch) })
@@ -96,10 +104,10 @@ pub unsafe extern "C" fn mp_release(event: *mut mp_event) -> c_int {
         let mut released = unsafe { event.read() };
         let key = LentKey { index: released.lent_index, generation: released.lent_generation };
         if released.flags & MP_LENT == 0 {
-            return Err(CallError::NotLent);
+            return Err(CallError::NotLent.into());
         }
         with_handle(released.handle, |inner, _| {
-            inner.events.lent.give_back(key).map(drop).ok_or(CallError::NotLent)
+            inner.events.lent.give_back(key).map(drop).ok_or_else(|| CallError::NotLent.into())
         })?;
         released.flags &= !MP_LENT;
         released.buf = std::ptr::null();
@@ -120,10 +128,10 @@ pub unsafe extern "C" fn mp_wake(channel: *mut mp_channel_t) -> c_int {
 }
 
 /// `None` waits for ever.
-fn timeout(timeout_ns: i64) -> Result<Option<Duration>, CallError> {
+fn timeout(timeout_ns: i64) -> Result<Option<Duration>, Failure> {
     match u64::try_from(timeout_ns) {
         Ok(timeout_ns) => Ok(Some(Duration::from_nanos(timeout_ns))),
         Err(_) if timeout_ns == MP_FOREVER => Ok(None),
-        Err(_) => Err(CallError::Argument("timeout_ns")),
+        Err(_) => Err(CallError::Argument("timeout_ns").into()),
     }
 }

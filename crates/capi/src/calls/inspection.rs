@@ -9,7 +9,7 @@ use crate::abi::{mp_channel_t, mp_counters, mp_handle_t};
 use crate::address;
 use crate::border::{finish, status};
 use crate::calls::{non_null, write_sized};
-use crate::error::{self, CallError};
+use crate::error::{self, Failure};
 use crate::object::{Inner, with_channel, with_handle};
 use crate::pending::Sender;
 use crate::text;
@@ -105,7 +105,7 @@ unsafe fn tell(
     handle: mp_handle_t,
     place: Sender,
     ask: impl FnOnce(&mut Channel, Handle) -> Result<Address, OpError>,
-) -> Result<(), CallError> {
+) -> Result<(), Failure> {
     with_handle(handle, |inner, handle| {
         non_null(place.address, "address")?;
         non_null(place.size, "address_size")?;
@@ -116,7 +116,7 @@ unsafe fn tell(
     })
 }
 
-fn check_room(text: *const c_char, size: usize) -> Result<(), CallError> {
+fn check_room(text: *const c_char, size: usize) -> Result<(), Failure> {
     if size > 0 { non_null(text, "text") } else { Ok(()) }
 }
 

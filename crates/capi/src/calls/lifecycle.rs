@@ -1,13 +1,14 @@
 //! Making and ending a channel.
 
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use channel::{Channel, Config, DriverChoice};
 
 use crate::abi::{MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_channel_t, mp_config, mp_driver};
 use crate::border::{finish, status};
 use crate::calls::{read_sized, write_sized};
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::limits::CHANNEL_TAGS;
 use crate::object::mp_channel;
 
@@ -33,11 +34,11 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
         // A tag may still belong to a channel made long ago; the next channel has the next tag.
         for _ in 1..CHANNEL_TAGS {
             match mp_channel::create(Channel::create(config.clone())?) {
-                Err(CallError::TooManyChannels) => {}
+                Err(failure) if matches!(failure.why(), CallError::TooManyChannels) => {}
                 result => return result,
             }
         }
-        Err(CallError::TooManyChannels)
+        Err(CallError::TooManyChannels.into())
     };
     finish("mp_create", caught(create))
 }
@@ -51,8 +52,8 @@ pub unsafe extern "C" fn mp_destroy(channel: *mut mp_channel_t) -> c_int {
 }
 
 /// Runs what is not inside a channel yet; a panic is an error here too.
-fn caught<T>(work: impl FnOnce() -> Result<T, CallError>) -> Result<T, CallError> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(Err(CallError::Broken))
+fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(CallError::Broken.into()))
 }
 
 fn defaults(size: usize) -> mp_config {
@@ -72,18 +73,18 @@ fn defaults(size: usize) -> mp_config {
     }
 }
 
-fn translate(config: &mp_config) -> Result<Config, CallError> {
+fn translate(config: &mp_config) -> Result<Config, Failure> {
     let driver = match config.driver {
         driver if driver == mp_driver::MP_DRIVER_AUTO as u32 => DriverChoice::Auto,
         driver if driver == mp_driver::MP_DRIVER_URING as u32 => DriverChoice::Uring,
         driver if driver == mp_driver::MP_DRIVER_EPOLL as u32 => DriverChoice::Epoll,
-        _ => return Err(CallError::Argument("config->driver")),
+        _ => return Err(CallError::Argument("config->driver").into()),
     };
     if config.flags & !(MP_NO_LWSOCKETS | MP_NO_PARTITION) != 0 {
-        return Err(CallError::Argument("config->flags"));
+        return Err(CallError::Argument("config->flags").into());
     }
     if config.reserved != 0 {
-        return Err(CallError::Argument("config->reserved"));
+        return Err(CallError::Argument("config->reserved").into());
     }
     let buffer_count = u16::try_from(config.buffer_count);
     let translated = Config::default()
@@ -100,7 +101,7 @@ fn translate(config: &mp_config) -> Result<Config, CallError> {
         -1 => Ok(translated),
         core => match usize::try_from(core) {
             Ok(core) => Ok(translated.core(core)),
-            Err(_) => Err(CallError::Argument("config->core")),
+            Err(_) => Err(CallError::Argument("config->core").into()),
         },
     }
 }
@@ -153,7 +154,7 @@ mod tests {
             mp_config { buffer_count: 65536, ..good },
             mp_config { core: -2, ..good },
         ] {
-            assert_eq!(translate(&wrong).unwrap_err().errno(), libc::EINVAL, "{wrong:?}");
+            assert_eq!(translate(&wrong).unwrap_err().why().errno(), libc::EINVAL, "{wrong:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use channel::{CpuMask, Misuse, RegisterError};
 use crate::abi::{MP_FIRST_LWSOCKET, mp_channel_t, mp_event, mp_handle_t};
 use crate::border::{handle as returned, status};
 use crate::calls::non_null;
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::limits::MASK_WORDS_MAX;
 use crate::object::{Inner, with_channel, with_handle};
 
@@ -81,9 +81,9 @@ pub unsafe extern "C" fn mp_set_cpu_mask(
 ///
 /// # Safety
 /// `cpu_mask` points to `words` readable words.
-pub(crate) unsafe fn read_mask(cpu_mask: *const u64, words: usize) -> Result<CpuMask, CallError> {
+pub(crate) unsafe fn read_mask(cpu_mask: *const u64, words: usize) -> Result<CpuMask, Failure> {
     if words == 0 || words > MASK_WORDS_MAX {
-        return Err(CallError::Argument("the number of words in the mask"));
+        return Err(CallError::Argument("the number of words in the mask").into());
     }
     // SAFETY: the caller promises the words.
     let words = unsafe { std::slice::from_raw_parts(cpu_mask, words) };
@@ -97,7 +97,7 @@ fn register_lwsocket(
     number: u32,
     cookie: *mut c_void,
     cpu_mask: u64,
-) -> Result<channel::Handle, CallError> {
+) -> Result<channel::Handle, Failure> {
     if cpu_mask != 0 {
         return Err(RegisterError::MaskNotPossible.into());
     }
@@ -108,7 +108,7 @@ fn register_lwsocket(
 
 /// A descriptor of the channel's own for the same file. The program's stays the program's: it may
 /// be registered in other channels too, and be closed whenever the program likes.
-fn duplicate(fd: c_int) -> Result<OwnedFd, CallError> {
+fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
     // SAFETY: fcntl takes any integer for a descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {

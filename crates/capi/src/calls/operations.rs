@@ -10,7 +10,7 @@ use crate::abi::{mp_accept_options, mp_as, mp_handle_t, mp_how};
 use crate::address;
 use crate::border::status;
 use crate::calls::{non_null, read_sized};
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::limits::PARTS_MAX;
 use crate::object::{Inner, with_handle};
 use crate::pending::{Pending, Place, Request, Sender};
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn mp_recvfrom(
         }
         inner.channel.recvfrom(handle, size)?;
         let sender = Sender { address: from, size: from_size };
-        inner.events.pending.push(handle, Pending::Message(place(buf, size), sender));
+        push(inner, handle, Pending::Message(place(buf, size), sender));
         Ok(())
     });
     status("mp_recvfrom", result)
@@ -189,7 +189,7 @@ pub extern "C" fn mp_disconnect(handle: mp_handle_t, how: u32) -> c_int {
             how if how == mp_how::MP_BOTH as u32 => Disconnect::Both,
             how if how == mp_how::MP_WRITING as u32 => Disconnect::Write,
             how if how == mp_how::MP_RESET as u32 => Disconnect::Reset,
-            _ => return Err(CallError::Argument("how")),
+            _ => return Err(CallError::Argument("how").into()),
         };
         Ok(inner.channel.disconnect(handle, how)?)
     });
@@ -204,19 +204,25 @@ pub extern "C" fn mp_to_fd(handle: mp_handle_t) -> c_int {
     status("mp_to_fd", result)
 }
 
-fn accept_kind(count: u32, kind: u32, name: &'static str) -> Result<Accept, CallError> {
+fn accept_kind(count: u32, kind: u32, name: &'static str) -> Result<Accept, Failure> {
     match kind {
         kind if kind == mp_as::MP_AS_FD as u32 => Ok(Accept::fd(count)),
         kind if kind == mp_as::MP_AS_LWSOCKET as u32 => Ok(Accept::lwsocket(count)),
-        _ => Err(CallError::Argument(name)),
+        _ => Err(CallError::Argument(name).into()),
     }
 }
 
-fn accept(inner: &mut Inner, listener: Handle, accept: Accept) -> Result<(), CallError> {
+fn accept(inner: &mut Inner, listener: Handle, accept: Accept) -> Result<(), Failure> {
     inner.channel.accept(listener, accept)?;
     let first_read = accept.first_read.is_some();
-    inner.events.pending.push(listener, Pending::Accept { remaining: accept.count, first_read });
+    push(inner, listener, Pending::Accept { remaining: accept.count, first_read });
     Ok(())
+}
+
+/// Remembers an operation that the channel has accepted.
+fn push(inner: &mut Inner, handle: Handle, pending: Pending) {
+    let queue = inner.events.pending.enter(handle);
+    inner.events.pending.push(queue, pending);
 }
 
 fn place(buf: *mut c_void, size: usize) -> Place {
@@ -224,32 +230,31 @@ fn place(buf: *mut c_void, size: usize) -> Place {
 }
 
 /// Asks the channel for a read now, or when those before it have been answered.
-fn read(
-    inner: &mut Inner,
-    handle: Handle,
-    place: Place,
-    request: Request,
-) -> Result<(), CallError> {
+// Inlined, so that what `mp_read` knows of its place and request stays in registers.
+#[inline(always)]
+fn read(inner: &mut Inner, handle: Handle, place: Place, request: Request) -> Result<(), Failure> {
     let Inner { channel, events, .. } = inner;
-    let pending = match request.offset {
-        offset if events.pending.must_wait(handle, offset.is_some()) => {
-            // What cannot be asked for at all is refused now, not when its turn comes.
-            let max = READ_LEN_MAX;
-            if request.len == 0 || request.len > max {
-                return Err(Misuse::InvalidLength { len: request.len, max }.into());
-            }
-            Pending::Waiting(place, request)
+    let Request { len, offset } = request;
+    let queue = events.pending.find(handle);
+    if queue.is_some_and(|queue| events.pending.must_wait(queue, offset.is_some())) {
+        // What cannot be asked for at all is refused now, not when its turn comes.
+        if len == 0 || len > READ_LEN_MAX {
+            return Err(Misuse::InvalidLength { len, max: READ_LEN_MAX }.into());
         }
+        push(inner, handle, Pending::Waiting(place, request));
+        return Ok(());
+    }
+    match offset {
         Some(offset) => {
-            channel.read_at(handle, offset, request.len)?;
-            Pending::ReadAt(place)
+            channel.read_at(handle, offset, len)?;
+            push(inner, handle, Pending::ReadAt(place));
         }
         None => {
-            channel.read(handle, request.len)?;
-            Pending::Read(place)
+            channel.read(handle, len)?;
+            let queue = queue.unwrap_or_else(|| events.pending.enter(handle));
+            events.pending.push_read(queue, place);
         }
-    };
-    events.pending.push(handle, pending);
+    }
     Ok(())
 }
 
@@ -257,11 +262,11 @@ fn read(
 ///
 /// # Safety
 /// `parts` is null or points to `count` parts.
-unsafe fn measure(parts: *const iovec, count: c_int) -> Result<(usize, usize), CallError> {
+unsafe fn measure(parts: *const iovec, count: c_int) -> Result<(usize, usize), Failure> {
     non_null(parts, "parts")?;
     let count = usize::try_from(count).unwrap_or(0);
     if count == 0 || count > PARTS_MAX {
-        return Err(CallError::Argument("parts_count"));
+        return Err(CallError::Argument("parts_count").into());
     }
     let mut total = 0_usize;
     for index in 0..count {
@@ -281,11 +286,7 @@ unsafe fn measure(parts: *const iovec, count: c_int) -> Result<(usize, usize), C
 ///
 /// # Safety
 /// `buf` is null or points to `size` readable bytes.
-unsafe fn copy_in(
-    inner: &mut Inner,
-    buf: *const c_void,
-    size: usize,
-) -> Result<Payload, CallError> {
+unsafe fn copy_in(inner: &mut Inner, buf: *const c_void, size: usize) -> Result<Payload, Failure> {
     if size > 0 {
         non_null(buf, "buf")?;
     }
@@ -303,7 +304,7 @@ unsafe fn gather(
     parts: *const iovec,
     count: usize,
     len: usize,
-) -> Result<Payload, CallError> {
+) -> Result<Payload, Failure> {
     let max = WRITE_LEN_MAX;
     if len > max {
         return Err(Misuse::InvalidLength { len, max }.into());

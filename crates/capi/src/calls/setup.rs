@@ -19,7 +19,7 @@ use crate::address;
 use crate::border::handle as returned;
 use crate::calls::membership::read_mask;
 use crate::calls::{non_null, read_sized};
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::object::{Inner, with_channel};
 
 /// Makes a listening socket. `options` may be null. MP_NO_HANDLE on failure.
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn mp_timer(
 /// # Safety
 /// `options` is null or points to a record that begins with its size; `cpu_mask` in it is null or
 /// points to as many words as it says.
-unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOptions, CallError> {
+unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOptions, Failure> {
     let mut listen = ListenOptions::default();
     if options.is_null() {
         return Ok(listen);
@@ -142,7 +142,7 @@ unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOpti
     // SAFETY: the caller keeps the contract; any bytes are a valid record of integers and pointers.
     let options: mp_listen_options = unsafe { read_sized(options, "options") }?;
     if options.flags & !(MP_EXCLUSIVE | MP_ONLY_V6) != 0 {
-        return Err(CallError::Argument("options->flags"));
+        return Err(CallError::Argument("options->flags").into());
     }
     if options.backlog != 0 {
         listen = listen.backlog(options.backlog);
@@ -161,7 +161,7 @@ unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOpti
 /// # Safety
 /// `options` is null or points to a record that begins with its size; `bind` in it is null or
 /// points to as many bytes as it says.
-unsafe fn connect_options(options: *const mp_connect_options) -> Result<ConnectOptions, CallError> {
+unsafe fn connect_options(options: *const mp_connect_options) -> Result<ConnectOptions, Failure> {
     let mut connect = ConnectOptions::default();
     if options.is_null() {
         return Ok(connect);
@@ -169,7 +169,7 @@ unsafe fn connect_options(options: *const mp_connect_options) -> Result<ConnectO
     // SAFETY: the caller keeps the contract; any bytes are a valid record of integers and pointers.
     let options: mp_connect_options = unsafe { read_sized(options, "options") }?;
     if options.flags & !(MP_GATHER | MP_RESET_ON_CLOSE) != 0 {
-        return Err(CallError::Argument("options->flags"));
+        return Err(CallError::Argument("options->flags").into());
     }
     if options.timeout_ns != 0 {
         connect = connect.timeout(Duration::from_nanos(options.timeout_ns));
@@ -185,18 +185,18 @@ unsafe fn connect_options(options: *const mp_connect_options) -> Result<ConnectO
 }
 
 /// The flags of open(2) that a channel can obey.
-fn open_options(flags: c_int) -> Result<OpenOptions, CallError> {
+fn open_options(flags: c_int) -> Result<OpenOptions, Failure> {
     const KNOWN: c_int =
         O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_CLOEXEC | O_LARGEFILE;
     if flags & !KNOWN != 0 {
-        return Err(CallError::Argument("flags"));
+        return Err(CallError::Argument("flags").into());
     }
     let mut options = OpenOptions::default();
     (options.read, options.write) = match flags & O_ACCMODE {
         O_RDONLY => (true, false),
         O_WRONLY => (false, true),
         O_RDWR => (true, true),
-        _ => return Err(CallError::Argument("flags")),
+        _ => return Err(CallError::Argument("flags").into()),
     };
     options.create = flags & O_CREAT != 0;
     options.create_new = flags & O_CREAT != 0 && flags & O_EXCL != 0;

@@ -17,8 +17,21 @@ fn place(id: usize) -> Place {
     Place::Copy(std::ptr::without_provenance_mut(id), id)
 }
 
+fn push(table: &mut PendingTable, handle: Handle, pending: Pending) {
+    let queue = table.enter(handle);
+    match pending {
+        Pending::Read(place) => table.push_read(queue, place),
+        pending => table.push(queue, pending),
+    }
+}
+
+fn pop(table: &mut PendingTable, handle: Handle) -> Option<Answer> {
+    let queue = table.find(handle)?;
+    table.pop_read(queue)
+}
+
 fn popped(table: &mut PendingTable, handle: Handle) -> Option<usize> {
-    table.pop_read(handle).map(|answer| match answer.place {
+    pop(table, handle).map(|answer| match answer.place {
         Place::Copy(_, id) => id,
         _ => panic!("only copies were pushed"),
     })
@@ -29,8 +42,8 @@ fn reads_are_answered_in_the_order_of_asking() {
     let mut table = PendingTable::default();
     let (fd, lwsocket) = (handle(5, 1), handle(FIRST_LWSOCKET + 5, 1));
     for id in 1..=3 {
-        table.push(fd, read(id));
-        table.push(lwsocket, read(id * 10));
+        push(&mut table, fd, read(id));
+        push(&mut table, lwsocket, read(id * 10));
     }
     for id in 1..=3 {
         assert_eq!(popped(&mut table, lwsocket), Some(id * 10));
@@ -43,15 +56,23 @@ fn reads_are_answered_in_the_order_of_asking() {
 fn the_next_owner_of_a_number_inherits_nothing() {
     let mut table = PendingTable::default();
     let (old, new) = (handle(FIRST_LWSOCKET, 1), handle(FIRST_LWSOCKET, 2));
-    table.push(old, read(1));
-    table.push(old, read(2));
+    push(&mut table, old, read(1));
+    push(&mut table, old, read(2));
     assert_eq!(popped(&mut table, new), None);
-    table.push(new, read(3));
+    push(&mut table, new, read(3));
     table.leave(old);
     assert_eq!(popped(&mut table, new), Some(3), "a stale handle leaves nothing");
-    table.push(new, read(4));
+    push(&mut table, new, read(4));
     table.leave(new);
     assert_eq!(popped(&mut table, new), None);
+}
+
+#[test]
+fn looking_for_a_forged_handle_costs_no_memory() {
+    let mut table = PendingTable::default();
+    assert_eq!(table.find(Handle::from_bits(u64::MAX)), None);
+    table.leave(Handle::from_bits(u64::MAX));
+    assert!(table.queues.iter().all(|queues| queues.capacity() == 0));
 }
 
 #[test]
@@ -60,7 +81,7 @@ fn memory_is_reused() {
     for round in 0..1000 {
         let handle = handle(7, round);
         for id in 0..4 {
-            table.push(handle, read(id));
+            push(&mut table, handle, read(id));
         }
         popped(&mut table, handle);
     }
@@ -72,38 +93,41 @@ fn reads_at_offsets_are_under_way_one_at_a_time() {
     let mut table = PendingTable::default();
     let file = handle(FIRST_LWSOCKET + 9, 1);
     let at = |offset| Request { len: 10, offset: Some(offset) };
-    assert!(!table.must_wait(file, true) && !table.must_wait(file, false));
-    table.push(file, read(1));
-    assert!(!table.must_wait(file, false), "plain reads are answered in order anyway");
-    assert!(table.must_wait(file, true));
-    table.push(file, Pending::Waiting(place(2), at(70)));
-    assert!(table.must_wait(file, false), "it would overtake");
-    table.push(file, Pending::Waiting(place(3), Request { len: 5, offset: None }));
-    table.push(file, Pending::Waiting(place(4), at(80)));
-    assert_eq!(table.start_waiting(file), None, "the oldest is under way");
-    assert_eq!(table.pop_read(file).map(|answer| answer.more), Some(true));
+    let queue = table.enter(file);
+    assert!(!table.must_wait(queue, true) && !table.must_wait(queue, false));
+    push(&mut table, file, read(1));
+    assert!(!table.must_wait(queue, false), "plain reads are answered in order anyway");
+    assert!(table.must_wait(queue, true));
+    push(&mut table, file, Pending::Waiting(place(2), at(70)));
+    assert!(table.must_wait(queue, false), "it would overtake");
+    push(&mut table, file, Pending::Waiting(place(3), Request { len: 5, offset: None }));
+    push(&mut table, file, Pending::Waiting(place(4), at(80)));
+    assert_eq!(table.start_waiting(queue), None, "the oldest is under way");
+    assert_eq!(pop(&mut table, file).map(|answer| answer.more), Some(true));
     assert_eq!(popped(&mut table, file), None, "the next has not been asked for");
-    assert_eq!(table.start_waiting(file), Some(at(70)));
+    assert_eq!(table.start_waiting(queue), Some(at(70)));
     assert_eq!(popped(&mut table, file), Some(2));
-    assert_eq!(table.start_waiting(file), Some(Request { len: 5, offset: None }));
+    assert_eq!(table.start_waiting(queue), Some(Request { len: 5, offset: None }));
     assert_eq!(popped(&mut table, file), Some(3));
-    assert_eq!(table.start_waiting(file), Some(at(80)));
-    assert_eq!(table.pop_read(file).map(|answer| answer.more), Some(false));
-    assert_eq!(table.start_waiting(file), None);
-    assert!(!table.must_wait(file, true));
+    assert_eq!(table.start_waiting(queue), Some(at(80)));
+    assert_eq!(pop(&mut table, file).map(|answer| answer.more), Some(false));
+    assert_eq!(table.start_waiting(queue), None);
+    assert!(!table.must_wait(queue, true));
 }
 
 #[test]
 fn accepts_are_spent_one_connection_at_a_time() {
     let mut table = PendingTable::default();
     let listener = handle(3, 1);
-    table.push(listener, Pending::Accept { remaining: 2, first_read: true });
-    table.push(listener, Pending::Accept { remaining: 1, first_read: false });
-    table.push(listener, Pending::Accept { remaining: u32::MAX, first_read: true });
-    let spent: Vec<bool> = (0..6).map(|_| table.spend_accept(listener)).collect();
+    push(&mut table, listener, Pending::Accept { remaining: 2, first_read: true });
+    push(&mut table, listener, Pending::Accept { remaining: 1, first_read: false });
+    push(&mut table, listener, Pending::Accept { remaining: u32::MAX, first_read: true });
+    let queue = table.enter(listener);
+    let spent: Vec<bool> = (0..6).map(|_| table.spend_accept(queue)).collect();
     assert_eq!(spent, [true, true, false, true, true, true]);
-    assert!(!table.spend_accept(handle(4, 1)), "nothing was asked of this one");
-    assert_eq!(table.pop_read(listener), None, "an accept is no read");
+    let other = table.enter(handle(4, 1));
+    assert!(!table.spend_accept(other), "nothing was asked of this one");
+    assert_eq!(table.pop_read(queue), None, "an accept is no read");
 }
 
 #[test]
@@ -124,7 +148,7 @@ fn the_table_is_a_queue_for_each_handle() {
                 queue.clear();
             }
             1..=4 => {
-                table.push(handle(number, *salt), read(id));
+                push(&mut table, handle(number, *salt), read(id));
                 queue.push_back(id);
             }
             _ => assert_eq!(popped(&mut table, handle(number, *salt)), queue.pop_front()),
