@@ -7,6 +7,7 @@
 //! - Every fact is checked on every driver (`on_each_driver!`); a difference is a failure.
 //! - Nothing waits for a time where it can wait for an event, and nothing waits without an end.
 
+mod agreement;
 mod connections;
 mod crowd;
 mod datagrams;
