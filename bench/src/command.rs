@@ -4,7 +4,8 @@ use crate::{
     bars,
     baseline::{self, BaselineArgs, BaselineError},
     experiments::{EXPERIMENTS, Experiment, Suite, effort},
-    layout::{self, KeepArgs, LayoutError, LinkChoice},
+    keeper::{self, KeepArgs},
+    layout::{self, LayoutError, LinkChoice},
     load_process::{self, LoadProcessArgs, LoadProcessError},
     point::{Machine, Point, Results},
     process::{self, ExecArgs},
@@ -48,7 +49,7 @@ enum Action {
     /// Another program, in a place of its own
     #[command(hide = true)]
     Exec(ExecArgs),
-    /// The keeper of the network namespaces
+    /// The process that tidies up after a benchmark
     #[command(hide = true)]
     Keep(KeepArgs),
 }
@@ -140,7 +141,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         }
         Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),
         Action::Keep(keep) => {
-            layout::keep(keep)?;
+            keeper::keep(keep)?;
             Ok(ExitCode::SUCCESS)
         }
     }

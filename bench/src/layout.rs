@@ -6,9 +6,8 @@
 //! the sender's core does part of the receiver's work; every point says which it was.
 //!
 //! The namespaces are called `mp-bench-srv-PID` and `mp-bench-cli-PID` after the benchmark's
-//! process. A keeper process (`megapipe bench keep`) holds one end of a pipe and removes them when
-//! the other end closes: on success, on error, on Ctrl-C and if the benchmark is killed. Those of
-//! processes that no longer exist are removed at the next start.
+//! process and removed with the layout, or by the keeper (`keeper.rs`) if this process is killed.
+//! Those that outlived even that are removed at the next start.
 
 use crate::{
     limits,
@@ -19,9 +18,8 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr},
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
 };
 
@@ -94,8 +92,7 @@ pub(crate) struct Layout {
     pub(crate) note: Option<String>,
     pub(crate) server: Place,
     pub(crate) load: Place,
-    /// Keeps the namespaces; closing its standard input removes them.
-    _keeper: Option<Keeper>,
+    _namespaces: Option<Namespaces>,
 }
 
 impl Layout {
@@ -114,18 +111,18 @@ impl Layout {
             note,
             server: server.clone(),
             load: load.clone(),
-            _keeper: None,
+            _namespaces: None,
         };
         if choice == LinkChoice::Loopback {
             return Ok(loopback(None));
         }
-        match Self::veth(program, server.clone(), load.clone()) {
+        match Self::veth(server.clone(), load.clone()) {
             Err(error) if choice == LinkChoice::Auto => Ok(loopback(Some(error.to_string()))),
             other => other,
         }
     }
 
-    fn veth(program: &Path, mut server: Place, mut load: Place) -> Result<Self, LayoutError> {
+    fn veth(mut server: Place, mut load: Place) -> Result<Self, LayoutError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LayoutError::Namespace {
                 command: "ip netns add".to_owned(),
@@ -133,14 +130,12 @@ impl Layout {
             });
         }
         sweep();
-        let pid = std::process::id();
-        let [server_netns, load_netns] = names(pid);
-        // First the keeper, then what it keeps.
-        let keeper = Keeper::start(program, pid)?;
-        set_up(&server_netns, &load_netns, &server.cpus, &load.cpus)?;
+        let namespaces = Namespaces(names(std::process::id()));
+        let [server_netns, load_netns] = &namespaces.0;
+        set_up(server_netns, load_netns, &server.cpus, &load.cpus)?;
         server.netns = Some(Path::new(NETNS_DIRECTORY).join(server_netns));
         load.netns = Some(Path::new(NETNS_DIRECTORY).join(load_netns));
-        Ok(Self { link: Link::Veth, note: None, server, load, _keeper: Some(keeper) })
+        Ok(Self { link: Link::Veth, note: None, server, load, _namespaces: Some(namespaces) })
     }
 
     /// The address that the server listens on and the load connects to.
@@ -254,43 +249,27 @@ fn ip(args: &[&str]) -> Result<(), LayoutError> {
     Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-/// The process that removes the namespaces when this one is gone.
+/// Namespaces that are removed on drop; if it never comes to that, by the keeper.
 #[derive(Debug)]
-struct Keeper(Child);
+struct Namespaces([String; 2]);
 
-impl Keeper {
-    fn start(program: &Path, pid: u32) -> io::Result<Self> {
-        let mut command = Command::new(program);
-        command.args(["bench", "keep", "--pid", &pid.to_string()]);
-        // In a process group of its own, so that Ctrl-C does not end it before its work is done.
-        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
-        Ok(Self(command.spawn()?))
-    }
-}
-
-impl Drop for Keeper {
+impl Drop for Namespaces {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
+        remove(&self.0);
     }
 }
 
-/// Options of `megapipe bench keep`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct KeepArgs {
-    /// The benchmark whose namespaces are removed when standard input ends
-    #[arg(long)]
-    pid: u32,
+/// Removes what `pid` has set up. What is not there was never made, or is gone.
+pub(crate) fn remove_namespaces_of(pid: u32) {
+    remove(&names(pid));
 }
 
-/// Waits until the benchmark closes its end of the pipe, then removes its namespaces. Blocks.
-pub(crate) fn keep(args: &KeepArgs) -> io::Result<()> {
-    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
-    for name in names(args.pid) {
-        // It may never have been made.
-        let _ = ip(&["netns", "delete", &name]);
+fn remove(names: &[String; 2]) {
+    for name in names {
+        if Path::new(NETNS_DIRECTORY).join(name).exists() {
+            let _ = ip(&["netns", "delete", name]);
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use crate::{
     cpu_time::CoreTimes,
     experiments::{Experiment, Group},
+    keeper::Keeper,
     layout::{self, Layout, LayoutError, LinkChoice},
     limits,
     measure::{self, Effort, MeasureError, Sample, Trial},
@@ -34,15 +35,28 @@ pub(crate) struct Bench {
     /// The cores that server and load may have, before this process left the server's.
     cpus: CpuList,
     layout: Option<Layout>,
+    /// Last, so that it finds everything tidied up.
+    _keeper: Keeper,
 }
 
 impl Bench {
     pub(crate) fn new(program: PathBuf, link: LinkChoice, effort: Effort) -> io::Result<Self> {
+        let keeper = Keeper::start(&program)?;
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
         let (failed, without_io_uring, layout) = (false, false, None);
-        let mut bench =
-            Self { program, link, effort, scratch, notes, failed, without_io_uring, cpus, layout };
+        let mut bench = Self {
+            program,
+            link,
+            effort,
+            scratch,
+            notes,
+            failed,
+            without_io_uring,
+            cpus,
+            layout,
+            _keeper: keeper,
+        };
         bench.note_company()?;
         Ok(bench)
     }

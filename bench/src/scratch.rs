@@ -1,6 +1,6 @@
 //! A directory for one benchmark run: configurations, served files, logs. Removed on drop.
 //!
-//! Directories of benchmarks that were killed are removed at the next start.
+//! That of a benchmark that was killed is removed by its keeper, or at the next start.
 
 use std::{
     fs, io,
@@ -8,6 +8,16 @@ use std::{
 };
 
 const PREFIX: &str = "megapipe-bench-";
+
+/// The directory of a process.
+fn directory_of(pid: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("{PREFIX}{pid}"))
+}
+
+/// Removes the directory of a process, if it is there.
+pub(crate) fn remove_directory_of(pid: u32) {
+    let _ = fs::remove_dir_all(directory_of(pid));
+}
 
 /// The directory.
 #[derive(Debug)]
@@ -17,7 +27,7 @@ impl Scratch {
     pub(crate) fn new() -> io::Result<Self> {
         let parent = std::env::temp_dir();
         sweep(&parent);
-        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
+        let path = directory_of(std::process::id());
         fs::create_dir_all(&path)?;
         Ok(Self(path))
     }

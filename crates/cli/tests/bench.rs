@@ -1,0 +1,121 @@
+//! `megapipe bench` as a process: that it measures, and that nothing outlives it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn megapipe(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Why nothing can be measured here, if so.
+fn refused() -> Option<String> {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        return Some("server and load need a core each".to_owned());
+    }
+    let setting = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?;
+    (setting.trim() != "0").then(|| format!("io_uring_disabled is {}", setting.trim()))
+}
+
+/// Where network namespaces of the process `pid` would be.
+fn namespaces(pid: u32) -> [PathBuf; 2] {
+    let path = |side| Path::new("/run/netns").join(format!("mp-bench-{side}-{pid}"));
+    [path("srv"), path("cli")]
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ends on drop.
+struct Bench(Child);
+
+impl Bench {
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0.id().cast_signed()).expect("a process");
+        kill_process(pid, signal).expect("signalling");
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_channel_is_measured_beside_io_uring_by_hand() {
+    if let Some(why) = refused() {
+        println!("skipped: a_channel_is_measured_beside_io_uring_by_hand: {why}");
+        return;
+    }
+    let args = ["bench", "bars", "--only", "io_uring-128", "--runs", "1", "--seconds", "2"];
+    let output = megapipe(&args).args(["--link", "loopback", "--json", "-"]).output();
+    let output = output.expect("megapipe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let points = results["points"].as_array().expect("points");
+    let servers: Vec<&str> = points.iter().filter_map(|it| it["server"].as_str()).collect();
+    assert_eq!(servers, ["channel", "io_uring"], "{said}");
+    for point in points {
+        assert_eq!(point["link"], "loopback");
+        assert_eq!(point["errors"], 0);
+        assert!(point["transactions_per_s"].as_f64() > Some(100.0), "{point}");
+        assert!(point["server_cpu_us_per_transaction"].as_f64() > Some(0.1), "{point}");
+        assert!(point["latency_us"]["p50"].as_f64() > Some(1.0), "{point}");
+    }
+    // Whether the promise is kept is no matter of a test on a busy machine.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+}
+
+#[test]
+fn nothing_is_left_of_a_benchmark_that_is_ended() {
+    let test = "nothing_is_left_of_a_benchmark_that_is_ended";
+    if let Some(why) = refused() {
+        println!("skipped: {test}: {why}");
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: {test}: network namespaces need root");
+        return;
+    }
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let args = ["bench", "accept", "--quick", "--link", "veth"];
+        let child = megapipe(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut bench = Bench(child.expect("megapipe runs"));
+        let pid = bench.0.id();
+        let ended = |bench: &mut Bench| bench.0.try_wait().expect("a status").is_some();
+        let deadline = Instant::now() + DEADLINE;
+        while !namespaces(pid).iter().all(|path| path.exists()) {
+            if ended(&mut bench) {
+                println!("skipped: {test}: this kernel or container gives no namespaces");
+                return;
+            }
+            assert!(Instant::now() < deadline, "no namespaces in time");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let scratch = std::env::temp_dir().join(format!("megapipe-bench-{pid}"));
+        // In the midst of a run, with a server and a load.
+        wait_until("a run", || scratch.join("server.log").exists());
+        bench.signal(signal);
+        bench.0.wait().expect("an end");
+        wait_until("removal", || namespaces(pid).iter().all(|path| !path.exists()));
+        wait_until("removal of files", || !scratch.exists());
+    }
+}
