@@ -284,8 +284,8 @@ impl Orchestra {
                     Notice::ThreadEnded => self.ended += 1,
                 }
             }
-            if self.ended > 0 {
-                // No thread ends before the window does, unless it has failed.
+            // A thread that ends before the window does has failed; after it, it is done.
+            if self.ended > 0 && now_ns() < self.control.window().end {
                 self.control.end(0);
                 return self.join().map(drop);
             }
