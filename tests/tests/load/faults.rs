@@ -127,6 +127,32 @@ fn a_server_that_closes_idle_connections_does_no_wrong() {
 }
 
 #[test]
+fn ports_that_run_out_are_named() {
+    for driver in drivers() {
+        let echo = server(|mut stream| {
+            let mut request = [0; 64];
+            while stream.read_exact(&mut request).is_ok() && stream.write_all(&request).is_ok() {}
+        });
+        // One local port is one connection to one server; the second one finds none.
+        let free = TcpListener::bind("127.0.0.1:0").expect("binding");
+        let port = Address::from(free.local_addr().expect("an address"));
+        drop(free);
+        for (source, enough) in [("127.0.0.9:0".parse().expect("an address"), true), (port, false)]
+        {
+            let mut args = load_args(&echo, driver);
+            (args.connections, args.source) = (2, vec![source]);
+            let summary = run_rpc(&RpcLoadArgs::new(args), &mut |_| {}).expect("the load runs");
+            check(&summary);
+            assert!(summary.completed > 0, "{summary:#?}");
+            let missing = summary.errors.no_ports + summary.errors_before.no_ports;
+            assert_eq!(missing == 0, enough, "{summary:#?}");
+            let said = summary.remarks.iter().any(|remark| remark.starts_with("Local ports ran"));
+            assert_eq!(said, !enough, "{summary:#?}");
+        }
+    }
+}
+
+#[test]
 fn arguments_that_cannot_be_are_errors_by_name() {
     let driver = drivers()[0];
     let nowhere: Address = "127.0.0.1:9".parse().expect("an address");
