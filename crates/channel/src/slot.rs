@@ -282,7 +282,7 @@ pub(crate) struct Flags {
     pub(crate) writable: bool,
     /// epoll: more may follow a short read (the end, an error or urgent data was announced).
     pub(crate) draining: bool,
-    /// epoll: a send was told of the peer's reset, so the receiving direction will not be.
+    /// A send was told of the peer's reset, so the receiving direction will not be.
     pub(crate) reset: bool,
     /// epoll: on the run queue.
     pub(crate) queued: bool,

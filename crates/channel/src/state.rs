@@ -408,7 +408,9 @@ impl State {
     pub(crate) fn on_receive_end(&mut self, index: u32, end: End) {
         let slot = self.slot(index);
         if slot.end == End::Not {
-            slot.end = end;
+            // A reset ends both directions, but the kernel tells only the first that asks.
+            let unheard = end == End::Eof && slot.flags.reset;
+            slot.end = if unheard { End::Failed(OpError::Reset) } else { end };
         }
         if slot.is_live() {
             self.answer_reads(index);
@@ -493,6 +495,7 @@ impl State {
     /// middle, or its sending direction is closed.
     pub(crate) fn on_send_failed(&mut self, index: u32, error: OpError) {
         let is_stream = self.slot(index).kind.is_stream();
+        self.slot(index).flags.reset |= error == OpError::Reset;
         loop {
             let slot = &mut self.slots[index as usize];
             let is_data = self.writes.front(slot.writes).is_some_and(WriteOp::is_data);

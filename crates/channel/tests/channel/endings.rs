@@ -24,6 +24,7 @@ on_each_driver![
     a_reset_by_the_channel_is_seen_by_the_peer,
     a_reset_by_the_peer_fails_the_read_that_waits,
     a_reset_by_the_peer_fails_later_reads_and_writes,
+    a_reset_that_a_write_was_told_of_is_no_orderly_end,
     a_reset_in_mid_write_fails_that_write_and_those_behind_it,
     a_reset_by_the_channel_cancels_queued_writes,
     unregister_of_an_lwsocket_ends_it_in_order,
@@ -205,6 +206,22 @@ fn a_reset_by_the_peer_fails_later_reads_and_writes(case: &Case) {
         match scene.next_of(handle) {
             Event::Write(Err(OpError::BrokenPipe | OpError::Reset)) => {}
             other => panic!("{kind:?} {other:?}"),
+        }
+    }
+}
+
+fn a_reset_that_a_write_was_told_of_is_no_orderly_end(case: &Case) {
+    let mut scene = case.scene();
+    for kind in Stream::TCP {
+        let (handle, mut peer) = scene.stream(kind);
+        send(&mut peer, b"before the reset");
+        reset(peer);
+        // The kernel tells of a reset once, and here the write is the first to ask.
+        scene.write(handle, "nobody").unwrap();
+        let Event::Write(Err(OpError::Reset)) = scene.next_of(handle) else { panic!("{kind:?}") };
+        assert_eq!(scene.read_exact(handle, 16), b"before the reset", "{kind:?}");
+        for _ in 0..2 {
+            assert_eq!(scene.read_once(handle, 1).unwrap_err(), OpError::Reset, "{kind:?}");
         }
     }
 }
