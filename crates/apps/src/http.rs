@@ -79,6 +79,8 @@ pub struct HttpArgs {
     pub cache_bytes: usize,
 
     /// Bytes of the largest file that is read at once and may be kept in memory
+    ///
+    /// A peer that takes an answer slowly keeps so much in memory; larger files pass in chunks.
     #[arg(long, value_name = "BYTES", default_value_t = limits::CACHE_FILE_BYTES_DEFAULT as u64,
           value_parser = clap::value_parser!(u64).range(..=limits::CACHE_FILE_BYTES_MAX as u64))]
     pub cache_file_bytes: u64,

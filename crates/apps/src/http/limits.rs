@@ -1,7 +1,8 @@
 //! The HTTP server's limits. Options change those that end in `_DEFAULT`; the others are fixed.
 //!
 //! Invariant: whatever a peer sends, a connection holds at most [`CONNECTION_BYTES_MAX`] of memory
-//! beside the files that the cache shares between connections.
+//! beside two files that it keeps in memory while it takes them, which the cache may have dropped.
+//! That is why only files up to [`CACHE_FILE_BYTES_DEFAULT`] are read whole unless told otherwise.
 
 use std::mem::size_of;
 
@@ -38,7 +39,7 @@ pub(crate) const LINGER_BYTES_MAX: usize = 1024 * 1024;
 /// Cached file content of one channel.
 pub(crate) const CACHE_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
 /// The largest file that is cached.
-pub(crate) const CACHE_FILE_BYTES_DEFAULT: usize = 512 * 1024;
+pub(crate) const CACHE_FILE_BYTES_DEFAULT: usize = WRITE_BYTES_MAX;
 /// What `--cache-file-bytes` accepts at most: reading such a file blocks the channel's thread.
 pub(crate) const CACHE_FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Files in the cache of one channel.
