@@ -99,6 +99,12 @@ impl Events {
         }
     }
 
+    /// A handle left the channel: nothing of it is remembered, and nothing will be told.
+    pub(crate) fn leave(&mut self, handle: Handle) {
+        self.pending.leave(handle);
+        self.refused.retain(|refused| refused.handle != handle.to_bits());
+    }
+
     /// The event that `mp_unregister()` fills: what the channel had received and nobody had read.
     pub(crate) fn left(&mut self, handle: Handle, unread: Vec<ReadBuf>) -> mp_event {
         let mut event = mp_event::new(mp_cmd::MP_UNREGISTER, handle.to_bits(), 0);
@@ -130,7 +136,7 @@ impl Events {
     fn moved(&mut self, event: &mut mp_event, result: Result<ToFd, OpError>) {
         match result {
             Ok(ToFd { fd, unread }) => {
-                self.pending.leave(Handle::from_bits(event.handle));
+                self.leave(Handle::from_bits(event.handle));
                 event.fd = fd.into_raw_fd();
                 self.lend_joined(event, unread);
             }

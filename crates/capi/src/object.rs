@@ -195,3 +195,62 @@ fn enter<T>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use channel::Config;
+
+    use super::*;
+
+    fn errno_of<T>(result: Result<T, Failure>) -> i32 {
+        result.err().map_or(0, |failure| failure.why().errno())
+    }
+
+    #[test]
+    fn a_panic_stops_at_the_border_and_breaks_the_channel() {
+        let object = mp_channel::create(Channel::create(Config::default()).unwrap()).unwrap();
+        // SAFETY: the object is live until it is destroyed below.
+        let enter =
+            |work: fn(&mut Inner) -> Result<(), Failure>| unsafe { with_channel(object, work) };
+        assert_eq!(errno_of(enter(|_| Ok(()))), 0);
+        // SAFETY: as above.
+        let timer = unsafe {
+            with_channel(object, |inner| Ok(inner.channel.timer(Duration::MAX, None, 0)?))
+        };
+        assert_eq!(errno_of(timer), libc::EINVAL, "a mistake breaks nothing");
+        // SAFETY: as above.
+        let timer = unsafe {
+            with_channel(object, |inner| Ok(inner.channel.timer(Duration::ZERO, None, 0)?))
+        };
+        let handle = timer.unwrap().to_bits();
+        assert_eq!(errno_of(enter(|_| panic!("on purpose"))), libc::ENOTRECOVERABLE);
+        assert_eq!(errno_of(enter(|_| Ok(()))), libc::ENOTRECOVERABLE);
+        assert_eq!(errno_of(with_handle(handle, |_, _| Ok(()))), libc::ENOTRECOVERABLE);
+        // SAFETY: the object is live, and not used any more.
+        assert_eq!(errno_of(unsafe { mp_channel::destroy(object) }), 0);
+        assert_eq!(errno_of(with_handle(handle, |_, _| Ok(()))), libc::EBADF);
+    }
+
+    fn from_a_signal_handler(object: *mut mp_channel) {
+        // SAFETY: the object is live for the whole test.
+        let entered = unsafe { with_channel(object, |_| Ok(())) };
+        assert_eq!(errno_of(entered), libc::EDEADLK);
+        // SAFETY: the same; a busy channel is not destroyed.
+        assert_eq!(errno_of(unsafe { mp_channel::destroy(object) }), libc::EDEADLK);
+    }
+
+    #[test]
+    fn a_call_inside_a_call_is_an_error() {
+        let object = mp_channel::create(Channel::create(Config::default()).unwrap()).unwrap();
+        // SAFETY: the object is live until it is destroyed below.
+        let outer = unsafe {
+            with_channel(object, |_| {
+                from_a_signal_handler(object);
+                Ok(())
+            })
+        };
+        assert_eq!(errno_of(outer), 0);
+        // SAFETY: the object is live, and not used any more.
+        assert_eq!(errno_of(unsafe { mp_channel::destroy(object) }), 0);
+    }
+}

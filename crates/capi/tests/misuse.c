@@ -336,7 +336,7 @@ static void after_fork(void)
 static void destroyed_with_everything_under_way(void)
 {
     mp_channel_t *channel = create();
-    struct pair pair = stream_pair(channel, NULL);
+    struct pair pair = stream_pair(channel, NULL), reset = stream_pair(channel, NULL);
     struct sockaddr_in address, nobody = loopback(1);
     mp_handle_t listener = listen_on_loopback(channel, &address);
     mp_handle_t file = mp_open(channel, "/etc/hostname", O_RDONLY, NULL);
@@ -351,6 +351,9 @@ static void destroyed_with_everything_under_way(void)
     do
         lent = next(channel);
     while (lent.cmd != MP_READ);
+    CHECK(mp_disconnect(reset.handle, MP_RESET) == 0);
+    while (next(channel).cmd != MP_DISCONNECT)
+        continue;
     CHECK(mp_read(pair.handle, heap, 1 << 16) == 0);
     CHECK(mp_recvfrom(message, heap, 1 << 16, NULL, NULL) == 0);
     CHECK(mp_read(mp_register(channel, ends[0], NULL, 0), heap, 10) == 0);
@@ -367,6 +370,7 @@ static void destroyed_with_everything_under_way(void)
     CHECK(read(ends[0], ends, 1) == 1);
     FAILS(mp_release(&lent), -1, EBADF);
     close(pair.peer);
+    close(reset.peer);
 }
 
 static void many_channels_come_and_go(void)

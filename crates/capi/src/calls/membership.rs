@@ -40,7 +40,7 @@ pub unsafe extern "C" fn mp_register(
 pub unsafe extern "C" fn mp_unregister(handle: mp_handle_t, rest: *mut mp_event) -> c_int {
     let result = with_handle(handle, |inner, handle| {
         let left = inner.channel.unregister(handle)?;
-        inner.events.pending.leave(handle);
+        inner.events.leave(handle);
         if !rest.is_null() {
             let event = inner.events.left(handle, left.unread);
             // SAFETY: the program promises that `rest` is writable.
