@@ -153,6 +153,17 @@ impl WriteOp {
         }
     }
 
+    /// The parts, without those and that of them which is sent already; none is empty.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = &[u8]> {
+        let mut skip = self.done;
+        self.parts().iter().filter_map(move |part| {
+            let part = part.as_slice();
+            let rest = &part[skip.min(part.len())..];
+            skip -= part.len() - rest.len();
+            (!rest.is_empty()).then_some(rest)
+        })
+    }
+
     pub(crate) fn is_data(&self) -> bool {
         matches!(self.body, Body::One(_) | Body::Many(_))
     }

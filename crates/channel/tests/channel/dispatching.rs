@@ -136,10 +136,6 @@ fn flush_hands_over_without_waiting(case: &Case) {
 }
 
 fn operations_below_the_batch_wait_for_flush_or_dispatch(case: &Case) {
-    if case.driver == DriverChoice::Epoll {
-        // A call that can finish at once may do so; epoll has no queue to gather it in.
-        return flush_hands_over_without_waiting(case);
-    }
     let mut scene = case.scene_with(case.config().batch(32));
     let (handle, mut peer) = scene.stream(Stream::Accepted4);
     let before = scene.counters().system_calls;

@@ -47,22 +47,13 @@ pub(super) fn gather<'a>(
     parts: &mut [IoSlice<'a>; GATHER_PARTS_MAX],
 ) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
-    for write in writes.take_while(|write| write.is_data()) {
-        let mut skip = write.done;
-        for part in write.parts() {
-            let part = part.as_slice();
-            let rest = &part[skip.min(part.len())..];
-            skip -= part.len() - rest.len();
-            if rest.is_empty() {
-                continue;
-            }
-            if count == GATHER_PARTS_MAX {
-                return (count, bytes);
-            }
-            parts[count] = IoSlice::new(rest);
-            count += 1;
-            bytes += rest.len();
+    for rest in writes.take_while(|write| write.is_data()).flat_map(WriteOp::unsent) {
+        if count == GATHER_PARTS_MAX {
+            break;
         }
+        parts[count] = IoSlice::new(rest);
+        count += 1;
+        bytes += rest.len();
     }
     (count, bytes)
 }

@@ -34,23 +34,14 @@ impl Gather {
     /// Takes what is unsent of `writes`, as far as there is room. Returns the bytes.
     pub(super) fn fill<'a>(&mut self, writes: impl Iterator<Item = &'a WriteOp>) -> usize {
         let (mut count, mut bytes) = (0, 0);
-        'all: for write in writes.take_while(|write| write.is_data()) {
-            let mut skip = write.done;
-            for part in write.parts() {
-                let part = part.as_slice();
-                let rest = &part[skip.min(part.len())..];
-                skip -= part.len() - rest.len();
-                if rest.is_empty() {
-                    continue;
-                }
-                if count == GATHER_PARTS_MAX {
-                    break 'all;
-                }
-                let iov_base = rest.as_ptr().cast_mut().cast();
-                self.parts[count] = libc::iovec { iov_base, iov_len: rest.len() };
-                count += 1;
-                bytes += rest.len();
+        for rest in writes.take_while(|write| write.is_data()).flat_map(WriteOp::unsent) {
+            if count == GATHER_PARTS_MAX {
+                break;
             }
+            let iov_base = rest.as_ptr().cast_mut().cast();
+            self.parts[count] = libc::iovec { iov_base, iov_len: rest.len() };
+            count += 1;
+            bytes += rest.len();
         }
         self.header.msg_iov = self.parts.as_mut_ptr();
         self.header.msg_iovlen = count;
