@@ -1,6 +1,6 @@
 //! Accepting: as many connections as there is credit for, and what a listener that leaves does.
 //!
-//! Read first: accept(2), listen(2); `leave.rs` for gifts between channels.
+//! Read first: accept(2), listen(2); `leave.rs` for gifts between channels; decision 0006.
 //!
 //! Invariants
 //! - Nothing is accepted ahead of the credit: connections wait in the kernel's queue, where a
@@ -95,10 +95,16 @@ impl Epoll {
     fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
         let Handed::To(slot) = state.on_accepted(listener, arrived) else { return };
         self.attach_socket(state, slot);
-        if state.wants_data(slot) {
-            // Tried in the next turn: by then the request is often there, and the connection
-            // needs no watching for it.
+        // A first read is tried in the next turn: by then the request is often there, and the
+        // connection needs no watching for it.
+        let entry = state.slot(slot);
+        if !entry.kind.is_stream() {
+            entry.flags.reading = !entry.reads.is_empty();
+        } else if state.wants_data(slot) {
             state.slot(slot).receiving = Receiving::Yes;
+        }
+        let entry = state.slot(slot);
+        if entry.flags.reading || entry.receiving == Receiving::Yes {
             self.enqueue(state, slot);
         }
     }

@@ -127,16 +127,15 @@ impl Epoll {
         loop {
             let entry = state.peek(slot);
             let Some(head) = state.writes.front(entry.writes) else { break };
-            let is_data = match &head.body {
+            match &head.body {
                 Body::Disconnect(how) => {
                     let how = *how;
                     self.disconnect(state, slot, how);
                     continue;
                 }
                 Body::ToFd => return self.move_out(state, slot),
-                Body::One(_) | Body::Many(_) => true,
-            };
-            debug_assert!(is_data);
+                Body::One(_) | Body::Many(_) => {}
+            }
             if budget == 0 {
                 return self.enqueue(state, slot);
             }
@@ -248,6 +247,7 @@ impl Epoll {
     fn move_out(&mut self, state: &mut State, slot: u32) {
         self.unwatch(state, slot);
         self.count_out(state, slot);
+        self.retries.remove(&slot);
         let entry = state.slot(slot);
         entry.flags.reading = false;
         entry.flags.writing = false;

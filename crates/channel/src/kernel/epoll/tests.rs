@@ -422,6 +422,26 @@ fn short_waits_are_exact_where_the_kernel_can() {
 }
 
 #[test]
+fn a_first_read_is_for_messages_too() {
+    let path = scratch("seqpacket");
+    let family = rustix::net::AddressFamily::UNIX;
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let listener = crate::kernel::sys::socket(family, kind, false).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+    rustix::net::bind(&listener, &address).unwrap();
+    rustix::net::listen(&listener, 5).unwrap();
+    let mut channel = channel();
+    let listener = channel.register(listener, 0, None).unwrap();
+    channel.accept(listener, Accept::lwsocket(1).first_read(100)).unwrap();
+    let client = crate::kernel::sys::socket(family, kind, false).unwrap();
+    rustix::net::connect(&client, &address).unwrap();
+    next_accept(&mut channel);
+    rustix::io::write(&client, b"one message").unwrap();
+    assert_eq!(next_read(&mut channel), Ok(b"one message".to_vec()));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn an_event_for_a_descriptor_that_left_reaches_nobody() {
     let mut channel = channel();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
