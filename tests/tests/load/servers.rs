@@ -9,7 +9,7 @@ use megapipe_apps::load::{
 };
 use megapipe_apps::rpc::{self, RpcArgs};
 
-use crate::setup::{check, check_good, drivers, load_args, serve_args};
+use crate::setup::{check, check_good, counted_load_args, drivers, load_args, serve_args};
 
 #[test]
 fn every_size_distribution_is_asked_for_and_answered() {
@@ -24,9 +24,7 @@ fn every_size_distribution_is_asked_for_and_answered() {
             ("lognormal:16-64K:500:1.5", "specweb"),
             ("100000", "1M"),
         ] {
-            let mut load = load_args(&server.addresses()[0], driver);
-            load.total = Some(400);
-            load.duration = None;
+            let load = counted_load_args(&server.addresses()[0], driver, 400);
             let mut args = RpcLoadArgs::new(load);
             args.request_bytes = request.parse().expect(request);
             args.response_bytes = response.parse().expect(response);
@@ -44,10 +42,8 @@ fn connections_live_as_long_as_they_are_told_and_end_as_they_are_told() {
     for driver in drivers() {
         for close in [Close::Rst, Close::Fin] {
             let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
-            let mut load = load_args(&server.addresses()[0], driver);
-            load.transactions = "5".parse().expect("five");
-            load.close = close;
-            load.total = Some(1_000);
+            let mut load = counted_load_args(&server.addresses()[0], driver, 1_000);
+            (load.transactions, load.close) = ("5".parse().expect("five"), close);
             let summary = run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs");
             check_good(&summary);
             assert_eq!(summary.completed, 1_000);
@@ -102,18 +98,19 @@ fn a_server_that_stops_under_load_loses_no_response() {
 fn a_filled_cache_misses_nothing_and_returns_what_was_set() {
     for driver in drivers() {
         let server = kv::start(&KvArgs::new(serve_args(driver))).expect("the server starts");
-        let mut load = load_args(&server.addresses()[0], driver);
+        let mut load = counted_load_args(&server.addresses()[0], driver, 2_000);
         load.threads = Some(2);
         let mut args = KvLoadArgs::new(load);
         args.keys = 500;
         args.value_bytes = "uniform:0-10000".parse().expect("a distribution");
         let summary = run_kv(&args, &mut |_| {}).expect("the load runs");
         check_good(&summary);
-        assert_eq!(summary.details["misses"], 0);
-        let (hits, sets) = (summary.details["hits"] as f64, summary.details["sets"] as f64);
-        let share = hits / (hits + sets - 500.0);
-        assert!((0.8..=0.98).contains(&share), "nine in ten are gets: {:?}", summary.details);
-        drop(server);
+        assert_eq!((summary.completed, summary.details["misses"]), (2_000, 0));
+        let (hits, sets) = (summary.details["hits"], summary.details["sets"]);
+        assert_eq!(hits + sets, 2_500, "five hundred keys were set beforehand");
+        let share = hits as f64 / 2_000.0;
+        assert!((0.87..=0.93).contains(&share), "nine in ten are gets: {:?}", summary.details);
+        server.stop().expect("a clean end");
     }
 }
 
@@ -121,8 +118,8 @@ fn a_filled_cache_misses_nothing_and_returns_what_was_set() {
 fn a_cache_used_as_it_is_misses() {
     let driver = drivers()[0];
     let server = kv::start(&KvArgs::new(serve_args(driver))).expect("the server starts");
-    let mut load = load_args(&server.addresses()[0], driver);
-    (load.total, load.transactions) = (Some(300), "3".parse().expect("three"));
+    let mut load = counted_load_args(&server.addresses()[0], driver, 300);
+    load.transactions = "3".parse().expect("three");
     let mut args = KvLoadArgs::new(load);
     (args.no_fill, args.gets) = (true, 1.0);
     let summary = run_kv(&args, &mut |_| {}).expect("the load runs");
@@ -136,7 +133,7 @@ fn a_file_set_is_served_byte_by_byte() {
     for driver in drivers() {
         for (keep_alive, transactions) in [(true, "6"), (false, "inf")] {
             let mut http = HttpLoadArgs::new(
-                load_args(&"127.0.0.1:1".parse().expect("an address"), driver),
+                counted_load_args(&"127.0.0.1:1".parse().expect("an address"), driver, 500),
                 "specweb@50".parse().expect("a set"),
             );
             http.prepare = Some(root.clone());
@@ -145,7 +142,6 @@ fn a_file_set_is_served_byte_by_byte() {
             let server = http::start(&args).expect("the server starts");
             http.load.server = Some(server.addresses()[0].clone());
             http.load.transactions = transactions.parse().expect(transactions);
-            http.load.total = Some(500);
             http.no_keep_alive = !keep_alive;
             let summary = run_http(&http, &mut |_| {}).expect("the load runs");
             check_good(&summary);
@@ -165,8 +161,7 @@ fn pages_that_are_missing_are_wrong_answers_unless_asked_for() {
     let args = HttpArgs::new(serve_args(driver), root.clone());
     let server = http::start(&args).expect("the server starts");
     for (status, good) in [(200, false), (404, true)] {
-        let mut load = load_args(&server.addresses()[0], driver);
-        load.total = Some(50);
+        let load = counted_load_args(&server.addresses()[0], driver, 50);
         let mut http = HttpLoadArgs::new(load, "64@1".parse().expect("a set"));
         (http.files, http.paths) = (None, vec!["/nothing".to_owned()]);
         http.status = status;

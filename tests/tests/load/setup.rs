@@ -38,6 +38,13 @@ pub(crate) fn load_args(server: &Address, driver: DriverName) -> LoadArgs {
     args
 }
 
+/// The same, but for so many transactions however long they take.
+pub(crate) fn counted_load_args(server: &Address, driver: DriverName, total: u64) -> LoadArgs {
+    let mut args = load_args(server, driver);
+    (args.total, args.duration) = (Some(total), None);
+    args
+}
+
 /// What has to hold for every summary.
 pub(crate) fn check(summary: &Summary) {
     let Summary { started, completed, failed, unfinished, .. } = *summary;

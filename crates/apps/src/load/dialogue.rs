@@ -60,7 +60,12 @@ pub(crate) trait Dialogue {
     /// The request was lost with its connection; the next one starts afresh.
     fn abandoned(&mut self, _exchange: &mut Self::Exchange) {}
 
-    /// Whether everything that has to be in place before measuring is (a filled cache).
+    /// Whether the next request puts something in place before measuring (fills a cache).
+    fn preparing(&self) -> bool {
+        false
+    }
+
+    /// Whether everything that has to be in place before measuring is.
     fn prepared(&self) -> bool {
         true
     }

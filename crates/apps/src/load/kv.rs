@@ -8,7 +8,8 @@
 //! back can be checked without remembering what was stored.
 //!
 //! Invariants
-//! - While the key space is being filled, each key of this thread's share is set once.
+//! - While the key space is being filled, each key of this thread's share is set once, and nothing
+//!   is asked for.
 
 use crate::limits::load::HEADER_LEN_MAX;
 use crate::rpc::protocol::{PATTERN, PATTERN_LEN};
@@ -211,6 +212,10 @@ impl Dialogue for KvDialogue {
         if exchange.filling {
             self.lost.push(exchange.key);
         }
+    }
+
+    fn preparing(&self) -> bool {
+        !self.lost.is_empty() || !self.plan.fill.is_empty()
     }
 
     fn prepared(&self) -> bool {

@@ -280,7 +280,7 @@ impl<D: Dialogue> Worker<D> {
     fn go_on(&mut self, channel: &mut Channel, slot: u32) {
         let now = match self.gone {
             // What has to be in place beforehand is put there as fast as possible.
-            false => !self.dialogue.prepared(),
+            false => self.dialogue.preparing(),
             true => self.pacer.is_none() && !self.spent() && !self.window.over(self.now_ns),
         };
         match now {

@@ -57,12 +57,12 @@ fn the_key_space_is_filled_once_and_then_every_get_hits() {
     let (mut cache, mut exchange) = (Cache::default(), KvExchange::default());
     let mut dialogue = dialogue(50, true, 0.9, "1K");
     for _ in 0..50 {
-        assert!(!dialogue.prepared());
+        assert!(dialogue.preparing() && !dialogue.prepared());
         let command = request(&mut dialogue, &mut exchange);
         assert!(command.starts_with(b"set k000"));
         assert_eq!(dialogue.response(&mut exchange, &cache.answer(&command)), DONE);
     }
-    assert!(dialogue.prepared());
+    assert!(dialogue.prepared() && !dialogue.preparing());
     assert_eq!(cache.0.len(), 50);
     assert!(cache.0.iter().all(|(key, value)| key.len() == 64 && value.len() == 1_024));
     for _ in 0..5_000 {
@@ -135,6 +135,7 @@ fn a_key_lost_while_filling_is_set_again() {
     let lost = request(&mut dialogue, &mut exchange);
     dialogue.abandoned(&mut exchange);
     for _ in 0..2 {
+        assert!(dialogue.preparing());
         let command = request(&mut dialogue, &mut exchange);
         assert_eq!(dialogue.response(&mut exchange, &cache.answer(&command)), DONE);
     }
