@@ -40,6 +40,8 @@ enum Action {
     Http(RunArgs),
     /// The numbers that megapipe promises, each with what was measured
     Bars(RunArgs),
+    /// One report of results that were written as JSON before
+    Report(ReportArgs),
     /// A baseline server
     #[command(hide = true)]
     Server(BaselineArgs),
@@ -83,6 +85,17 @@ pub struct RunArgs {
     pub program: Option<PathBuf>,
 }
 
+/// Options of `megapipe bench report`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReportArgs {
+    /// Files written with --json; their points come together in one report
+    #[arg(required = true, value_name = "JSON")]
+    results: Vec<PathBuf>,
+    /// Where to write the report
+    #[arg(long, value_name = "FILE")]
+    report: PathBuf,
+}
+
 /// Why a benchmark did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -117,6 +130,22 @@ pub enum BenchError {
         /// Why.
         source: io::Error,
     },
+    /// A file of results could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Results of two machines do not belong into one report.
+    #[error("{path} was measured on another machine or by another version than {first}")]
+    Mixed {
+        /// The first file.
+        first: PathBuf,
+        /// The file that does not fit.
+        path: PathBuf,
+    },
     /// Something else that the operating system refused.
     #[error("{0}")]
     System(#[from] io::Error),
@@ -134,6 +163,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         Action::Kv(run) => measure(Suite::Kv, run),
         Action::Http(run) => measure(Suite::Http, run),
         Action::Bars(run) => bars::measure(run),
+        Action::Report(report) => join(report),
         Action::Server(server) => serve_baseline(server),
         Action::Load(load) => {
             load_process::run(load)?;
@@ -244,6 +274,29 @@ pub(crate) fn write_out(
         eprintln!("report: {}", path.display());
     }
     Ok(())
+}
+
+/// Puts results that were measured one after the other into one report.
+fn join(args: &ReportArgs) -> Result<ExitCode, BenchError> {
+    let mut joined: Option<Results> = None;
+    for path in &args.results {
+        let failed = |source| BenchError::Read { path: path.clone(), source };
+        let text = fs::read(path).map_err(failed)?;
+        let more: Results =
+            serde_json::from_slice(&text).map_err(io::Error::from).map_err(failed)?;
+        match &mut joined {
+            None => joined = Some(more),
+            Some(all) if all.machine != more.machine => {
+                let (first, path) = (args.results[0].clone(), path.clone());
+                return Err(BenchError::Mixed { first, path });
+            }
+            Some(all) => all.append(more),
+        }
+    }
+    if let Some(results) = joined {
+        write(&args.report, &report::page(&results))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn json(results: &Results) -> io::Result<String> {

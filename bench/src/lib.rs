@@ -42,7 +42,7 @@ mod server;
 mod table;
 
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
-pub use command::{BenchArgs, BenchError, RunArgs, bench};
+pub use command::{BenchArgs, BenchError, ReportArgs, RunArgs, bench};
 pub use demo::{DemoArgs, demo};
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, Link, LinkChoice};

@@ -21,6 +21,19 @@ pub struct Results {
     pub notes: Vec<String>,
 }
 
+impl Results {
+    /// Adds what was measured on the same machine by another command.
+    pub(crate) fn append(&mut self, more: Self) {
+        if self.command != more.command {
+            self.command = format!("{}; {}", self.command, more.command);
+        }
+        self.points.extend(more.points);
+        let new = more.notes.into_iter().filter(|note| !self.notes.contains(note));
+        let new: Vec<String> = new.collect();
+        self.notes.extend(new);
+    }
+}
+
 /// The machine that measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {

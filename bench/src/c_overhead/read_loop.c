@@ -3,7 +3,7 @@
  * of some batches.
  *
  * Blocks of bytes go through a pair of sockets; each is read in small pieces, nearly all of which
- * have arrived with the piece before, so that the kernel's part is small and alike in all languages.
+ * have arrived with the piece before, so that the kernel's part is small and the same for both.
  * `read_loop` in c_overhead.rs is the same program in Rust: change both or none.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT

@@ -1,7 +1,7 @@
 //! What the points say, in a sentence beside the paper's, and as ratios for the summary. Pure.
 
 use crate::{
-    experiments::{Experiment, TABLE_5_1},
+    experiments::{CONNECTIONS, Experiment, TABLE_5_1},
     point::Point,
 };
 
@@ -63,7 +63,9 @@ pub(super) fn headlines(points: &[Point]) -> Vec<Headline> {
         let here: Vec<&Point> = points.iter().filter(|it| it.experiment == experiment).collect();
         for server in servers {
             let mut pairs = pairs(&here, server);
-            pairs.sort_by_key(|(channel, _)| channel.transactions_per_connection);
+            pairs.sort_by_key(|(channel, _)| {
+                (channel.transactions_per_connection.unwrap_or(u64::MAX), channel.connections)
+            });
             let ends = match pairs.as_slice() {
                 [] => continue,
                 [one] => vec![*one],
@@ -86,10 +88,14 @@ fn headline(channel: &Point, other: &Point) -> Headline {
         (workload, Some(length)) => format!("{workload}, {length} transactions per connection"),
         (workload, None) => format!("{workload}, persistent connections"),
     };
+    let connections = match channel.connections {
+        CONNECTIONS => String::new(),
+        connections => format!(", {connections} connections"),
+    };
     Headline {
         ratio: mine / theirs,
         what: format!("CPU time vs {}", other.server),
-        detail: format!("{length}: {mine:.2} vs {theirs:.2} µs"),
+        detail: format!("{length}{connections}: {mine:.2} vs {theirs:.2} µs"),
     }
 }
 
@@ -171,6 +177,27 @@ fn speed_up(points: &[&Point]) -> Option<String> {
     ))
 }
 
+/// How much more throughput the default channel has than epoll-shared at each length, in percent,
+/// beside the paper's totals of table 5.1: (length, ours, the paper's).
+pub(super) fn gains_by_length(points: &[&Point]) -> Vec<(u64, f64, Option<f64>)> {
+    let mut gains: Vec<_> = pairs(points, "epoll-shared")
+        .into_iter()
+        .filter_map(|(channel, baseline)| {
+            let length = channel.transactions_per_connection?;
+            Some((length, gain_percent(channel, baseline), paper_total(length)))
+        })
+        .collect();
+    gains.sort_by_key(|&(length, ..)| length);
+    gains
+}
+
+/// The paper's total improvement at a length that it measured.
+fn paper_total(length: u64) -> Option<f64> {
+    let (_, totals) = TABLE_5_1.last()?;
+    let index = length.is_power_of_two().then(|| length.trailing_zeros() as usize)?;
+    totals.get(index).copied()
+}
+
 /// The steps of table 5.1: what each adds to the throughput, in percent of the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Steps {
@@ -224,7 +251,7 @@ pub(super) fn steps(points: &[&Point]) -> Option<Steps> {
 
 #[cfg(test)]
 mod tests {
-    use super::{finding, headlines, steps};
+    use super::{finding, gains_by_length, headlines, steps};
     use crate::{experiments::Experiment, point::Point, report::tests::point};
 
     #[test]
@@ -252,6 +279,22 @@ mod tests {
         assert_eq!(finding(experiment, &[&channel]), None);
         let text = finding(experiment, &[&channel, &shared]).unwrap();
         assert!(text.contains("100 to 100 % in transactions per CPU second"), "{text}");
+    }
+
+    #[test]
+    fn gains_stand_beside_the_papers() {
+        let points = [
+            point("channel", Some(128), 2.0),
+            point("epoll-shared", Some(128), 3.0),
+            point("channel", Some(1), 5.0),
+            point("epoll-shared", Some(1), 10.0),
+        ];
+        let points: Vec<&Point> = points.iter().collect();
+        let gains = gains_by_length(&points);
+        let rounded: Vec<(u64, i32)> =
+            gains.iter().map(|&(length, ours, _)| (length, ours.round() as i32)).collect();
+        assert_eq!(rounded, [(1, 100), (128, 50)]);
+        assert_eq!((gains[0].2, gains[1].2), (Some(582.4), Some(28.7)));
     }
 
     #[test]

@@ -171,6 +171,13 @@ fn section(name: &str, points: &[&Point]) -> String {
         if let Some(steps) = findings::steps(points).filter(|_| name == "table5.1") {
             html += &steps_table(&steps);
         }
+        if name == "fig2.1a" {
+            let gains = findings::gains_by_length(points);
+            if !gains.is_empty() {
+                html +=
+                    &improvement_plot("Throughput over epoll-shared, the paper's and ours", &gains);
+            }
+        }
         if let Some(finding) = findings::finding(experiment, points) {
             let _ = writeln!(html, "<p class=\"here\">Here: {}</p>", escaped(&finding));
         }
@@ -227,24 +234,33 @@ fn steps_table(steps: &Steps) -> String {
 
 fn totals_plot(steps: &Steps) -> String {
     let Some(findings::Step { paper, ours, .. }) = steps.rows.last() else { return String::new() };
+    let rows = steps.lengths.iter().zip(ours).zip(paper);
+    let rows: Vec<_> = rows.map(|((&length, &ours), &paper)| (length, ours, paper)).collect();
+    improvement_plot("Total improvement, the paper's and ours", &rows)
+}
+
+/// Improvements in percent by connection length, ours beside the paper's.
+fn improvement_plot(title: &str, rows: &[(u64, f64, Option<f64>)]) -> String {
     let mark = |(place, value): (usize, f64)| Mark { place, value: value.max(0.0), range: None };
-    let ours = ours.iter().copied().enumerate().map(mark).collect();
-    let known = paper.iter().enumerate().filter_map(|(place, value)| Some((place, (*value)?)));
+    let ours = rows.iter().map(|row| row.1).enumerate().map(mark).collect();
+    let known = rows.iter().enumerate().filter_map(|(place, row)| Some((place, row.2?)));
     let paper = known.map(mark).collect();
     let series = [
         Series { label: "here, one core".to_owned(), style: 0, dashed: false, marks: ours },
         Series { label: "paper, eight cores".to_owned(), style: 5, dashed: true, marks: paper },
     ];
-    let place = |length: &u64| Place { at: (*length as f64).log2(), label: length.to_string() };
+    let place = |row: &(u64, f64, Option<f64>)| Place {
+        at: (row.0 as f64).log2(),
+        label: row.0.to_string(),
+    };
     let frame = plot::Frame {
         x_label: "transactions per connection",
         y_label: "% over the baseline".to_owned(),
-        places: steps.lengths.iter().map(place).collect(),
+        places: rows.iter().map(place).collect(),
         kinds: false,
     };
     format!(
-        "<div class=\"plots\"><figure><figcaption>Total improvement, the paper's and ours\
-         </figcaption>{}</figure></div>\n",
+        "<div class=\"plots\"><figure><figcaption>{title}</figcaption>{}</figure></div>\n",
         plot::svg(&frame, &series)
     )
 }

@@ -157,7 +157,7 @@ fn ticks(max: f64) -> (f64, usize) {
 /// A number as short as it can be told apart from its neighbours one `step` away.
 fn short(value: f64, step: f64) -> String {
     let (divisor, unit) = match step * 5.0 {
-        size if size >= 1e6 => (1e6, "M"),
+        size if size >= 5e6 => (1e6, "M"),
         size if size >= 1e4 => (1e3, "k"),
         _ => (1.0, ""),
     };
