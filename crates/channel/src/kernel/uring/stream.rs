@@ -185,8 +185,9 @@ impl Uring {
         if ordered {
             state.slot(slot).flags.writing = false;
             state.pop_control(slot);
-        } else {
-            // A reset: what was queued will never go out.
+        } else if !state.slot(slot).flags.writing {
+            // A reset: what was queued will never go out. If a send is with the kernel, its own
+            // answer fails it and what is behind it: until then its memory has to stay.
             state.on_send_failed(slot, OpError::Cancelled);
         }
         state.complete(slot, Event::Disconnect(result));
