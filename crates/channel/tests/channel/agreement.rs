@@ -26,10 +26,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestError, TestRunner};
 
-use crate::scene::{Case, PATIENCE, Peer, Scene, Stream, pattern, peer, reset};
+use crate::scene::{PATIENCE, Peer, Scene, Stream, pattern, peer, reset};
 
 /// Programs that are tried unless `PROPTEST_CASES` says how many; each has up to `STEPS_MAX` steps.
-const PROGRAMS: u32 = 150;
+const PROGRAMS: u32 = 80;
 const STEPS_MAX: usize = 24;
 /// The longest write and read of a step: more than any socket buffer holds at once.
 const BYTES_MAX: usize = 400_000;
@@ -173,15 +173,16 @@ struct Link {
     wanted: usize,
     reading: bool,
     sent_by_peer: usize,
-    /// The channel has reset it: bytes that were in the kernel are gone, bytes that were received
-    /// ahead are not, so what is read from now on is not compared.
-    was_reset: bool,
+    /// The channel has ended the receiving direction: bytes that are in the kernel, or on their
+    /// way, are lost, bytes that were received ahead are not. So what is read from now on is not
+    /// compared.
+    gave_up: bool,
     log: Log,
 }
 
 impl Link {
     fn take_in(&mut self, bytes: &[u8]) {
-        if !self.was_reset {
+        if !self.gave_up {
             self.log.read.0.extend_from_slice(bytes);
         }
     }
@@ -208,9 +209,8 @@ struct Run {
 }
 
 impl Run {
-    fn whole(driver: DriverChoice, program: &[Step], quiet: Duration) -> (Vec<Log>, Vec<u64>) {
-        let case = Case { driver, name: "agreement" };
-        let scene = case.scene();
+    fn whole(config: Config, program: &[Step], quiet: Duration) -> Outcome {
+        let scene = Scene::new(config);
         let mut run = Self { scene, links: Vec::new(), timers: Vec::new(), quiet, seed: 0 };
         for step in program {
             run.seed += 1;
@@ -247,7 +247,7 @@ impl Run {
             Step::End(at, how) => {
                 self.call(at, |channel, handle| channel.disconnect(handle, how));
                 if let Some(link) = self.links.get_mut(at) {
-                    link.was_reset |= how == Disconnect::Reset;
+                    link.gave_up |= how != Disconnect::Write;
                 }
             }
             Step::ToFd(at) => self.call(at, Channel::to_fd),
@@ -278,7 +278,7 @@ impl Run {
             wanted: 0,
             reading: false,
             sent_by_peer: 0,
-            was_reset: false,
+            gave_up: false,
             log: Log::default(),
         });
     }
@@ -411,7 +411,7 @@ impl Run {
                 link.wanted = link.wanted.checked_sub(bytes.len()).expect("no more than asked");
                 link.take_in(&bytes);
             }
-            Event::Read(_) if link.was_reset => {
+            Event::Read(_) if link.gave_up => {
                 link.reading = false;
                 link.wanted = 0;
             }
@@ -440,20 +440,38 @@ impl Run {
     }
 }
 
+/// Each connection's log, and how often each timer expired.
+type Outcome = (Vec<Log>, Vec<u64>);
+
+/// The channels that have to agree. The small ones meet every limit: no batching, buffers that
+/// are short and few, queues that overflow.
+fn channels() -> [(&'static str, Config); 4] {
+    let of = |driver| Config::default().driver(driver);
+    let small = |driver| {
+        let queues = of(driver).batch(1).submission_entries(8).completion_entries(8);
+        queues.buffer_len(64).buffer_count(4)
+    };
+    [
+        ("uring", of(DriverChoice::Uring)),
+        ("epoll", of(DriverChoice::Epoll)),
+        ("small uring", small(DriverChoice::Uring)),
+        ("small epoll", small(DriverChoice::Epoll)),
+    ]
+}
+
 /// What is different, or nothing.
 fn compare(program: &[Step]) -> Result<(), String> {
     let mut told = String::new();
     // A busy machine may deliver late: a difference has to show again with more patience.
     for quiet in [Duration::from_micros(300), Duration::from_millis(20)] {
-        let uring = Run::whole(DriverChoice::Uring, program, quiet);
-        let epoll = Run::whole(DriverChoice::Epoll, program, quiet);
-        if uring == epoll {
-            return Ok(());
-        }
-        told = format!("uring timers {:?}, epoll timers {:?}\n", uring.1, epoll.1);
-        for (at, (uring, epoll)) in uring.0.iter().zip(&epoll.0).enumerate() {
-            if uring != epoll {
-                told += &format!("connection {at}\n  uring {uring:?}\n  epoll {epoll:?}\n");
+        let outcomes = channels().map(|(name, config)| (name, Run::whole(config, program, quiet)));
+        let (name, expected) = &outcomes[0];
+        let differing = outcomes.iter().find(|(_, outcome)| outcome != expected);
+        let Some((other_name, other)) = differing else { return Ok(()) };
+        told = format!("timers: {name} {:?}, {other_name} {:?}\n", expected.1, other.1);
+        for (at, (one, other)) in expected.0.iter().zip(&other.0).enumerate() {
+            if one != other {
+                told += &format!("connection {at}\n  {name}: {one:?}\n  {other_name}: {other:?}\n");
             }
         }
     }

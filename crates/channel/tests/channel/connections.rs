@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Address, ConnectOptions, Connection, Event, ListenOptions, Misuse, OpError, UnixAddress,
+    Accept, Address, ConnectOptions, Connection, Disconnect, Event, ListenOptions, Misuse, OpError,
+    UnixAddress,
 };
 
 use crate::scene::{
@@ -27,6 +28,8 @@ on_each_driver![
     connect_to_a_missing_unix_path_is_not_found,
     connect_times_out_when_asked_to,
     a_connection_in_time_outlives_its_time_out,
+    a_reset_ends_an_attempt_to_connect,
+    a_sequenced_packet_listener_accepts,
     connect_binds_the_local_address,
     binding_to_an_address_in_use_fails_at_once,
     writes_and_reads_may_be_queued_before_the_connection_is_there,
@@ -281,6 +284,48 @@ fn a_connection_in_time_outlives_its_time_out(case: &Case) {
     }
     scene.write(client, "still here").unwrap();
     assert_eq!(scene.read_exact(server, 10), b"still here");
+}
+
+fn a_reset_ends_an_attempt_to_connect(case: &Case) {
+    let mut scene = case.scene();
+    let (_listener, address, _waiting) = silent_listener();
+    let handle = scene.connect(&address.into(), &ConnectOptions::default(), 0).unwrap();
+    scene.expect_silence();
+    scene.disconnect(handle, Disconnect::Reset).unwrap();
+    let (mut connect, mut disconnect) = (false, false);
+    while !(connect && disconnect) {
+        match scene.next_of(handle) {
+            Event::Connect(Err(_)) => connect = true,
+            Event::Disconnect(Ok(())) => disconnect = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    scene.unregister(handle).unwrap();
+    scene.expect_silence();
+    scene.expect_no_strays();
+}
+
+fn a_sequenced_packet_listener_accepts(case: &Case) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
+    let mut scene = case.scene();
+    let folder = Folder::new();
+    let address = SocketAddrUnix::new(folder.path("packets")).unwrap();
+    let sequenced = || socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let (listening, client) = (sequenced(), sequenced());
+    bind(&listening, &address).unwrap();
+    listen(&listening, 5).unwrap();
+    let listener = scene.register(listening, 0, None).unwrap();
+    connect(&client, &address).unwrap();
+    let handle = scene.accept_one(listener);
+    assert_eq!(scene.explain(handle).unwrap().kind, "UNIX seqpacket socket");
+    for message in ["one", "and two"] {
+        rustix::io::write(&client, message.as_bytes()).unwrap();
+    }
+    assert_eq!(&*scene.read_once(handle, 100).unwrap(), b"one");
+    assert_eq!(&*scene.read_once(handle, 100).unwrap(), b"and two");
+    scene.write(handle, "three").unwrap();
+    scene.expect_written(handle, 5);
+    assert_eq!(rustix::io::read(&client, &mut [0; 10][..]).unwrap(), 5);
 }
 
 fn connect_binds_the_local_address(case: &Case) {

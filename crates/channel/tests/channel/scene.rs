@@ -80,8 +80,7 @@ impl Case {
     }
 
     pub(crate) fn scene_with(&self, config: Config) -> Scene {
-        let channel = Channel::create(config).expect("the driver worked a moment ago");
-        Scene { channel, later: VecDeque::new() }
+        Scene::new(config)
     }
 
     /// Runs the fact in a process of its own, where it may change limits, count descriptors or
@@ -173,6 +172,11 @@ impl Stream {
 }
 
 impl Scene {
+    pub(crate) fn new(config: Config) -> Self {
+        let channel = Channel::create(config).expect("the driver worked a moment ago");
+        Self { channel, later: VecDeque::new() }
+    }
+
     /// The next completion.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Completion {
