@@ -46,7 +46,9 @@ fn requests_for_a_cached_file_allocate_nothing() {
         serve.driver = driver;
         match http::start(&HttpArgs::new(serve, folder.0.clone())) {
             Ok(running) => ask_many_times(running),
-            Err(error) => println!("skipped: allocations on {driver}: {error}"),
+            Err(error) => println!(
+                "skipped: requests_for_a_cached_file_allocate_nothing on {driver}: {error}"
+            ),
         }
     }
 }
