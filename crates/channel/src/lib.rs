@@ -36,7 +36,7 @@
 //!
 //! **Where to start reading**: `channel.rs`, `operations.rs` and
 //! `dispatch.rs` (the calls), `state.rs` (what an operation means),
-//! `kernel/mod.rs` (what a driver does), `kernel/uring/` (how io_uring does it).
+//! `kernel/mod.rs` (what a driver does), `kernel/uring/` and `kernel/epoll/` (how each does it).
 //!
 //! \[MP\]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
 //! Network I/O".
