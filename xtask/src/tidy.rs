@@ -65,6 +65,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     modules::orphans,
     markdown::links,
     markdown::headings,
+    markdown::ledger,
 ];
 
 /// Everything that is wrong with the sources, sorted by place.

@@ -1,7 +1,9 @@
 //! Pages: every link leads somewhere, every page has one title.
 
+use std::collections::BTreeSet;
+
 use super::tree::File;
-use super::{Finding, Tree};
+use super::{Finding, Tree, tokens};
 
 /// Relative links and anchors resolve.
 pub(super) fn links(tree: &Tree) -> Vec<Finding> {
@@ -23,6 +25,36 @@ pub(super) fn headings(tree: &Tree) -> Vec<Finding> {
         .filter(|(_, count)| *count != 1)
         .map(|(page, count)| Finding::new(&page.path, 0, format!("{count} titles (`# `), not 1")))
         .collect()
+}
+
+/// The page whose rows name the tests that hold what they say.
+const LEDGER: &str = "docs/ATTACKS.md";
+
+/// Each test that the ledger names exists: a function of Rust, or a C program.
+pub(super) fn ledger(tree: &Tree) -> Vec<Finding> {
+    let Some(page) = tree.get(LEDGER) else { return Vec::new() };
+    let functions: BTreeSet<&str> = tree
+        .rust()
+        .flat_map(|file| {
+            let tokens = file.tokens();
+            tokens::find(tokens, &["fn"]).filter_map(|index| tokens.get(index + 1))
+        })
+        .map(|token| token.text.as_str())
+        .collect();
+    let exists = |name: &str| {
+        functions.contains(name) || tree.files().any(|file| file.is_test() && file.name() == name)
+    };
+    let mut found = Vec::new();
+    for (line, row) in prose(&page.text).filter(|(_, line)| line.starts_with('|')) {
+        let tests = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+        // Every second piece between backticks is a name, or the text of a link.
+        let pieces: Vec<&str> = tests.split('`').chain([""]).collect();
+        let names = pieces.windows(2).skip(1).step_by(2).filter(|pair| !pair[1].starts_with("]("));
+        for name in names.map(|pair| pair[0]).filter(|name| !exists(name)) {
+            found.push(Finding::new(LEDGER, line, format!("no such test: {name}")));
+        }
+    }
+    found
 }
 
 fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
@@ -126,6 +158,21 @@ mod tests {
     #[test]
     fn code_holds_no_links() {
         assert_eq!(broken_links("# P\n```\n[a](gone.md)\n```\nand `[a](gone.md)` too\n"), [0; 0]);
+    }
+
+    #[test]
+    fn the_ledger_names_tests_that_exist() {
+        let files = |row: &'static str| {
+            [
+                (LEDGER, row),
+                ("crates/a/src/b.rs", "//! B.\n#[test]\nfn holds() {}"),
+                ("crates/a/tests/misuse.c", "/* C. */"),
+            ]
+        };
+        let good = "| attack | answer `x` | `holds`, `misuse.c` |\n| a | b | [`c`](d) |\n";
+        assert_eq!(ledger(&Tree::of(&files(good))), []);
+        let found = ledger(&Tree::of(&files("| attack | answer | `held`, `holds` |\n")));
+        assert_eq!(found, [Finding::new(LEDGER, 1, "no such test: held")]);
     }
 
     #[test]
