@@ -1,7 +1,7 @@
 //! Completions on their way to the program, oldest first.
 //!
 //! Nearly all completions are "these bytes arrived" and "so many bytes went out". They are kept as
-//! three words each and become a [`Completion`] only when they are handed out; a full one is
+//! three words each and become a `Completion` only when they are handed out; a full one is
 //! eight words, and moving it about costs more than making it. The rest is kept whole, in a
 //! queue of its own that keeps the same order.
 //!
