@@ -38,16 +38,16 @@ pub unsafe extern "C" fn mp_dispatch(
             event.write(refused);
             return Ok(1);
         }
-        // Told where it lies, which saves moving it: `?` would.
-        let mut dispatched = channel.dispatch(timeout);
-        let completion = match &mut dispatched {
-            Ok(Some(completion)) => completion,
-            Ok(None) => return Ok(0),
-            Err(_) => return dispatched.map(|_| 0).map_err(Failure::from),
-        };
-        // SAFETY: the program keeps what it gave to reads valid until their events.
-        unsafe { events.convert(channel, completion, event) };
-        Ok(1)
+        // No `?`: it would move the completion before it is looked at.
+        match channel.dispatch(timeout) {
+            Ok(Some(completion)) => {
+                // SAFETY: the program keeps what it gave to reads valid until their events.
+                unsafe { events.convert(channel, completion, event) };
+                Ok(1)
+            }
+            Ok(None) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
     };
     // SAFETY: the program promises a channel that it has not destroyed.
     finish("mp_dispatch", unsafe { with_channel(channel, dispatch) })
@@ -83,12 +83,11 @@ pub unsafe extern "C" fn mp_dispatch_many(
             event.write(refused);
             count += 1;
         }
-        for (completion, event) in batch.iter_mut().zip(&mut events) {
+        for (completion, event) in batch.drain(..).zip(&mut events) {
             // SAFETY: the program keeps what it gave to reads valid until their events.
             unsafe { border.convert(channel, completion, event) };
             count += 1;
         }
-        batch.clear();
         Ok(count)
     };
     // SAFETY: the program promises a channel that it has not destroyed.
