@@ -33,6 +33,8 @@ const PROGRAMS: u32 = 80;
 const STEPS_MAX: usize = 24;
 /// The longest write and read of a step: more than any socket buffer holds at once.
 const BYTES_MAX: usize = 400_000;
+/// Bytes that a peer sends beyond what the channel wants to read.
+const UNREAD_BYTES_MAX: usize = 32 << 10;
 const REPLAY: &str = "MEGAPIPE_REPLAY";
 
 /// One step; the first number names the connection, counted from the first that was opened.
@@ -313,8 +315,12 @@ impl Run {
         self.links.get_mut(at)?.peer.take()
     }
 
-    /// The peer sends all of it; the channel goes on meanwhile, and may take none of it.
+    /// The peer sends, as far as it will be read or fits into any socket buffer: how much more a
+    /// peer can send depends on how far the channel receives ahead.
     fn peer_send(&mut self, at: usize, len: usize) {
+        let Some(link) = self.links.get(at) else { return };
+        let unread = link.sent_by_peer.saturating_sub(link.log.read.0.len());
+        let len = len.min((link.wanted + UNREAD_BYTES_MAX).saturating_sub(unread));
         let bytes = pattern(self.seed, len);
         let (mut sent, mut stuck) = (0, 0);
         while sent < len && stuck < 3 {
@@ -349,6 +355,7 @@ impl Run {
             }
             for at in 0..self.links.len() {
                 moved |= self.empty_peer(at) | self.ask(at);
+                self.empty_left(at);
             }
             calm = if moved { 0 } else { calm + 1 };
         }
