@@ -17,7 +17,6 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use channel::{Channel, Completion, Handle, Waker};
 
@@ -58,8 +57,8 @@ pub(crate) struct Inner {
 
 impl mp_channel {
     /// A new object for the calling thread's channel, entered in the registry.
-    pub(crate) fn create(mut channel: Channel) -> Result<*mut Self, Failure> {
-        let tag = tag_of(&mut channel)?;
+    pub(crate) fn create(channel: Channel) -> Result<*mut Self, Failure> {
+        let tag = channel.tag();
         let object = Box::into_raw(Box::new(Self {
             owner: ThreadNumber::current(),
             waker: channel.waker(),
@@ -92,15 +91,6 @@ impl mp_channel {
         // A channel that panics on its way out is left to the process's end.
         catch_unwind(AssertUnwindSafe(|| drop(object))).map_err(|_| CallError::Broken.into())
     }
-}
-
-/// The tag that all handles of the channel carry, learnt from one that is gone at once: the timer
-/// is farther away than any program runs, and cancelling it leaves no trace.
-fn tag_of(channel: &mut Channel) -> Result<u16, Failure> {
-    let far_away = Duration::from_secs(100 * 365 * 24 * 3600);
-    let handle = channel.timer(far_away, None, 0)?;
-    channel.unregister(handle)?;
-    Ok(handle.channel_tag())
 }
 
 /// Runs `work` inside the channel.

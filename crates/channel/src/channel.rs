@@ -249,6 +249,12 @@ impl Channel {
         Ok(())
     }
 
+    /// What all handles of this channel carry ([`Handle::channel_tag`]); never 0.
+    #[must_use]
+    pub const fn tag(&self) -> u16 {
+        self.state.tag.value()
+    }
+
     /// The lwsocket that has a number (from 2^30 up), for interfaces that pass numbers.
     #[must_use]
     pub fn lwsocket(&self, number: u32) -> Option<Handle> {

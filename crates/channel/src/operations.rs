@@ -30,15 +30,13 @@ impl Channel {
         if let Some(len) = accept.first_read {
             check_len(len, limits::READ_LEN_MAX)?;
         }
-        let kind = self.state.slot(index).kind.name();
-        let Some(queues) = self.state.slot(index).listener() else {
-            return Err(Misuse::WrongKind { call: "accept", kind });
-        };
+        self.require(index, "accept", |kind| kind == Kind::Listener)?;
+        self.state.admit()?;
+        let Some(queues) = self.state.slot(index).listener() else { return Ok(()) };
         if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
             return Err(Misuse::TooManyOperations);
         }
         queues.credits.push_back(accept);
-        self.state.admit()?;
         self.driver.start_accept(&mut self.state, index);
         Ok(())
     }
@@ -98,6 +96,9 @@ impl Channel {
     }
 
     /// Asks for up to `len` bytes at an offset of a disk file: `Event::Read`.
+    ///
+    /// Work at offsets may complete in any order, and a completion does not name its offset: ask
+    /// for one at a time where that matters, or open the file more than once.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no open file, a length of no or too many bytes.
