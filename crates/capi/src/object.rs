@@ -205,12 +205,16 @@ mod tests {
         assert_eq!(errno_of(enter(|_| Ok(()))), 0);
         // SAFETY: as above.
         let timer = unsafe {
-            with_channel(object, |inner| Ok(inner.channel.timer(Duration::MAX, None, 0)?))
+            with_channel(object, |inner| {
+                Ok(inner.channel.timer(std::time::Duration::MAX, None, 0)?)
+            })
         };
         assert_eq!(errno_of(timer), libc::EINVAL, "a mistake breaks nothing");
         // SAFETY: as above.
         let timer = unsafe {
-            with_channel(object, |inner| Ok(inner.channel.timer(Duration::ZERO, None, 0)?))
+            with_channel(object, |inner| {
+                Ok(inner.channel.timer(std::time::Duration::ZERO, None, 0)?)
+            })
         };
         let handle = timer.unwrap().to_bits();
         assert_eq!(errno_of(enter(|_| panic!("on purpose"))), libc::ENOTRECOVERABLE);
