@@ -113,7 +113,8 @@ fn clients_that_stop_midway_or_rest_too_long_are_cut_off() {
         assert_eq!(stat(&mut watcher, "idle_kicks"), 1);
         assert_eq!(stat(&mut watcher, "log_bytes_reserved"), 0);
         assert!(resting.is_closed());
-        assert!(start.elapsed() >= Duration::from_secs(4));
+        // The server's time is coarse: a tick behind, and a turn of its loop.
+        assert!(start.elapsed() >= Duration::from_secs(4) - 2 * megapipe_apps::limits::TICK);
         running.stop().expect("a clean end");
     }
 }
