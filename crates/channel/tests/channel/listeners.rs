@@ -98,7 +98,8 @@ enum Ask {
     Leave,
     /// Drop the channel as it is.
     Drop,
-    Mask(CpuMask),
+    /// Take these cores, and tell when it is done.
+    Mask(CpuMask, mpsc::Sender<()>),
 }
 
 /// A thread with a channel that echoes.
@@ -156,7 +157,10 @@ fn serve(mut channel: Channel, listener: Handle, asked: &mpsc::Receiver<Ask>) ->
                 // first, but the listener stays until the channel is dropped.
                 Ok(Ask::Drop) if open == 0 => return channel.counters().accepted,
                 Ok(Ask::Drop) => return drop_when_idle(channel, open),
-                Ok(Ask::Mask(mask)) => channel.set_cpu_mask(listener, mask).expect("disjoint"),
+                Ok(Ask::Mask(mask, told)) => {
+                    channel.set_cpu_mask(listener, mask).expect("disjoint");
+                    told.send(()).expect("the test waits for it");
+                }
                 Err(_) => {}
             },
             event => open = open.wrapping_add_signed(echo(&mut channel, done.handle, event)),
@@ -262,7 +266,9 @@ fn masks_that_change_under_load_lose_no_connection(case: &Case) {
         // The first gives up its cores before the second takes them.
         let give_up = CpuMask::cpu(8 + turn);
         for (server, mask) in [(0, give_up), (1, second), (0, first)] {
-            servers[server].ask(Ask::Mask(mask));
+            let (told, done) = mpsc::channel();
+            servers[server].ask(Ask::Mask(mask, told));
+            done.recv_timeout(PATIENCE).expect("the mask is changed in time");
             load.go_on(5);
         }
     }
