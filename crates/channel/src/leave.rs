@@ -60,6 +60,11 @@ impl Channel {
     /// Connections that a listener which leaves has accepted and nobody has heard of: they go to a
     /// sibling, or to the caller if there is none.
     pub(crate) fn rescue_unseen(&mut self, listener: u32) -> Vec<ToFd> {
+        if let Some(queues) = self.state.slot(listener).listener() {
+            // Taking one out looks at the kernel's answers, and a connection among them must be
+            // held: as one more completion of a listener that is gone it would be lost.
+            queues.credits.clear();
+        }
         let mut rescued = Vec::new();
         for connection in self.state.take_unseen_accepts(listener) {
             match connection {
