@@ -57,6 +57,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     files::lengths,
     files::bytes,
     files::manifests,
+    files::dependencies,
     code::function_lengths,
     code::attribute_reasons,
     banned::calls,

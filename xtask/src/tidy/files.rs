@@ -86,9 +86,50 @@ pub(super) fn manifests(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
+/// A package uses what it depends on: each dependency's name stands in its code.
+pub(super) fn dependencies(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for file in tree.files().filter(|file| file.name() == "Cargo.toml") {
+        let folder = file.path.trim_end_matches("Cargo.toml");
+        let sources = || tree.rust().filter(|source| source.path.starts_with(folder));
+        for (line, name) in dependency_names(&file.text) {
+            let word = name.replace('-', "_");
+            if !sources().any(|source| source.tokens().iter().any(|token| token.text == word)) {
+                found.push(Finding::new(&file.path, line, format!("{name} is not used")));
+            }
+        }
+    }
+    found
+}
+
+/// The keys, with their lines, of a package's tables of dependencies.
+fn dependency_names(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_table = false;
+    manifest.lines().enumerate().filter_map(move |(index, line)| {
+        if line.starts_with('[') {
+            in_table = line.ends_with("dependencies]") && !line.starts_with("[workspace");
+        }
+        let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        let is_key = in_table && name.starts_with(|first: char| first.is_alphanumeric());
+        is_key.then_some((index + 1, name))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dependency_that_no_code_names_is_found() {
+        let manifest = "[package]\nname = \"a\"\n\n[dependencies]\n# Why.\n\
+                        io-uring.workspace = true\nlibc = \"0.2\"\n\n[features]\nx = []\n";
+        let source = "//! A, without libc.\nuse io_uring::IoUring;";
+        let tree = Tree::of(&[("a/Cargo.toml", manifest), ("a/src/lib.rs", source)]);
+        assert_eq!(dependencies(&tree), [Finding::new("a/Cargo.toml", 7, "libc is not used")]);
+        let source = "//! A.\nuse io_uring::IoUring;\nuse libc::c_int;";
+        let tree = Tree::of(&[("a/Cargo.toml", manifest), ("a/src/lib.rs", source)]);
+        assert_eq!(dependencies(&tree), []);
+    }
 
     #[test]
     fn empty_names_are_found_in_files_and_folders() {
