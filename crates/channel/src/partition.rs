@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::fstat;
-use rustix::net::sockopt;
+use rustix::net::{SocketFlags, sockopt};
 
 use crate::address::Address;
 use crate::cpu_mask::CpuMask;
@@ -176,6 +176,7 @@ pub(crate) fn close(socket: &OwnedFd) {
             // The program's own socket was only drained: it goes on listening.
             return;
         }
+        rescue(socket, members);
         // shutdown(2) takes a listening socket out of its group at once, whoever else holds it;
         // the kernel then moves the last socket of the group into its place.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
@@ -261,6 +262,18 @@ pub(crate) fn split(
         .map_err(kernel("cannot listen"))?;
     drain_original(members);
     Ok((socket, Membership { key, id }))
+}
+
+/// Gives away what is still in the queue of a socket that ends. It was drained, but between the
+/// end of another member and the program that follows, the kernel may have sent it one more.
+fn rescue(socket: &OwnedFd, members: &[Entry]) {
+    let Some((id, inbox)) = taker(members) else { return };
+    if sys::set_nonblocking(socket.as_fd(), true).is_err() {
+        return;
+    }
+    while let Ok(connection) = rustix::net::accept_with(socket, SocketFlags::CLOEXEC) {
+        inbox.put(Gift::Connection(id, connection, Vec::new()));
+    }
 }
 
 /// The program's own socket is given nothing, but it may hold connections: from before the group
