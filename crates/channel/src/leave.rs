@@ -12,7 +12,7 @@ use crate::channel::Channel;
 use crate::completion::{Connection, ToFd};
 use crate::handle::Handle;
 use crate::limits::LEAVE_GRACE_MS;
-use crate::partition::{self, Gift};
+use crate::partition::Gift;
 use crate::slot::{Arrived, Extra, Handed, Kind, Listener, Phase, Target};
 use crate::timers::Due;
 
@@ -136,7 +136,8 @@ impl Channel {
             Some(index)
         });
         let Some(index) = adopted else {
-            partition::close(&fd);
+            // This channel left the group too: the next sibling shall drain it.
+            self.state.pass_socket(&fd);
             return;
         };
         self.state.slot(index).set_fd(fd);
@@ -190,7 +191,7 @@ impl Drop for Channel {
         for gift in self.inbox.take() {
             match gift {
                 Gift::Connection(_, fd, unread) => self.state.pass_gift(fd, unread),
-                Gift::Listener(_, fd) => partition::close(&fd),
+                Gift::Listener(_, fd) => self.state.pass_socket(&fd),
             }
         }
     }

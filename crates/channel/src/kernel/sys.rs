@@ -265,6 +265,13 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<bool> 
     Ok(wanted != flags)
 }
 
+/// A connection that waits in the queue of a listening socket, which becomes non-blocking.
+pub(crate) fn accept_waiting(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    fcntl_setfl(listener, fcntl_getfl(listener)? | OFlags::NONBLOCK)?;
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)
+}
+
 /// A duplicate of a descriptor, close-on-exec.
 pub(crate) fn duplicate(fd: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)

@@ -208,14 +208,33 @@ impl State {
         }
         let Some(socket) = self.slot(listener).fd.take() else { return };
         self.slot(listener).target = Target::None;
+        if heir.is_none() {
+            return self.pass_socket(&socket);
+        }
         // A socket that was drained for a sibling already is not passed on again.
-        if heir.is_some() || !partition::has_taker(socket.as_fd()) {
-            partition::close(&socket);
+        self.empty_queue(&socket);
+        partition::close(&socket);
+    }
+
+    /// Gives a listening socket to a sibling to be drained; closes it if there is none.
+    pub(crate) fn pass_socket(&mut self, socket: &OwnedFd) {
+        let given = sys::duplicate(socket)
+            .is_ok_and(|given| partition::give(socket.as_fd(), |id| Gift::Listener(id, given)));
+        if !given {
+            partition::close(socket);
+        }
+    }
+
+    /// Gives the connections that wait in the queue of a socket, which is about to close, to a
+    /// sibling.
+    fn empty_queue(&mut self, socket: &OwnedFd) {
+        if !partition::has_taker(socket.as_fd()) {
             return;
         }
-        let Ok(given) = sys::duplicate(&socket) else { return partition::close(&socket) };
-        if !partition::give(socket.as_fd(), |id| Gift::Listener(id, given)) {
-            partition::close(&socket);
+        while let Ok(connection) = sys::accept_waiting(socket.as_fd()) {
+            let gift = |id| Gift::Connection(id, connection, Vec::new());
+            let passed = partition::give(socket.as_fd(), gift);
+            self.count_passed(passed);
         }
     }
 }

@@ -153,26 +153,11 @@ impl Epoll {
     /// A listener that leaves gives away what it holds, and its socket with the connections that
     /// wait in its queue.
     pub(super) fn empty_listener(&mut self, state: &mut State, slot: u32) {
-        self.drain_adopted(state, slot);
         self.close_listener(state, slot);
         while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
             state.pass_arrived(slot, arrived);
         }
         state.pass_listener(slot);
-    }
-
-    /// What is still in the queue of a sibling's socket goes to the heir, which holds it until it
-    /// is asked for, or, if the heir leaves as well, to another sibling.
-    fn drain_adopted(&mut self, state: &mut State, slot: u32) {
-        let Some(heir) = state.slot(slot).listener().and_then(|it| it.heir) else { return };
-        while let Ok(fd) = accept_one(state, slot) {
-            let arrived = Arrived::Fd(fd, Vec::new());
-            if state.peek(heir).is_live() {
-                self.hand_over(state, slot, arrived);
-            } else {
-                state.pass_arrived(slot, arrived);
-            }
-        }
     }
 }
 
