@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! - `others` holds one event for each entry of kind `Other`, in the same order.
-//! - A `Held` buffer in an entry is adopted when the entry is taken, and never twice.
+//! - A held buffer in an entry is adopted when the entry is taken.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -17,64 +17,94 @@ use crate::completion::Event;
 use crate::handle::Handle;
 use crate::kernel::pool::{Held, Pool};
 
+/// Three words, written and read as words: a processor hands a store on to a load that follows
+/// it closely only if the load is no wider.
+#[derive(Clone, Copy)]
 struct Entry {
     handle: Handle,
-    slot: u32,
-    what: What,
+    /// Slot (low half) and length (high half).
+    slot_and_len: u64,
+    /// `OTHER`, `WRITTEN`, or `READ` and above it a held buffer's index.
+    what: u64,
 }
 
-enum What {
-    Read { buffer: Held, len: u32 },
-    Written { len: u32 },
-    Other,
-}
+const OTHER: u64 = 0;
+const WRITTEN: u64 = 1;
+const READ: u64 = 2;
+const WHAT_BITS: u32 = 8;
 
-const _: () = assert!(size_of::<Entry>() == 24);
+/// Entries that were taken stay in front until so many have gathered.
+const TAKEN_MAX: usize = 1024;
+
+/// Whose a completion is.
+#[derive(Clone, Copy)]
+pub(crate) struct Whose {
+    pub(crate) handle: Handle,
+    pub(crate) slot: u32,
+}
 
 /// The queue.
 #[derive(Default)]
 pub(crate) struct Ready {
-    entries: VecDeque<Entry>,
+    entries: Vec<Entry>,
+    /// Entries before this one were taken.
+    first: usize,
     others: VecDeque<Event>,
 }
 
 impl Ready {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.first == self.entries.len()
     }
 
     /// The first `len` bytes of a receive buffer arrived.
     #[inline(always)]
     pub(crate) fn push_read(&mut self, handle: Handle, slot: u32, buffer: Held, len: u32) {
-        self.entries.push_back(Entry { handle, slot, what: What::Read { buffer, len } });
+        let what = READ | u64::from(buffer.index()) << WHAT_BITS;
+        self.entries.push(Entry { handle, slot_and_len: pair(slot, len), what });
     }
 
     /// A write of `len` bytes is done.
     #[inline(always)]
     pub(crate) fn push_written(&mut self, handle: Handle, slot: u32, len: u32) {
-        self.entries.push_back(Entry { handle, slot, what: What::Written { len } });
+        self.entries.push(Entry { handle, slot_and_len: pair(slot, len), what: WRITTEN });
     }
 
     /// Anything.
     pub(crate) fn push(&mut self, handle: Handle, slot: u32, event: Event) {
         self.others.push_back(event);
-        self.entries.push_back(Entry { handle, slot, what: What::Other });
+        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: OTHER });
     }
 
-    /// The oldest completion: whose it is, by handle and by slot, and what happened. `pool` is
-    /// the one that held buffers come from.
+    /// Whose the oldest completion is.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, pool: &Rc<Pool>) -> Option<(Handle, u32, Event)> {
-        let Entry { handle, slot, what } = self.entries.pop_front()?;
-        let event = match what {
-            What::Read { buffer, len } => {
-                Event::Read(Ok(ReadBuf::from_pool(pool.adopt(buffer), len as usize)))
+    pub(crate) fn next(&self) -> Option<Whose> {
+        let entry = self.entries.get(self.first)?;
+        Some(Whose { handle: entry.handle, slot: entry.slot_and_len as u32 })
+    }
+
+    /// Takes the oldest completion. `pool` is the one that held buffers come from.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, pool: &Rc<Pool>) -> Option<Event> {
+        let Entry { slot_and_len, what, .. } = *self.entries.get(self.first)?;
+        self.first += 1;
+        if self.first == self.entries.len() {
+            self.entries.clear();
+            self.first = 0;
+        } else if self.first == TAKEN_MAX {
+            self.entries.drain(..TAKEN_MAX);
+            self.first = 0;
+        }
+        let len = (slot_and_len >> 32) as usize;
+        match what & ((1 << WHAT_BITS) - 1) {
+            READ => {
+                let buffer = pool.adopt(Held::at((what >> WHAT_BITS) as u16))?;
+                Some(Event::Read(Ok(ReadBuf::from_pool(buffer, len))))
             }
-            What::Written { len } => Event::Write(Ok(len as usize)),
-            What::Other => self.others.pop_front()?,
-        };
-        Some((handle, slot, event))
+            WRITTEN => Some(Event::Write(Ok(len))),
+            _ => self.others.pop_front(),
+        }
     }
 
     /// Removes those of a handle's completions that `wanted` takes apart.
@@ -85,8 +115,9 @@ impl Ready {
         wanted: impl Fn(Event) -> Result<T, Event>,
     ) -> Vec<T> {
         let mut taken = Vec::new();
-        for _ in 0..self.entries.len() {
-            let Some((handle, slot, event)) = self.pop(pool) else { break };
+        for _ in self.first..self.entries.len() {
+            let Some(Whose { handle, slot }) = self.next() else { break };
+            let Some(event) = self.pop(pool) else { continue };
             match if handle == of { wanted(event) } else { Err(event) } {
                 Ok(found) => taken.push(found),
                 Err(event) => self.push(handle, slot, event),
@@ -94,6 +125,10 @@ impl Ready {
         }
         taken
     }
+}
+
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
 }
 
 #[cfg(test)]
@@ -115,12 +150,28 @@ mod tests {
             other => Err(other),
         });
         assert_eq!(taken.len(), 1);
-        assert!(matches!(ready.pop(&pool), Some((_, 10, Event::Write(Ok(7))))));
-        let Some((_, 12, Event::Read(Ok(bytes)))) = ready.pop(&pool) else { panic!() };
+        assert!(ready.next().is_some_and(|whose| (whose.handle, whose.slot) == (handles[0], 10)));
+        assert!(matches!(ready.pop(&pool), Some(Event::Write(Ok(7)))));
+        assert!(ready.next().is_some_and(|whose| whose.slot == 12));
+        let Some(Event::Read(Ok(bytes))) = ready.pop(&pool) else { panic!() };
         assert_eq!((bytes.len(), pool.free_count()), (5, 0));
         drop(bytes);
         assert_eq!(pool.free_count(), 1);
-        assert!(matches!(ready.pop(&pool), Some((_, 13, Event::Timer { expirations: 2 }))));
-        assert!(ready.is_empty() && ready.pop(&pool).is_none());
+        assert!(matches!(ready.pop(&pool), Some(Event::Timer { expirations: 2 })));
+        assert!(ready.is_empty() && ready.next().is_none() && ready.pop(&pool).is_none());
+    }
+
+    #[test]
+    fn what_was_taken_does_not_pile_up() {
+        let pool = Pool::new(64, 4).unwrap();
+        let mut ready = Ready::default();
+        ready.push_written(Handle::NONE, 0, 0);
+        for turn in 0..10_000 {
+            ready.push_written(Handle::NONE, 0, turn + 1);
+            assert!(
+                matches!(ready.pop(&pool), Some(Event::Write(Ok(len))) if len == turn as usize)
+            );
+        }
+        assert!(ready.entries.len() <= TAKEN_MAX + 1);
     }
 }

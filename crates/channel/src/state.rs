@@ -25,7 +25,7 @@ use crate::error::{Misuse, OpError};
 use crate::handle::{ChannelTag, FIRST_LWSOCKET, GENERATION_MASK, Handle};
 use crate::kernel::pool::{Held, Pool};
 use crate::limits;
-use crate::ready::Ready;
+use crate::ready::{Ready, Whose};
 use crate::slot::{Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp};
 use crate::timers::{Due, Timers};
 
@@ -275,21 +275,22 @@ impl State {
     /// carry and must not simply vanish goes to `orphans`.
     #[inline(always)]
     pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
-        while let Some((handle, index, event)) = self.ready.pop(&self.receive_pool) {
+        while let Some(Whose { handle, slot: index }) = self.ready.next() {
             let cookie = match self.slots.get(index as usize) {
                 Some(slot) if slot.is_live() && slot.generation == handle.generation() => {
-                    let cookie = slot.cookie;
-                    if matches!(event, Event::ToFd(Ok(_))) {
-                        self.release(index);
-                    }
-                    cookie
+                    slot.cookie
                 }
                 None if handle == Handle::NONE => 0,
                 _ => {
+                    let event = self.ready.pop(&self.receive_pool);
                     Self::abandon(event, orphans);
                     continue;
                 }
             };
+            let Some(event) = self.ready.pop(&self.receive_pool) else { continue };
+            if matches!(event, Event::ToFd(Ok(_))) {
+                self.release(index);
+            }
             self.counters.completions += 1;
             return Some(Completion { handle, cookie, event });
         }
@@ -297,8 +298,10 @@ impl State {
     }
 
     #[cold]
-    fn abandon(event: Event, orphans: &mut Vec<Handle>) {
-        if let Event::Accept(Ok(Accepted { connection: Connection::Lwsocket(handle), .. })) = event
+    fn abandon(event: Option<Event>, orphans: &mut Vec<Handle>) {
+        if let Some(Event::Accept(Ok(Accepted {
+            connection: Connection::Lwsocket(handle), ..
+        }))) = event
         {
             orphans.push(handle);
         }
@@ -383,8 +386,8 @@ impl State {
             self.ready.push_read(handle, index, buffer, len);
             return false;
         }
-        let buffer = ReadBuf::from_pool(self.receive_pool.adopt(buffer), len as usize);
-        self.on_received(index, buffer)
+        let Some(buffer) = self.receive_pool.adopt(buffer) else { return false };
+        self.on_received(index, ReadBuf::from_pool(buffer, len as usize))
     }
 
     /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.

@@ -92,6 +92,7 @@ impl RpcShard {
         }
     }
 
+    #[inline]
     fn on_read(&mut self, channel: &mut Channel, key: usize, data: ReadBuf) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.reading = false;
@@ -111,6 +112,7 @@ impl RpcShard {
     }
 
     /// Answers the requests in `data`. False if the connection is of no more use.
+    #[inline]
     fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf) -> bool {
         let Some(peer) = self.peers.get_mut(key) else { return false };
         if peer.framer.at_boundary() {
@@ -151,6 +153,7 @@ impl RpcShard {
     }
 
     /// Asks for the next read, unless one is outstanding or the peer does not take its responses.
+    #[inline]
     fn read_on(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let wanted = match peer.life {
@@ -175,6 +178,7 @@ impl RpcShard {
         peer.life = Life::PeerDone;
     }
 
+    #[inline]
     fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize) {
         self.tally.bytes_out += len as u64;
         let Some(peer) = self.peers.get_mut(key) else { return };
@@ -220,6 +224,7 @@ impl RpcShard {
 }
 
 impl Shard for RpcShard {
+    #[inline]
     fn on_completion(&mut self, channel: &mut Channel, done: Completion, _now: Ticks) {
         let key = done.cookie as usize;
         match done.event {

@@ -102,16 +102,19 @@ impl Pool {
         if owners.get() != 0 {
             return None;
         }
-        owners.set(1);
+        owners.set(HELD);
         Some(Held(index))
     }
 
-    /// Makes an owner of what was held. Held by another pool, it would be that pool's buffer of
-    /// the same number: a channel has one pool that holds.
+    /// Makes an owner of what was held; `None` if it is not, or not any more.
     #[inline]
-    pub(crate) fn adopt(self: &Rc<Self>, held: Held) -> PoolBuf {
-        assert!(held.0 < self.buffer_count);
-        PoolBuf { pool: Rc::clone(self), index: held.0 }
+    pub(crate) fn adopt(self: &Rc<Self>, held: Held) -> Option<PoolBuf> {
+        let owners = self.owners.get(usize::from(held.0))?;
+        if owners.get() != HELD {
+            return None;
+        }
+        owners.set(1);
+        Some(PoolBuf { pool: Rc::clone(self), index: held.0 })
     }
 
     #[inline]
@@ -133,9 +136,25 @@ impl Drop for Pool {
     }
 }
 
-/// A filled buffer that has no owner yet; dropped, it stays taken for ever. Not `Clone`: adopting
-/// it twice would make two owners that think they are the only one.
+/// In place of the number of owners: filled, and not adopted yet.
+const HELD: u32 = u32::MAX;
+
+/// Names a filled buffer that has no owner yet; never adopted, it stays taken for ever.
+#[derive(Clone, Copy)]
 pub(crate) struct Held(u16);
+
+impl Held {
+    #[inline]
+    pub(crate) const fn index(self) -> u16 {
+        self.0
+    }
+
+    /// Any index may be named; whether it is held is seen when it is adopted.
+    #[inline]
+    pub(crate) const fn at(index: u16) -> Self {
+        Self(index)
+    }
+}
 
 /// One owner of a buffer. Cloning adds an owner; the last one to drop frees the buffer.
 pub(crate) struct PoolBuf {
@@ -225,7 +244,8 @@ mod tests {
         let mut lent = Vec::new();
         pool.lend_free(|index, _| lent.push(index));
         assert_eq!(lent.len(), 4);
-        let filled = pool.adopt(pool.hold(2).unwrap());
+        let filled = pool.adopt(pool.hold(2).unwrap()).unwrap();
+        assert!(pool.adopt(Held::at(2)).is_none(), "it is adopted once");
         assert!(pool.hold(2).is_none(), "it is owned already");
         assert!(pool.hold(4).is_none(), "there is no such buffer");
         drop(filled);
