@@ -15,6 +15,9 @@ use crate::limits;
 use crate::options::{Accept, Disconnect};
 use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiving, WriteOp};
 
+/// What a file is before `Event::Open`, and after one that failed.
+const UNOPENED: &str = "file that is not open";
+
 /// Operations. Each is queued, goes to the kernel in a batch, and gives one completion.
 impl Channel {
     /// Asks for `count` connections: one `Event::Accept` each.
@@ -68,12 +71,11 @@ impl Channel {
     fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
         let state = &mut self.state;
         let slot = state.slot(index);
-        match slot.phase {
-            Phase::Moving => return Err(Misuse::Closing),
-            Phase::Starting if slot.kind == Kind::File => {
-                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
-            }
-            _ => {}
+        if slot.phase == Phase::Moving {
+            return Err(Misuse::Closing);
+        }
+        if slot.is_unopened_file() {
+            return Err(Misuse::WrongKind { call, kind: UNOPENED });
         }
         let kind = slot.kind;
         if !(kind.is_socket() || kind.is_plain()) {
@@ -135,12 +137,8 @@ impl Channel {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, call, |kind| kind == Kind::File)?;
-        match self.state.slot(index).phase {
-            Phase::Open => {}
-            Phase::Starting => {
-                return Err(Misuse::WrongKind { call, kind: "file that is not open yet" });
-            }
-            _ => return Err(Misuse::Closing),
+        if self.state.slot(index).is_unopened_file() {
+            return Err(Misuse::WrongKind { call, kind: UNOPENED });
         }
         self.state.admit()?;
         self.driver.start_job(&mut self.state, index, job);
@@ -222,6 +220,9 @@ impl Channel {
         }
         if slot.phase == Phase::Moving {
             return Err(Misuse::Closing);
+        }
+        if slot.is_unopened_file() {
+            return Err(Misuse::WrongKind { call, kind: UNOPENED });
         }
         // An empty message is a message; an empty write to a stream would never complete.
         if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {

@@ -252,7 +252,8 @@ pub(crate) enum Handed {
     Refused,
 }
 
-/// One handle.
+/// One handle. Two cache lines, aligned so that the processor fetches them as a pair.
+#[repr(align(128))]
 pub(crate) struct Slot {
     pub(crate) cookie: u64,
     pub(crate) extra: Option<Box<Extra>>,
@@ -364,6 +365,11 @@ impl Slot {
             Some(Extra::Listener(listener)) => Some(listener),
             _ => None,
         }
+    }
+
+    /// A file whose `open` has not completed, or has failed.
+    pub(crate) fn is_unopened_file(&self) -> bool {
+        self.kind == Kind::File && self.target == Target::None
     }
 
     /// Operations may be started.

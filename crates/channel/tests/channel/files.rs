@@ -155,6 +155,10 @@ fn a_missing_file_is_not_found(case: &Case) {
     let done = scene.next();
     assert_eq!((done.handle, done.cookie), (handle, 6));
     assert!(matches!(done.event, Event::Open(Err(OpError::NotFound))), "{done:?}");
+    // Nothing can be asked of it, so that nothing waits for ever.
+    assert!(matches!(scene.read(handle, 1), Err(Misuse::WrongKind { call: "read", .. })));
+    assert!(matches!(scene.write(handle, "x"), Err(Misuse::WrongKind { call: "write", .. })));
+    assert!(matches!(scene.fsync(handle), Err(Misuse::WrongKind { call: "fsync", .. })));
     scene.unregister(handle).unwrap();
     assert_eq!(scene.read_at(handle, 0, 1), Err(Misuse::StaleHandle));
 }
@@ -222,6 +226,7 @@ fn operations_before_the_file_is_open_are_refused(case: &Case) {
     let file = scene.open(&path, &OpenOptions::read(), 0).unwrap();
     assert!(matches!(scene.read(file, 1), Err(Misuse::WrongKind { call: "read", .. })));
     assert!(matches!(scene.read_at(file, 0, 1), Err(Misuse::WrongKind { call: "read_at", .. })));
+    assert!(matches!(scene.write(file, "x"), Err(Misuse::WrongKind { call: "write", .. })));
     assert!(matches!(scene.fsync(file), Err(Misuse::WrongKind { call: "fsync", .. })));
     let Event::Open(Ok(())) = scene.next_of(file) else { panic!() };
     assert_eq!(read_at(&mut scene, file, 0, 7).unwrap(), b"content");
