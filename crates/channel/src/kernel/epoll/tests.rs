@@ -265,10 +265,9 @@ fn files_that_cannot_be_opened_or_written_say_why() {
     let path = scratch("absent");
     let file = channel.open(&path, &OpenOptions::read(), 0).unwrap();
     assert!(matches!(next(&mut channel).event, Event::Open(Err(OpError::NotFound))));
-    channel.read_at(file, 0, 10).unwrap();
-    assert_eq!(next_read(&mut channel), Err(OpError::BadDescriptor));
-    channel.write(file, b"x").unwrap();
-    assert_eq!(next_write(&mut channel), Err(OpError::BadDescriptor));
+    // Nothing can be asked of it: no thread is bothered.
+    assert!(channel.read_at(file, 0, 10).is_err());
+    assert!(channel.write(file, b"x").is_err());
     let full = File::options().write(true).open("/dev/full").unwrap();
     let full = channel.register(full.into(), 0, None).unwrap();
     channel.write(full, b"x").unwrap();
