@@ -4,8 +4,8 @@
 //! so that one `epoll_ctl` per connection is all there ever is (closing leaves the set by
 //! itself); a receive that fills less than the buffer is not repeated, because a new edge comes
 //! with new data (epoll(7)); accepts run until the queue is empty; the listener is
-//! level-triggered and, where it is shared, `EPOLLEXCLUSIVE`. Edge-triggered measured cheaper
-//! than level-triggered, which asks each socket once more before it leaves the ready list.
+//! level-triggered and, where it is shared, `EPOLLEXCLUSIVE`. Edge-triggered is what ought to be
+//! cheaper: level-triggered asks each socket once more before it leaves the ready list.
 //!
 //! Invariant: while a connection has a reply left to send nothing more is read from it, so a peer
 //! that never reads holds one reply and what it sent ahead in one receive.
