@@ -5,9 +5,34 @@
 use std::time::{Duration, Instant};
 
 use crate::channel::Channel;
-use crate::completion::Completion;
+use crate::completion::{Completion, Event};
 use crate::error::DispatchError;
+use crate::ready::Common;
 use crate::timers::Due;
+
+/// Returns the next completion from the function that this stands in, if there is one. A macro,
+/// so that the common kinds are made right where they are returned.
+macro_rules! hand_out {
+    ($channel:expr) => {
+        if $channel.state.woken {
+            $channel.on_woken();
+        }
+        if let Some((Common { handle, len, read, .. }, cookie)) = $channel.state.take_common() {
+            let Some(buffer) = read else {
+                let event = Event::Write(Ok(len as usize));
+                return Ok(Some(Completion { handle, cookie, event }));
+            };
+            if let Some(data) = $channel.state.adopt(buffer, len) {
+                return Ok(Some(Completion { handle, cookie, event: Event::Read(Ok(data)) }));
+            }
+        }
+        if $channel.state.has_ready()
+            && let Some(completion) = $channel.next_ready()
+        {
+            return Ok(Some(completion));
+        }
+    };
+}
 
 /// Completions.
 impl Channel {
@@ -32,13 +57,9 @@ impl Channel {
     ) -> Result<Option<Completion>, DispatchError> {
         // First of all: in a child the ring's memory is not even there to be looked at.
         self.check_fork().map_err(|_| DispatchError::Forked)?;
-        if let Some(completion) = self.next_ready() {
-            return Ok(Some(completion));
-        }
+        hand_out!(self);
         self.driver.harvest(&mut self.state);
-        if let Some(completion) = self.next_ready() {
-            return Ok(Some(completion));
-        }
+        hand_out!(self);
         self.wait(timeout)
     }
 
@@ -69,7 +90,6 @@ impl Channel {
         Ok(count)
     }
 
-    #[inline(always)]
     fn next_ready(&mut self) -> Option<Completion> {
         if self.state.woken {
             self.on_woken();

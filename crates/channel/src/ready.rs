@@ -32,6 +32,7 @@ const OTHER: u64 = 0;
 const WRITTEN: u64 = 1;
 const READ: u64 = 2;
 const WHAT_BITS: u32 = 8;
+const WHAT_MASK: u64 = (1 << WHAT_BITS) - 1;
 
 /// Entries that were taken stay in front until so many have gathered.
 const TAKEN_MAX: usize = 1024;
@@ -41,6 +42,16 @@ const TAKEN_MAX: usize = 1024;
 pub(crate) struct Whose {
     pub(crate) handle: Handle,
     pub(crate) slot: u32,
+}
+
+/// A completion of one of the two common kinds, in parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Common {
+    pub(crate) handle: Handle,
+    pub(crate) slot: u32,
+    pub(crate) len: u32,
+    /// The buffer that was read into; `None` for a write.
+    pub(crate) read: Option<Held>,
 }
 
 /// The queue.
@@ -84,10 +95,22 @@ impl Ready {
         Some(Whose { handle: entry.handle, slot: entry.slot_and_len as u32 })
     }
 
-    /// Takes the oldest completion. `pool` is the one that held buffers come from.
+    /// The oldest completion, if it is of one of the two common kinds.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, pool: &Rc<Pool>) -> Option<Event> {
-        let Entry { slot_and_len, what, .. } = *self.entries.get(self.first)?;
+    pub(crate) fn common(&self) -> Option<Common> {
+        let Entry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
+        let (slot, len) = (slot_and_len as u32, (slot_and_len >> 32) as u32);
+        let read = match what & WHAT_MASK {
+            READ => Some(Held::at((what >> WHAT_BITS) as u16)),
+            WRITTEN => None,
+            _ => return None,
+        };
+        Some(Common { handle, slot, len, read })
+    }
+
+    /// Goes on to the next completion; what `common` told of is the caller's now.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
         self.first += 1;
         if self.first == self.entries.len() {
             self.entries.clear();
@@ -96,8 +119,14 @@ impl Ready {
             self.entries.drain(..TAKEN_MAX);
             self.first = 0;
         }
+    }
+
+    /// Takes the oldest completion. `pool` is the one that held buffers come from.
+    pub(crate) fn pop(&mut self, pool: &Rc<Pool>) -> Option<Event> {
+        let Entry { slot_and_len, what, .. } = *self.entries.get(self.first)?;
+        self.advance();
         let len = (slot_and_len >> 32) as usize;
-        match what & ((1 << WHAT_BITS) - 1) {
+        match what & WHAT_MASK {
             READ => {
                 let buffer = pool.adopt(Held::at((what >> WHAT_BITS) as u16))?;
                 Some(Event::Read(Ok(ReadBuf::from_pool(buffer, len))))
