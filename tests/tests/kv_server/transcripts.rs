@@ -10,7 +10,12 @@ use transcript::{Conversation, Exchange, bytes_of, conversations, matches_patter
 
 use crate::serving::{Client, Memcached, args, drivers, serve};
 
-fn hold(address: SocketAddr, expected: impl Fn(&Exchange) -> &str) {
+/// Holds all conversations. `as_good` tells another answer that is as good as the expected one.
+fn hold(
+    address: SocketAddr,
+    expected: impl Fn(&Exchange) -> &str,
+    as_good: impl Fn(&str) -> Option<String>,
+) {
     for Conversation { name, exchanges } in conversations() {
         let mut client = Client::connect(address);
         client.expect(b"flush_all\r\n", b"OK\r\n");
@@ -18,15 +23,18 @@ fn hold(address: SocketAddr, expected: impl Fn(&Exchange) -> &str) {
         let mut open = true;
         for exchange in exchanges {
             let expected = expected(&exchange);
+            let other = as_good(expected);
+            let matches = |got: &[u8], cas: &mut String| {
+                matches_pattern(expected, got, cas)
+                    || other.as_ref().is_some_and(|other| matches_pattern(other, got, cas))
+            };
             client.send(&bytes_of(&exchange.sent.replace("{cas}", &cas)));
             let mut matched = String::new();
             // Silence shows in the next answer.
-            let got = client.receive_until(|got| {
-                expected.is_empty() || matches_pattern(expected, got, &mut matched)
-            });
+            let got = client.receive_until(|got| expected.is_empty() || matches(got, &mut matched));
             let sent = &exchange.sent;
             let shown = got.escape_ascii();
-            let right = matches_pattern(expected, &got, &mut cas);
+            let right = matches(&got, &mut cas);
             assert!(right, "{name}\n> {sent}\n< {expected}\nis {shown}");
             if exchange.closed {
                 assert!(client.is_closed(), "{name}\n> {sent}\nnot closed");
@@ -43,7 +51,7 @@ fn hold(address: SocketAddr, expected: impl Fn(&Exchange) -> &str) {
 fn we_answer_as_recorded() {
     for driver in drivers("we_answer_as_recorded") {
         let (running, address) = serve(&args(driver));
-        hold(address, |exchange| &exchange.ours);
+        hold(address, |exchange| &exchange.ours, |_| None);
         running.stop().expect("a clean end");
     }
 }
@@ -51,5 +59,12 @@ fn we_answer_as_recorded() {
 #[test]
 fn memcached_answers_as_recorded() {
     let Some(memcached) = Memcached::start("memcached_answers_as_recorded") else { return };
-    hold(memcached.address, |exchange| &exchange.memcached);
+    hold(memcached.address, |exchange| &exchange.memcached, unpadded);
+}
+
+/// memcached pads a number that became shorter with spaces, to change it in place; while its own
+/// maintenance holds the item it makes a new one instead, without padding. Both are its answers.
+fn unpadded(expected: &str) -> Option<String> {
+    let padded = "VALUE n 3 20\\r\\n7                   \\r\\n";
+    expected.contains(padded).then(|| expected.replace(padded, "VALUE n 3 1\\r\\n7\\r\\n"))
 }
