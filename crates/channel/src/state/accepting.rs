@@ -4,6 +4,7 @@
 //! Read first: `state.rs`, `partition.rs`.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use super::State;
 use crate::buffer::ReadBuf;
@@ -14,6 +15,10 @@ use crate::kernel::sys;
 use crate::options::{Accept, AcceptAs};
 use crate::partition::{self, Gift};
 use crate::slot::{Arrived, Handed, Kind, ReadOp, Target};
+use crate::timers::Due;
+
+/// How long accepting pauses after descriptors ran out.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 impl State {
     /// The listener whose accepts a listener's connections answer: itself, or its heir.
@@ -125,6 +130,24 @@ impl State {
         {
             queues.exhausted = true;
             self.exhausted_listeners += 1;
+        }
+    }
+
+    /// Accepting failed in a way that the program has to hear of.
+    pub(crate) fn on_accept_failed(&mut self, listener: u32, error: OpError) {
+        self.complete(listener, Event::Accept(Err(error)));
+        match error.raw_os_error() {
+            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+                self.note_exhausted(listener);
+                let again = Instant::now().checked_add(EXHAUSTED_PAUSE);
+                self.set_deadline(listener, again, Due::AcceptAgain);
+            }
+            _ => {
+                // The socket itself is broken: asking again would fail for ever.
+                if let Some(queues) = self.slot(listener).listener() {
+                    queues.credits.clear();
+                }
+            }
         }
     }
 

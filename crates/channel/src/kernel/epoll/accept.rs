@@ -13,23 +13,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::Epoll;
-use crate::completion::Event;
-use crate::error::OpError;
 use crate::limits::TURN_ACCEPTS_MAX;
 use crate::options::AcceptAs;
 use crate::slot::{Arrived, Handed, Receiving};
 use crate::state::State;
-use crate::timers::Due;
-
-/// How long accepting pauses after descriptors ran out.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 impl Epoll {
     pub(super) fn attach_listener(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
@@ -77,7 +70,7 @@ impl Epoll {
             }
             if !state.peek(slot).flags.readable {
                 if let Err(error) = self.watch(state, slot, false) {
-                    self.on_accept_error(state, slot, error);
+                    state.on_accept_failed(slot, error);
                 }
                 return;
             }
@@ -87,7 +80,7 @@ impl Epoll {
                 Err(Errno::AGAIN) => state.slot(slot).flags.readable = false,
                 // A connection that died in the queue, or a signal.
                 Err(Errno::CONNABORTED | Errno::PROTO | Errno::INTR) => {}
-                Err(errno) => return self.on_accept_error(state, slot, errno.into()),
+                Err(errno) => return state.on_accept_failed(slot, errno.into()),
             }
         }
     }
@@ -106,23 +99,6 @@ impl Epoll {
         let entry = state.slot(slot);
         if entry.flags.reading || entry.receiving == Receiving::Yes {
             self.enqueue(state, slot);
-        }
-    }
-
-    fn on_accept_error(&mut self, state: &mut State, slot: u32, error: OpError) {
-        state.complete(slot, Event::Accept(Err(error)));
-        match error.raw_os_error() {
-            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                state.note_exhausted(slot);
-                let again = Instant::now().checked_add(EXHAUSTED_PAUSE);
-                state.set_deadline(slot, again, Due::AcceptAgain);
-            }
-            _ => {
-                // The socket itself is broken: asking again would fail for ever.
-                if let Some(listener) = state.slot(slot).listener() {
-                    listener.credits.clear();
-                }
-            }
         }
     }
 

@@ -8,7 +8,6 @@
 //! - At most `ACCEPT_AHEAD_MAX` connections, and what one answer run brings, wait for credit.
 
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use io_uring::squeue::Flags;
 use io_uring::types::DestinationSlot;
@@ -16,16 +15,11 @@ use io_uring::{cqueue, opcode, types};
 
 use super::request::What;
 use super::{Tag, Uring, on_target};
-use crate::completion::Event;
 use crate::error::OpError;
 use crate::limits::ACCEPT_AHEAD_MAX;
 use crate::options::AcceptAs;
 use crate::slot::{Arrived, Handed, Phase};
 use crate::state::State;
-use crate::timers::Due;
-
-/// How long accepting pauses after descriptors ran out.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 impl Uring {
     /// Gives what is held to the accepts that wait, and asks for more if they still do.
@@ -194,21 +188,7 @@ impl Uring {
         match errno {
             // Stopped by us, or a connection that died in the queue.
             libc::ECANCELED | libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO => {}
-            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                state.note_exhausted(slot);
-                let error = OpError::from_raw_os_error(errno);
-                state.complete(slot, Event::Accept(Err(error)));
-                let again = Instant::now().checked_add(EXHAUSTED_PAUSE);
-                state.set_deadline(slot, again, Due::AcceptAgain);
-            }
-            _ => {
-                let error = OpError::from_raw_os_error(errno);
-                state.complete(slot, Event::Accept(Err(error)));
-                // The socket itself is broken: asking again would fail for ever.
-                if let Some(listener) = state.slot(slot).listener() {
-                    listener.credits.clear();
-                }
-            }
+            _ => state.on_accept_failed(slot, OpError::from_raw_os_error(errno)),
         }
     }
 
