@@ -5,12 +5,34 @@ use crate::workspace::Package;
 
 /// Each package and the packages of ours that it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("megapipe", &[]),
+    ("megapipe-stack", &[]),
+    ("megapipe-shm", &[]),
+    ("megapipe-link", &["megapipe-shm"]),
+    ("megapipe-service", &["megapipe-stack", "megapipe-shm", "megapipe-link"]),
+    ("megapipe-sim", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
+    ("megapipe-scripts", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
+    ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
     ("megapipe-capi", &["megapipe"]),
     ("megapipe-apps", &["megapipe"]),
-    ("megapipe-bench", &["megapipe", "megapipe-apps"]),
-    ("megapipe-cli", &["megapipe", "megapipe-apps", "megapipe-bench"]),
-    ("megapipe-tests", &["megapipe", "megapipe-apps", "megapipe-bench"]),
+    (
+        "megapipe-bench",
+        &["megapipe", "megapipe-apps", "megapipe-service", "megapipe-link", "megapipe-stack"],
+    ),
+    (
+        "megapipe-cli",
+        &["megapipe", "megapipe-apps", "megapipe-bench", "megapipe-scripts", "megapipe-sim"],
+    ),
+    (
+        "megapipe-tests",
+        &[
+            "megapipe",
+            "megapipe-apps",
+            "megapipe-bench",
+            "megapipe-link",
+            "megapipe-service",
+            "megapipe-stack",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,21 @@
+//! How do frames enter and leave?
+//!
+//! A [`Link`] is one queue of frames to and from the outside: a TAP device, an AF_PACKET or AF_XDP
+//! socket, a memif ring, or the in-memory [pair]. Frames go in bursts. Whoever drives the link
+//! (`service`'s link server) lends it closures; the link lends frames to them. A wrapper is a link
+//! around a link.
+//!
+//! Read first: `Link` below, then the driver that you care about.
+//!
+//! Invariants
+//! - A link never allocates after it was opened, never blocks but in `wait`, and never panics on
+//!   what the outside sends: a frame that it cannot lend is a counted drop.
+//! - A lent slice is valid for the length of the closure's call, and nobody else writes it
+//!   meanwhile: drivers over memory that another process can write copy the frame first.
+//! - What is counted under `tx_frames` was handed to the outside or to the kernel.
+
+mod link;
+
+pub use link::{
+    Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
+};

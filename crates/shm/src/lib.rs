@@ -1,0 +1,2 @@
+//! What can two cores, or two processes, both see?
+#![deny(unsafe_code)]

@@ -1,0 +1,3 @@
+//! What is TCP/IP?
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
