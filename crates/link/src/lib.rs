@@ -14,8 +14,11 @@
 //!   meanwhile: drivers over memory that another process can write copy the frame first.
 //! - What is counted under `tx_frames` was handed to the outside or to the kernel.
 
+pub mod limits;
 mod link;
+mod ownership;
 
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
 };
+pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
