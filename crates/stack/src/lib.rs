@@ -1,3 +1,45 @@
 //! What is TCP/IP?
+//!
+//! Frames, commands and time go in; frames and events come out. Nothing here knows a clock, a
+//! thread, a system call or a source of randomness: `now`, memory and secrets are arguments. That
+//! is what lets one program run the real stack on a NIC, in a simulation of many hosts, under a
+//! packet script in virtual time and under a fuzzer.
+//!
+//! Where to start reading: [`Stack`] (its documentation lists the calls and their order), then
+//! `tcp/mod.rs` for the life of a connection, `ip/mod.rs` for what carries it, `wire/mod.rs` for
+//! the formats.
+//!
+//! Invariants
+//! - A shard owns its connections, timers, pools and counters. Nothing is shared.
+//! - What a peer sends never panics and never grows anything without bound: what cannot be used is
+//!   dropped and counted in [`Counters`], by reason.
+//! - After [`Stack::new`] nothing allocates on the way of a frame.
+//! - Bytes of an application lie in its own memory, behind [`Memory`]: the stack copies each once
+//!   on the way in and once on the way out, with the checksum in the same pass.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod chunk;
+mod config;
+mod counters;
+mod error;
+mod event;
+mod frame;
+mod id;
+pub mod limits;
+mod memory;
+mod seq;
+mod time;
+
+pub use chunk::Chunk;
+pub use config::{Config, Congestion, Route, SynCookies, TcpConfig};
+pub use counters::{Counters, Drop, Totals};
+pub use error::{CloseReason, ConfigError, ConnectError, ListenError, OperationError};
+pub use event::Event;
+pub use frame::{Checksums, Medium, Received, Transmit};
+pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
+pub use memory::Memory;
+pub use seq::SeqNum;
+pub use time::Instant;

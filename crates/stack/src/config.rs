@@ -1,0 +1,216 @@
+//! What a stack is told when it is made: its knobs, their units and their ranges.
+//!
+//! Read first: `limits.rs` for the ceilings. Names follow the RFCs, and where there is none, the
+//! `sysctl` of Linux that does the same.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+
+use crate::frame::Medium;
+
+/// Everything that a stack is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What frames start with.
+    pub medium: Medium,
+    /// Largest IP packet in bytes that the link takes. 576 to 65535; at least 1280 for IPv6.
+    pub mtu: u16,
+    /// Largest frame in bytes that `poll_transmit` may fill, over `mtu` where the link segments.
+    pub tx_frame_bytes: u32,
+    /// The link fills in transport checksums.
+    pub tx_checksum: bool,
+    /// The link cuts large TCP frames.
+    pub tso: bool,
+    /// Our addresses, each with the length of its on-link prefix in bits.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Routes beyond the links' own prefixes.
+    pub routes: Vec<Route>,
+    /// Somebody else answers ARP and NDP for us (a shared host address): do neither, and learn
+    /// neighbours from [`crate::Stack::set_neighbour`] alone.
+    pub external_neighbours: bool,
+    /// VLAN identifier that our frames carry and that frames for us must carry; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Most connections at once, TIME-WAIT not counted.
+    pub connections: u32,
+    /// Most connections in TIME-WAIT; the oldest goes first.
+    pub time_waits: u32,
+    /// Most listeners.
+    pub listeners: u32,
+    /// Most UDP endpoints.
+    pub datagram_endpoints: u32,
+    /// Ports that `connect` chooses from, first and last.
+    pub ephemeral_ports: (u16, u16),
+    /// TCP's own.
+    pub tcp: TcpConfig,
+    /// Secrets of this stack: sequence numbers, ports, cookies and the flow table's hash hang on
+    /// them. Fresh random bytes, but in a test.
+    pub secret: [u8; 32],
+}
+
+/// Packets for `prefix` go to `via`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// Which destinations.
+    pub prefix: IpAddr,
+    /// Length of `prefix` in bits.
+    pub prefix_bits: u8,
+    /// The next hop; `None`: on the link.
+    pub via: Option<IpAddr>,
+}
+
+/// Which algorithm decides how much may be in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Congestion {
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// RFC 5681 and RFC 6582.
+    NewReno,
+}
+
+/// TCP's knobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// Receive buffer of a new connection in bytes.
+    pub receive_buffer: u32,
+    /// What it may grow to by auto-tuning; equal to `receive_buffer`: it does not grow.
+    pub receive_buffer_max: u32,
+    /// Send queue limit of a new connection in bytes.
+    pub send_buffer: u32,
+    /// What it may grow to.
+    pub send_buffer_max: u32,
+    /// Window scaling (RFC 7323 §2).
+    pub window_scaling: bool,
+    /// The shift to offer; `None`: as large as `receive_buffer_max` needs.
+    pub window_scale: Option<u8>,
+    /// Timestamps (RFC 7323 §3).
+    pub timestamps: bool,
+    /// Protection against wrapped sequence numbers (RFC 7323 §5), where timestamps are in use.
+    pub paws: bool,
+    /// Selective acknowledgments (RFC 2018), with D-SACK (RFC 2883).
+    pub sack: bool,
+    /// RACK-TLP (RFC 8985) where SACK is in use.
+    pub rack: bool,
+    /// Explicit congestion notification (RFC 3168): ask for it. A peer that asks gets it anyway.
+    pub ecn: bool,
+    /// Initial window in segments (RFC 6928).
+    pub initial_window: u32,
+    /// Algorithm.
+    pub congestion: Congestion,
+    /// MSS to offer; `None`: what `mtu` allows.
+    pub mss: Option<u16>,
+    /// Retransmission timeout before there is a sample (RFC 6298 §2.1).
+    pub rto_initial: Duration,
+    /// Its lower bound.
+    pub rto_min: Duration,
+    /// Its upper bound.
+    pub rto_max: Duration,
+    /// How long an ACK may be held back (RFC 9293 §3.8.6.3; at most 500 ms). Zero: never.
+    pub delayed_ack: Duration,
+    /// Nagle's algorithm for new connections (RFC 9293 §3.7.4).
+    pub nagle: bool,
+    /// Maximum segment lifetime; TIME-WAIT lasts twice that.
+    pub msl: Duration,
+    /// A connection in FIN-WAIT-2 that nobody owns any more is given up after this.
+    pub fin_timeout: Duration,
+    /// Retransmissions of a SYN before giving up.
+    pub syn_retries: u8,
+    /// Retransmissions of a SYN-ACK before giving up.
+    pub synack_retries: u8,
+    /// Retransmissions of data before giving up, if there is no user timeout.
+    pub retries: u8,
+    /// Give up when nothing sent was acknowledged for so long (RFC 5482); `None`: `retries`.
+    pub user_timeout: Option<Duration>,
+    /// Idle time before the first keepalive; `None`: none.
+    pub keepalive_idle: Option<Duration>,
+    /// Time between keepalives.
+    pub keepalive_interval: Duration,
+    /// Unanswered keepalives before giving up.
+    pub keepalive_probes: u8,
+    /// SYN cookies (RFC 4987 §3.6): when the table of embryonic connections is full, or always.
+    pub syn_cookies: SynCookies,
+    /// Most connections of a listener between SYN and its last ACK.
+    pub syn_backlog: u32,
+    /// Challenge ACKs per second of the whole shard (RFC 5961 §7).
+    pub challenge_acks_per_s: u32,
+    /// Path MTU discovery (RFC 1191, 8201), with black-hole detection (RFC 4821).
+    pub path_mtu_discovery: bool,
+}
+
+/// When SYN cookies are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SynCookies {
+    /// Never: SYNs beyond the backlog are dropped.
+    Never,
+    /// Beyond the backlog.
+    #[default]
+    WhenFull,
+    /// For every SYN.
+    Always,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            receive_buffer: 128 << 10,
+            receive_buffer_max: 6 << 20,
+            send_buffer: 256 << 10,
+            send_buffer_max: 4 << 20,
+            window_scaling: true,
+            window_scale: None,
+            timestamps: true,
+            paws: true,
+            sack: true,
+            rack: true,
+            ecn: false,
+            initial_window: 10,
+            congestion: Congestion::Cubic,
+            mss: None,
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(120),
+            delayed_ack: Duration::from_millis(40),
+            nagle: true,
+            msl: Duration::from_secs(30),
+            fin_timeout: Duration::from_secs(60),
+            syn_retries: 6,
+            synack_retries: 5,
+            retries: 15,
+            user_timeout: None,
+            keepalive_idle: None,
+            keepalive_interval: Duration::from_secs(75),
+            keepalive_probes: 9,
+            syn_cookies: SynCookies::WhenFull,
+            syn_backlog: 1024,
+            challenge_acks_per_s: 1000,
+            path_mtu_discovery: true,
+        }
+    }
+}
+
+impl Config {
+    /// A stack of one address, behind a medium of IP packets: what tests and simulations start
+    /// from.
+    #[must_use]
+    pub fn single(address: Ipv4Addr, prefix_bits: u8, secret: [u8; 32]) -> Self {
+        Self {
+            medium: Medium::Ip,
+            mtu: 1500,
+            tx_frame_bytes: 1514,
+            tx_checksum: false,
+            tso: false,
+            addresses: alloc::vec![(IpAddr::V4(address), prefix_bits)],
+            routes: Vec::new(),
+            external_neighbours: false,
+            vlan: None,
+            connections: 1024,
+            time_waits: 1024,
+            listeners: 16,
+            datagram_endpoints: 16,
+            ephemeral_ports: (32_768, 60_999),
+            tcp: TcpConfig::default(),
+            secret,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Names of things: what an application and the stack call each other's objects by.
+//!
+//! Invariant: an id with a generation never names a later object in the same place.
+
+/// A connection. `index` is dense, from 0; an application may keep an array by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ConnId {
+    /// Place in the shard's table.
+    pub index: u32,
+    /// Which of the connections that ever were in that place.
+    pub generation: u32,
+}
+
+/// A listener. `index` is dense, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListenerId {
+    /// Place in the shard's table.
+    pub index: u32,
+    /// Which of the listeners that ever were in that place.
+    pub generation: u32,
+}
+
+/// A UDP endpoint. `index` is dense, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DatagramId {
+    /// Place in the shard's table.
+    pub index: u32,
+    /// Which of the endpoints that ever were in that place.
+    pub generation: u32,
+}
+
+/// A buffer of some application's memory; only [`crate::Memory`] knows where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BufId(pub u32);
+
+/// Whose memory received bytes go to: one pool per channel, and one of the stack's own for
+/// connections that nobody has taken yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PoolId(pub u16);

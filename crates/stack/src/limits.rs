@@ -1,0 +1,27 @@
+//! Every ceiling of this crate, by name, and how they hang together.
+
+/// Most connections of one shard.
+pub const CONNECTIONS_MAX: u32 = 1 << 22;
+/// Most listeners of one shard.
+pub const LISTENERS_MAX: u32 = 1 << 12;
+/// Most UDP endpoints of one shard.
+pub const DATAGRAM_ENDPOINTS_MAX: u32 = 1 << 12;
+/// Largest receive or send buffer of a connection in bytes: what a window of 30 bits can say.
+pub const BUFFER_BYTES_MAX: u32 = 1 << 30;
+/// Smallest MTU for IPv4 that we work with (RFC 791: every host takes 576).
+pub const MTU_MIN: u16 = 576;
+/// Smallest MTU that IPv6 allows (RFC 8200 §5).
+pub const MTU_MIN_V6: u16 = 1280;
+/// Largest window shift (RFC 7323 §2.3).
+pub const WINDOW_SCALE_MAX: u8 = 14;
+/// Smallest MSS that a peer can make us use: smaller ones would make us send mostly headers.
+pub const MSS_MIN: u16 = 88;
+/// MSS of a peer that sends no such option, IPv4 (RFC 9293 §3.7.1).
+pub const MSS_DEFAULT: u16 = 536;
+/// The same, IPv6.
+pub const MSS_DEFAULT_V6: u16 = 1220;
+/// Longest delay of an ACK in milliseconds (RFC 9293 §3.8.6.3).
+pub const DELAYED_ACK_MS_MAX: u64 = 500;
+
+const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);
+const _: () = assert!(BUFFER_BYTES_MAX as u64 == (1 << (16 + WINDOW_SCALE_MAX)));

@@ -1,0 +1,33 @@
+//! What the stack needs of the memory that applications see.
+//!
+//! Read first: architecture, "Who owns a byte". The stack never holds a reference into that
+//! memory: another process may write it at any time. It copies, with the Internet checksum
+//! (RFC 1071) of what it copied in the same pass.
+//!
+//! Invariants that an implementation keeps
+//! - `copy_in` and `copy_out` answer the one's complement sum of the bytes copied, folded to 16
+//!   bits, big-endian pairs from the first byte on, not complemented. An odd last byte counts as
+//!   the high half of a pair.
+//! - A range outside a buffer copies nothing past its end; the sum is of what the frame holds
+//!   (zeroes where nothing could be copied), so that a lying application harms only itself.
+
+use crate::chunk::Chunk;
+use crate::id::{BufId, PoolId};
+
+/// Buffers for payload.
+pub trait Memory {
+    /// A free buffer of `pool`, of [`Memory::buf_bytes`] bytes. `None`: the pool is empty.
+    fn alloc(&mut self, pool: PoolId) -> Option<BufId>;
+
+    /// Gives up one use of `buf`: a received buffer nobody will see, or a sent chunk's.
+    fn free(&mut self, buf: BufId);
+
+    /// Size of the buffers that `alloc` gives for `pool`.
+    fn buf_bytes(&self, pool: PoolId) -> u32;
+
+    /// Copies `from` into `buf` at `offset`; the sum of what was copied.
+    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16;
+
+    /// Copies bytes of `chunk` to `to`, which is as long as the chunk; the sum of `to`.
+    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16;
+}

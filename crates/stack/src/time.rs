@@ -1,0 +1,85 @@
+//! Time, as the caller tells it.
+//!
+//! Invariant: an `Instant` is only compared with others of the same caller; the stack never asks
+//! for one. It may stand still between two calls, and never runs backwards (an earlier `now` than
+//! the last is taken as the last).
+
+use core::ops::{Add, AddAssign, Sub};
+use core::time::Duration;
+
+/// Nanoseconds since a moment that the caller chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The caller's first moment.
+    pub const ZERO: Self = Self(0);
+
+    /// `nanos` nanoseconds after the first moment.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// `micros` microseconds after the first moment.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// `millis` milliseconds after the first moment.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the first moment.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole microseconds since the first moment.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Whole milliseconds since the first moment.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// How long ago `earlier` was; zero if it is later than `self`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at the end of time, 584 years on.
+    fn add(self, by: Duration) -> Self {
+        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, by: Duration) {
+        *self = *self + by;
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at the first moment.
+    fn sub(self, by: Duration) -> Self {
+        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+}
