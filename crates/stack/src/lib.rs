@@ -41,5 +41,5 @@ pub use event::Event;
 pub use frame::{Checksums, Medium, Received, Transmit};
 pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
 pub use memory::Memory;
-pub use seq::SeqNum;
+pub use seq::{SeqNum, SeqRange};
 pub use time::Instant;

@@ -81,9 +81,56 @@ impl Sub<u32> for SeqNum {
     }
 }
 
+/// The sequence numbers from `start` up to, and without, `end`: a SACK block on the wire (RFC 2018
+/// §3), a segment sent, a piece that waits out of order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SeqRange {
+    /// The first number inside.
+    pub start: SeqNum,
+    /// The first number behind.
+    pub end: SeqNum,
+}
+
+impl SeqRange {
+    /// `len` numbers from `start` on; `len` is below 2^31.
+    #[must_use]
+    pub const fn new(start: SeqNum, len: u32) -> Self {
+        Self { start, end: SeqNum(start.0.wrapping_add(len)) }
+    }
+
+    /// How many numbers it covers. Meaningless where `end` is before `start`: ask
+    /// [`SeqRange::is_empty`] about a range that a peer sent.
+    #[must_use]
+    pub const fn len(self) -> u32 {
+        self.end.since(self.start)
+    }
+
+    /// It covers nothing, or is inside out.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.end.at_or_before(self.start)
+    }
+
+    /// All of `other` lies inside.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        self.start.at_or_before(other.start) && other.end.at_or_before(self.end)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_survives_the_wrap() {
+        let range = SeqRange::new(SeqNum(u32::MAX - 1), 4);
+        assert_eq!((range.end, range.len()), (SeqNum(2), 4));
+        assert!(range.covers(SeqRange::new(SeqNum(0), 2)));
+        assert!(!range.covers(SeqRange::new(SeqNum(0), 3)));
+        assert!(SeqRange { start: range.end, end: range.start }.is_empty());
+        assert!(SeqRange::new(range.start, 0).is_empty());
+    }
 
     #[test]
     fn order_survives_the_wrap() {
