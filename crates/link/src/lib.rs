@@ -14,11 +14,16 @@
 //!   meanwhile: drivers over memory that another process can write copy the frame first.
 //! - What is counted under `tx_frames` was handed to the outside or to the kernel.
 
+mod checksum;
+pub mod conformance;
 pub mod limits;
 mod link;
 mod ownership;
+mod pair;
+mod sleep;
 
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
 };
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
+pub use pair::{Pair, PairConfig, pair};

@@ -6,3 +6,14 @@ pub const OWNED_ADDRESSES_MAX: usize = 16;
 pub const OWNED_PORT_RANGES_MAX: usize = 64;
 /// Single flows, taken and released ones counted separately.
 pub const OWNED_FLOWS_MAX: usize = 256;
+
+/// An Ethernet header with one VLAN tag.
+pub const ETHERNET_HEADER_BYTES: usize = 18;
+/// The largest frame of a link that segments: an IP packet of the greatest length, rounded up to
+/// whole cache lines with its Ethernet header.
+pub const OFFLOAD_FRAME_BYTES: usize = 65_535_usize.next_multiple_of(128) + 64;
+/// Frames that wait in one direction of a pair.
+pub const PAIR_FRAMES_MAX: usize = 1 << 16;
+
+const _: () = assert!(OFFLOAD_FRAME_BYTES >= 65_535 + ETHERNET_HEADER_BYTES);
+const _: () = assert!(PAIR_FRAMES_MAX.is_power_of_two());

@@ -1,0 +1,4 @@
+//! Every driver of this crate against the one suite.
+
+mod counting;
+mod pair;
