@@ -26,12 +26,18 @@ mod config;
 mod counters;
 mod error;
 mod event;
+#[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
+mod flow_table;
 mod frame;
 mod id;
 pub mod limits;
 mod memory;
 mod seq;
+#[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
+mod slab;
 mod time;
+#[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
+mod wheel;
 
 pub use chunk::Chunk;
 pub use config::{Config, Congestion, Route, SynCookies, TcpConfig};

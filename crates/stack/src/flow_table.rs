@@ -1,0 +1,148 @@
+//! Flow table: which connection a segment belongs to.
+//!
+//! Open addressing with linear probing, at most three quarters full. The hash is SipHash-1-3 under
+//! a secret key, so that no peer can choose addresses and ports that collide. The table keeps 32
+//! bits of the hash beside the connection's index; the caller compares the flow itself.
+//!
+//! Invariants
+//! - An entry lies at its hash's slot or after it, with no empty slot between: removal moves later
+//!   entries back.
+//! - Indices are stored plus one: zeroed memory is an empty table.
+
+use alloc::vec::Vec;
+use core::hash::Hasher;
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher13;
+
+/// Both ends of a connection, as seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Flow {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+}
+
+/// The table holds as many entries as it was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    hash: u32,
+    /// The connection's index plus one; 0: empty.
+    index: u32,
+}
+
+/// The flow table of one shard.
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    slots: Vec<Slot>,
+    mask: usize,
+    len: u32,
+    len_max: u32,
+    hasher: SipHasher13,
+}
+
+impl FlowTable {
+    /// A table for `entries` flows, hashed under `key`.
+    pub(crate) fn new(entries: u32, key: &[u8; 16]) -> Self {
+        let slots = (entries as usize * 4 / 3 + 2).next_power_of_two();
+        Self {
+            slots: alloc::vec![Slot::default(); slots],
+            mask: slots - 1,
+            len: 0,
+            len_max: entries,
+            hasher: SipHasher13::new_with_key(key),
+        }
+    }
+
+    /// The flow's place in the table: ask once, use for `find`, `insert` and `remove`.
+    pub(crate) fn hash(&self, flow: &Flow) -> u32 {
+        let mut hasher = self.hasher;
+        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
+        match (flow.local, flow.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+                hasher.write_u64(ports);
+            }
+            (local, remote) => {
+                for address in [local, remote] {
+                    let bits = match address {
+                        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                        IpAddr::V6(address) => address.to_bits(),
+                    };
+                    hasher.write_u64((bits >> 64) as u64);
+                    hasher.write_u64(bits as u64);
+                }
+                hasher.write_u64(ports);
+            }
+        }
+        hasher.finish() as u32
+    }
+
+    /// The entry under `hash` that `is` the one.
+    pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut place = hash as usize & self.mask;
+        loop {
+            let slot = self.slots[place];
+            if slot.index == 0 {
+                return None;
+            }
+            if slot.hash == hash && is(slot.index - 1) {
+                return Some(slot.index - 1);
+            }
+            place = (place + 1) & self.mask;
+        }
+    }
+
+    /// Adds an entry; the caller knows that the flow is not there.
+    pub(crate) fn insert(&mut self, hash: u32, index: u32) -> Result<(), Full> {
+        if self.len == self.len_max {
+            return Err(Full);
+        }
+        self.len += 1;
+        let mut place = hash as usize & self.mask;
+        while self.slots[place].index != 0 {
+            place = (place + 1) & self.mask;
+        }
+        self.slots[place] = Slot { hash, index: index + 1 };
+        Ok(())
+    }
+
+    /// Takes an entry out; nothing happens if it is not there.
+    pub(crate) fn remove(&mut self, hash: u32, index: u32) {
+        let mut hole = hash as usize & self.mask;
+        while self.slots[hole].index != index + 1 {
+            if self.slots[hole].index == 0 {
+                return;
+            }
+            hole = (hole + 1) & self.mask;
+        }
+        self.len -= 1;
+        let mut place = hole;
+        loop {
+            place = (place + 1) & self.mask;
+            let slot = self.slots[place];
+            if slot.index == 0 {
+                break;
+            }
+            let home = slot.hash as usize & self.mask;
+            // The entry may move back unless its home lies after the hole.
+            if place.wrapping_sub(home) & self.mask >= place.wrapping_sub(hole) & self.mask {
+                self.slots[hole] = slot;
+                hole = place;
+            }
+        }
+        self.slots[hole] = Slot::default();
+    }
+
+    /// How many flows there are.
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+}
+
+#[cfg(test)]
+mod tests;
