@@ -1,7 +1,7 @@
 //! How do frames enter and leave?
 //!
 //! A [`Link`] is one queue of frames to and from the outside: a TAP device, an AF_PACKET or AF_XDP
-//! socket, a memif ring, or the in-memory [pair]. Frames go in bursts. Whoever drives the link
+//! socket, a memif ring, or the in-memory [`pair()`]. Frames go in bursts. Whoever drives the link
 //! (`service`'s link server) lends it closures; the link lends frames to them. A wrapper is a link
 //! around a link.
 //!
@@ -16,11 +16,14 @@
 
 mod checksum;
 pub mod conformance;
+mod interface;
 pub mod limits;
 mod link;
 mod ownership;
 mod pair;
 mod sleep;
+pub mod tap;
+mod virtio;
 
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,

@@ -17,3 +17,5 @@ pub const PAIR_FRAMES_MAX: usize = 1 << 16;
 
 const _: () = assert!(OFFLOAD_FRAME_BYTES >= 65_535 + ETHERNET_HEADER_BYTES);
 const _: () = assert!(PAIR_FRAMES_MAX.is_power_of_two());
+/// Queues of one TAP device (the kernel's own bound is 256).
+pub const TAP_QUEUES_MAX: usize = 64;

@@ -2,3 +2,5 @@
 
 mod counting;
 mod pair;
+mod tap;
+mod wire;
