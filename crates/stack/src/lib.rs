@@ -29,12 +29,15 @@ mod event;
 #[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
 mod flow_table;
 mod frame;
+mod heap;
 mod id;
 pub mod limits;
 mod memory;
 mod seq;
 #[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
 mod slab;
+#[cfg_attr(not(test), allow(dead_code, reason = "`Stack` is to use it"))]
+mod tcp;
 mod time;
 #[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
 mod wheel;
@@ -45,6 +48,7 @@ pub use counters::{Counters, Drop, Totals};
 pub use error::{CloseReason, ConfigError, ConnectError, ListenError, OperationError};
 pub use event::Event;
 pub use frame::{Checksums, Medium, Received, Transmit};
+pub use heap::HeapMemory;
 pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};

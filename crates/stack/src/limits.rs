@@ -25,3 +25,11 @@ pub const DELAYED_ACK_MS_MAX: u64 = 500;
 
 const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);
 const _: () = assert!(BUFFER_BYTES_MAX as u64 == (1 << (16 + WINDOW_SCALE_MAX)));
+/// Most chunks that a connection keeps behind gaps.
+pub const OUT_OF_ORDER_CHUNKS_MAX: u32 = 8192;
+/// Beyond so many chunks behind gaps they must hold [`SPARSE_CHUNK_BYTES_MIN`] each on average.
+pub const SPARSE_CHUNKS_MAX: u32 = 64;
+/// See [`SPARSE_CHUNKS_MAX`].
+pub const SPARSE_CHUNK_BYTES_MIN: u32 = 256;
+
+const _: () = assert!(SPARSE_CHUNKS_MAX < OUT_OF_ORDER_CHUNKS_MAX);

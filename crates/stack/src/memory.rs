@@ -16,14 +16,14 @@ use crate::id::{BufId, PoolId};
 
 /// Buffers for payload.
 pub trait Memory {
-    /// A free buffer of `pool`, of [`Memory::buf_bytes`] bytes. `None`: the pool is empty.
+    /// A free buffer of `pool`. `None`: the pool is empty.
     fn alloc(&mut self, pool: PoolId) -> Option<BufId>;
 
     /// Gives up one use of `buf`: a received buffer nobody will see, or a sent chunk's.
     fn free(&mut self, buf: BufId);
 
-    /// Size of the buffers that `alloc` gives for `pool`.
-    fn buf_bytes(&self, pool: PoolId) -> u32;
+    /// Size of a buffer in bytes.
+    fn buf_bytes(&self, buf: BufId) -> u32;
 
     /// Copies `from` into `buf` at `offset`; the sum of what was copied.
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16;

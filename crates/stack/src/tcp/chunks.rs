@@ -1,0 +1,83 @@
+//! Nodes of the queues of chunks: one pool for all connections of a shard.
+//!
+//! Invariants
+//! - A node is on one list, or free. Lists are chained by index plus one; 0 ends them.
+//! - A buffer belongs to one node at most.
+
+use alloc::vec::Vec;
+
+use crate::chunk::Chunk;
+use crate::id::BufId;
+use crate::seq::SeqNum;
+
+/// A chunk on a list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Node {
+    pub(super) chunk: Chunk,
+    /// Where its first byte lies in the stream; of meaning in the receive queue alone.
+    pub(super) seq: SeqNum,
+    /// The next node plus one; 0: none.
+    pub(super) next: u32,
+}
+
+/// Every node is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// The nodes of one shard.
+#[derive(Debug)]
+pub(crate) struct ChunkNodes {
+    nodes: Vec<Node>,
+    capacity: u32,
+    free: u32,
+    len: u32,
+}
+
+impl ChunkNodes {
+    /// Room for `capacity` chunks in the queues of all connections.
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self { nodes: Vec::with_capacity(capacity as usize), capacity, free: 0, len: 0 }
+    }
+
+    /// How many nodes are in use.
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// A node for `chunk`, as index plus one.
+    pub(super) fn take(&mut self, chunk: Chunk, seq: SeqNum) -> Result<u32, Full> {
+        let node = Node { chunk, seq, next: 0 };
+        let link = if self.free != 0 {
+            let link = self.free;
+            self.free = self.at(link).next;
+            *self.at_mut(link) = node;
+            link
+        } else if self.nodes.len() < self.capacity as usize {
+            self.nodes.push(node);
+            self.nodes.len() as u32
+        } else {
+            return Err(Full);
+        };
+        self.len += 1;
+        Ok(link)
+    }
+
+    /// Frees a node; what follows it on its list.
+    pub(super) fn give_back(&mut self, link: u32) -> u32 {
+        let free = self.free;
+        let node = self.at_mut(link);
+        let next = core::mem::replace(&mut node.next, free);
+        node.chunk = Chunk { buf: BufId(u32::MAX), offset: 0, len: 0 };
+        self.free = link;
+        self.len -= 1;
+        next
+    }
+
+    pub(super) fn at(&self, link: u32) -> &Node {
+        &self.nodes[link as usize - 1]
+    }
+
+    pub(super) fn at_mut(&mut self, link: u32) -> &mut Node {
+        &mut self.nodes[link as usize - 1]
+    }
+}

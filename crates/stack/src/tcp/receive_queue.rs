@@ -1,0 +1,428 @@
+//! Receive queue: bytes that have arrived and that the application has not taken.
+//!
+//! Read first: RFC 9293 §3.10.7.4 (seventh), RFC 2018 §4 for the order of SACK blocks, RFC 2883
+//! for duplicates.
+//!
+//! ```text
+//!    ready: in order, waits for a credit      gaps        out of order: sorted by `seq`
+//!   [ chunk ][ chunk ][ chunk  room ]   |   . . . . [ chunk ][ chunk ] . . . [ chunk  room ]
+//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ apart_head              ^ apart_tail
+//! ```
+//!
+//! Small segments share buffers: bytes that continue a list's last chunk go into the room behind
+//! it, so that a peer that sends single bytes cannot use up a buffer for each. Out of order that
+//! does not help against one who leaves out every second byte; `SPARSE_CHUNKS_MAX` does.
+//!
+//! Invariants
+//! - What is ready ends at `rcv.nxt`; chunks out of order start behind it, do not overlap and are
+//!   sorted.
+//! - Each chunk has a buffer of its own, and the bytes from its end to the buffer's are free.
+
+use super::chunks::ChunkNodes;
+use crate::chunk::Chunk;
+use crate::id::PoolId;
+use crate::limits::{OUT_OF_ORDER_CHUNKS_MAX, SPARSE_CHUNK_BYTES_MIN, SPARSE_CHUNKS_MAX};
+use crate::memory::Memory;
+use crate::seq::{SeqNum, SeqRange};
+
+/// How many ranges are remembered as the most recent ones: as many SACK blocks as fit beside no
+/// other option (RFC 2018 §3).
+const RECENT: usize = 4;
+
+/// What became of a segment's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Inserted {
+    /// How far `rcv.nxt` moves.
+    pub(crate) advanced: u32,
+    /// The first range that was there already (RFC 2883 §4).
+    pub(crate) duplicate: Option<SeqRange>,
+    /// Something was kept behind a gap.
+    pub(crate) out_of_order: bool,
+    /// Something had to be left out: no buffer, no node, or too many chunks behind gaps.
+    pub(crate) no_room: bool,
+}
+
+/// The receive queue of one connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ReceiveQueue {
+    ready_head: u32,
+    ready_tail: u32,
+    ready_bytes: u32,
+    apart_head: u32,
+    apart_tail: u32,
+    apart_chunks: u32,
+    apart_bytes: u32,
+    /// A number inside each of the ranges that grew last, the latest first.
+    recent: [SeqNum; RECENT],
+    recent_count: u8,
+}
+
+/// Where and how bytes are stored.
+pub(crate) struct Store<'a, M> {
+    pub(crate) nodes: &'a mut ChunkNodes,
+    pub(crate) memory: &'a mut M,
+    pub(crate) pool: PoolId,
+}
+
+impl ReceiveQueue {
+    /// Bytes that are in order and wait.
+    pub(crate) const fn ready_bytes(&self) -> u32 {
+        self.ready_bytes
+    }
+
+    /// Bytes behind gaps.
+    pub(crate) const fn apart_bytes(&self) -> u32 {
+        self.apart_bytes
+    }
+
+    /// There is a gap.
+    pub(crate) const fn has_gap(&self) -> bool {
+        self.apart_head != 0
+    }
+
+    /// Takes over a buffer that was filled already with the bytes at `rcv.nxt`; the queue has no
+    /// gap, or the bytes end before what follows it. `false`: no node is left, the buffer is
+    /// still the caller's.
+    pub(crate) fn adopt(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> bool {
+        debug_assert!(!self.has_gap(), "bytes before a gap are inserted");
+        let Ok(link) = nodes.take(chunk, SeqNum(0)) else { return false };
+        self.push_ready(nodes, link);
+        true
+    }
+
+    /// Takes the payload that starts at `seq`, cut to the window by the caller.
+    pub(crate) fn insert<M: Memory>(
+        &mut self,
+        store: &mut Store<'_, M>,
+        rcv_nxt: SeqNum,
+        seq: SeqNum,
+        payload: &[u8],
+    ) -> Inserted {
+        let mut inserted = Inserted::default();
+        let end = seq + payload.len() as u32;
+        if seq.before(rcv_nxt) {
+            inserted.duplicate = Some(SeqRange { start: seq, end: end.earlier(rcv_nxt) });
+        }
+        if end.at_or_before(rcv_nxt) {
+            return inserted;
+        }
+        if seq.after(rcv_nxt) {
+            self.keep_apart(store, seq, payload, &mut inserted);
+            return inserted;
+        }
+        let fresh = &payload[rcv_nxt.since(seq) as usize..];
+        self.continue_ready(store, rcv_nxt, fresh, &mut inserted);
+        inserted
+    }
+
+    /// The oldest bytes in order. The buffer is the caller's.
+    pub(crate) fn pop(&mut self, nodes: &mut ChunkNodes) -> Option<Chunk> {
+        if self.ready_head == 0 {
+            return None;
+        }
+        let chunk = nodes.at(self.ready_head).chunk;
+        self.ready_head = nodes.give_back(self.ready_head);
+        if self.ready_head == 0 {
+            self.ready_tail = 0;
+        }
+        self.ready_bytes -= chunk.len;
+        Some(chunk)
+    }
+
+    /// The ranges behind gaps, those that grew last first (RFC 2018 §4), and how many there are.
+    pub(crate) fn sack_blocks(&self, nodes: &ChunkNodes) -> ([SeqRange; RECENT], usize) {
+        let mut blocks = [SeqRange::default(); RECENT];
+        let mut count = 0;
+        for inside in &self.recent[..usize::from(self.recent_count)] {
+            let Some(range) = self.range_around(nodes, *inside) else { continue };
+            if !blocks[..count].contains(&range) {
+                blocks[count] = range;
+                count += 1;
+            }
+        }
+        (blocks, count)
+    }
+
+    /// Gives up everything.
+    pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
+        for mut link in [self.ready_head, self.apart_head] {
+            while link != 0 {
+                memory.free(nodes.at(link).chunk.buf);
+                link = nodes.give_back(link);
+            }
+        }
+        *self = Self::default();
+    }
+
+    /// Gives up what lies behind gaps: it was never acknowledged (RFC 2018 §8).
+    pub(crate) fn forget_apart<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
+        let mut link = self.apart_head;
+        while link != 0 {
+            memory.free(nodes.at(link).chunk.buf);
+            link = nodes.give_back(link);
+        }
+        self.apart_head = 0;
+        self.apart_tail = 0;
+        self.apart_chunks = 0;
+        self.apart_bytes = 0;
+        self.recent_count = 0;
+    }
+
+    /// The chunks in order, for whoever moves the connection elsewhere.
+    pub(crate) fn iter<'a>(&self, nodes: &'a ChunkNodes) -> impl Iterator<Item = Chunk> + use<'a> {
+        let mut link = self.ready_head;
+        core::iter::from_fn(move || {
+            let node = (link != 0).then(|| nodes.at(link))?;
+            link = node.next;
+            Some(node.chunk)
+        })
+    }
+
+    /// `fresh` starts at `rcv.nxt`: takes its bytes, and between them what waited behind gaps.
+    fn continue_ready<M: Memory>(
+        &mut self,
+        store: &mut Store<'_, M>,
+        rcv_nxt: SeqNum,
+        fresh: &[u8],
+        inserted: &mut Inserted,
+    ) {
+        let mut at = rcv_nxt;
+        let end = rcv_nxt + fresh.len() as u32;
+        loop {
+            if self.apart_head != 0 && store.nodes.at(self.apart_head).seq == at {
+                let range = self.close_gap(store.nodes, at);
+                if at.before(end) && inserted.duplicate.is_none() {
+                    inserted.duplicate = Some(SeqRange { end: range.end.earlier(end), ..range });
+                }
+                at = range.end;
+                continue;
+            }
+            if end.at_or_before(at) {
+                break;
+            }
+            let stop = match self.apart_head {
+                0 => end,
+                head => end.earlier(store.nodes.at(head).seq),
+            };
+            let piece = &fresh[at.since(rcv_nxt) as usize..stop.since(rcv_nxt) as usize];
+            let taken = self.append_ready(store, piece);
+            at += taken;
+            if taken < piece.len() as u32 {
+                inserted.no_room = true;
+                break;
+            }
+        }
+        inserted.advanced = at.since(rcv_nxt);
+    }
+
+    /// Moves the first chunk behind a gap, which starts at `at`, to those in order.
+    fn close_gap(&mut self, nodes: &mut ChunkNodes, at: SeqNum) -> SeqRange {
+        let link = self.apart_head;
+        let node = *nodes.at(link);
+        self.apart_head = node.next;
+        if self.apart_head == 0 {
+            self.apart_tail = 0;
+            self.recent_count = 0;
+        }
+        self.apart_chunks -= 1;
+        self.apart_bytes -= node.chunk.len;
+        nodes.at_mut(link).next = 0;
+        self.push_ready(nodes, link);
+        SeqRange::new(at, node.chunk.len)
+    }
+
+    fn push_ready(&mut self, nodes: &mut ChunkNodes, link: u32) {
+        if self.ready_tail == 0 {
+            self.ready_head = link;
+        } else {
+            nodes.at_mut(self.ready_tail).next = link;
+        }
+        self.ready_tail = link;
+        self.ready_bytes += nodes.at(link).chunk.len;
+    }
+
+    /// Appends to what is in order; how many bytes found room.
+    fn append_ready<M: Memory>(&mut self, store: &mut Store<'_, M>, bytes: &[u8]) -> u32 {
+        let mut done = 0;
+        if self.ready_tail != 0 {
+            done = fill_room(store, self.ready_tail, bytes);
+            self.ready_bytes += done as u32;
+        }
+        while done < bytes.len() {
+            let Some((link, len)) = new_node(store, SeqNum(0), &bytes[done..]) else { break };
+            self.push_ready(store.nodes, link);
+            done += len;
+        }
+        done as u32
+    }
+
+    /// Keeps bytes behind a gap: whatever of them is not there yet.
+    fn keep_apart<M: Memory>(
+        &mut self,
+        store: &mut Store<'_, M>,
+        seq: SeqNum,
+        payload: &[u8],
+        inserted: &mut Inserted,
+    ) {
+        let end = seq + payload.len() as u32;
+        let (mut at, mut previous) = (seq, self.before(store.nodes, seq));
+        while at.before(end) {
+            if previous != 0 {
+                let node = store.nodes.at(previous);
+                let behind = node.seq + node.chunk.len;
+                if at.before(behind) {
+                    let range = SeqRange { start: at, end: behind.earlier(end) };
+                    inserted.duplicate.get_or_insert(range);
+                    at = behind;
+                    continue;
+                }
+            }
+            let next = self.next_apart(store.nodes, previous);
+            let stop = match next {
+                0 => end,
+                next => end.earlier(store.nodes.at(next).seq),
+            };
+            let piece = &payload[at.since(seq) as usize..stop.since(seq) as usize];
+            let taken = self.insert_behind(store, &mut previous, at, piece);
+            inserted.out_of_order |= taken > 0;
+            at += taken;
+            if taken < piece.len() as u32 {
+                inserted.no_room = true;
+                break;
+            }
+            previous = next;
+        }
+        self.touch(store.nodes, seq);
+    }
+
+    /// Puts bytes that overlap nothing behind the node `previous` (0: first), and moves `previous`
+    /// to the last node used; how many bytes found room.
+    fn insert_behind<M: Memory>(
+        &mut self,
+        store: &mut Store<'_, M>,
+        previous: &mut u32,
+        seq: SeqNum,
+        bytes: &[u8],
+    ) -> u32 {
+        let mut done = 0;
+        if *previous != 0 {
+            let node = store.nodes.at(*previous);
+            if node.seq + node.chunk.len == seq {
+                done = fill_room(store, *previous, bytes);
+                self.apart_bytes += done as u32;
+            }
+        }
+        while done < bytes.len() && self.may_keep_apart() {
+            let at = seq + done as u32;
+            let Some((link, len)) = new_node(store, at, &bytes[done..]) else { break };
+            let next = self.next_apart(store.nodes, *previous);
+            store.nodes.at_mut(link).next = next;
+            match *previous {
+                0 => self.apart_head = link,
+                previous => store.nodes.at_mut(previous).next = link,
+            }
+            if next == 0 {
+                self.apart_tail = link;
+            }
+            self.apart_chunks += 1;
+            self.apart_bytes += len as u32;
+            *previous = link;
+            done += len;
+        }
+        done as u32
+    }
+
+    /// A peer may leave gaps, but not so many and so small that its bytes cost far more memory
+    /// than its window says.
+    const fn may_keep_apart(&self) -> bool {
+        self.apart_chunks < OUT_OF_ORDER_CHUNKS_MAX
+            && (self.apart_chunks < SPARSE_CHUNKS_MAX
+                || self.apart_bytes >= self.apart_chunks * SPARSE_CHUNK_BYTES_MIN)
+    }
+
+    /// The last node that starts at or before `seq`; 0: none. Most segments come behind all.
+    fn before(&self, nodes: &ChunkNodes, seq: SeqNum) -> u32 {
+        if self.apart_tail != 0 && nodes.at(self.apart_tail).seq.at_or_before(seq) {
+            return self.apart_tail;
+        }
+        let (mut previous, mut link) = (0, self.apart_head);
+        while link != 0 && nodes.at(link).seq.at_or_before(seq) {
+            previous = link;
+            link = nodes.at(link).next;
+        }
+        previous
+    }
+
+    fn next_apart(&self, nodes: &ChunkNodes, previous: u32) -> u32 {
+        if previous == 0 { self.apart_head } else { nodes.at(previous).next }
+    }
+
+    /// The range without gaps that holds `inside`.
+    fn range_around(&self, nodes: &ChunkNodes, inside: SeqNum) -> Option<SeqRange> {
+        let mut link = self.apart_head;
+        while link != 0 {
+            let node = nodes.at(link);
+            let mut range = SeqRange::new(node.seq, node.chunk.len);
+            link = node.next;
+            while link != 0 && nodes.at(link).seq == range.end {
+                range.end += nodes.at(link).chunk.len;
+                link = nodes.at(link).next;
+            }
+            if inside.within(range.start, range.len()) {
+                return Some(range);
+            }
+            if inside.before(range.start) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The range around `seq` grew: it is the most recent one now.
+    fn touch(&mut self, nodes: &ChunkNodes, seq: SeqNum) {
+        let Some(range) = self.range_around(nodes, seq) else { return };
+        let mut recent = [seq; RECENT];
+        let mut count = 1;
+        for inside in &self.recent[..usize::from(self.recent_count)] {
+            if count < RECENT && !inside.within(range.start, range.len()) {
+                recent[count] = *inside;
+                count += 1;
+            }
+        }
+        self.recent = recent;
+        self.recent_count = count as u8;
+    }
+}
+
+/// Copies into the room behind a node's bytes; how many found room.
+fn fill_room<M: Memory>(store: &mut Store<'_, M>, link: u32, bytes: &[u8]) -> usize {
+    let chunk = &mut store.nodes.at_mut(link).chunk;
+    let end = chunk.offset + chunk.len;
+    let room = store.memory.buf_bytes(chunk.buf).saturating_sub(end) as usize;
+    let len = room.min(bytes.len());
+    if len > 0 {
+        store.memory.copy_in(chunk.buf, end, &bytes[..len]);
+        chunk.len += len as u32;
+    }
+    len
+}
+
+/// A node with a new buffer that holds the first of `bytes`, and how many.
+fn new_node<M: Memory>(
+    store: &mut Store<'_, M>,
+    seq: SeqNum,
+    bytes: &[u8],
+) -> Option<(u32, usize)> {
+    let buf = store.memory.alloc(store.pool)?;
+    let len = bytes.len().min(store.memory.buf_bytes(buf) as usize);
+    let chunk = Chunk { buf, offset: 0, len: len as u32 };
+    let Ok(link) = store.nodes.take(chunk, seq) else {
+        store.memory.free(buf);
+        return None;
+    };
+    store.memory.copy_in(buf, 0, &bytes[..len]);
+    Some((link, len))
+}
+
+#[cfg(test)]
+mod tests;
