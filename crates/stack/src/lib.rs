@@ -24,6 +24,8 @@ extern crate alloc;
 mod chunk;
 mod config;
 mod counters;
+#[allow(dead_code, reason = "its callers arrive next")]
+mod cx;
 mod error;
 mod event;
 #[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
@@ -31,6 +33,8 @@ mod flow_table;
 mod frame;
 mod heap;
 mod id;
+#[allow(dead_code, reason = "its callers arrive next")]
+mod ip;
 pub mod limits;
 mod memory;
 mod seq;
@@ -41,6 +45,7 @@ mod tcp;
 mod time;
 #[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
 mod wheel;
+pub mod wire;
 
 pub use chunk::Chunk;
 pub use config::{Config, Congestion, Route, SynCookies, TcpConfig};

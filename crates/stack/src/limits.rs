@@ -22,6 +22,12 @@ pub const MSS_DEFAULT: u16 = 536;
 pub const MSS_DEFAULT_V6: u16 = 1220;
 /// Longest delay of an ACK in milliseconds (RFC 9293 §3.8.6.3).
 pub const DELAYED_ACK_MS_MAX: u64 = 500;
+/// Most addresses of a host, its link-local one not counted.
+pub const ADDRESSES_MAX: usize = 64;
+/// Most routes beyond the prefixes of our own addresses.
+pub const ROUTES_MAX: usize = 256;
+/// Hops that what we send may go (RFC 1122 §3.2.1.7; the number is IANA's default).
+pub const HOP_LIMIT: u8 = 64;
 
 const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);
 const _: () = assert!(BUFFER_BYTES_MAX as u64 == (1 << (16 + WINDOW_SCALE_MAX)));
