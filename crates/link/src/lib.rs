@@ -14,6 +14,7 @@
 //!   meanwhile: drivers over memory that another process can write copy the frame first.
 //! - What is counted under `tx_frames` was handed to the outside or to the kernel.
 
+pub mod capture;
 mod checksum;
 pub mod conformance;
 mod interface;
@@ -25,6 +26,7 @@ mod sleep;
 pub mod tap;
 mod virtio;
 
+pub use capture::{Capture, Pcap};
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
 };

@@ -19,3 +19,7 @@ const _: () = assert!(OFFLOAD_FRAME_BYTES >= 65_535 + ETHERNET_HEADER_BYTES);
 const _: () = assert!(PAIR_FRAMES_MAX.is_power_of_two());
 /// Queues of one TAP device (the kernel's own bound is 256).
 pub const TAP_QUEUES_MAX: usize = 64;
+/// What a capture gathers before it is written to its file.
+pub const CAPTURE_BUFFER_BYTES: usize = 256 * 1024;
+/// Interfaces of one section of a capture that is read.
+pub const CAPTURE_INTERFACES_MAX: usize = 1_024;

@@ -189,3 +189,42 @@ pub trait Link: Send {
     /// What was counted since the link was opened.
     fn counters(&self) -> Counters;
 }
+
+/// A link chosen at run time is a link: wrappers go around it as around any other.
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn caps(&self) -> &Caps {
+        (**self).caps()
+    }
+
+    fn rx_burst(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(&[u8], Received),
+    ) -> Result<usize, LinkError> {
+        (**self).rx_burst(max, each)
+    }
+
+    fn tx_burst(
+        &mut self,
+        max: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        (**self).tx_burst(max, fill)
+    }
+
+    fn arm(&mut self) -> Result<bool, LinkError> {
+        (**self).arm()
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        (**self).wait_fd()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
+        (**self).wait(timeout)
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+}

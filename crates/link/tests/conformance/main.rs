@@ -4,3 +4,4 @@ mod counting;
 mod pair;
 mod tap;
 mod wire;
+mod wrappers;

@@ -1,0 +1,295 @@
+//! A capture shows what goes over the wire, and reads back as what was written.
+
+use std::sync::mpsc;
+
+use pcap_parser::traits::PcapReaderIterator;
+use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapNGReader};
+use proptest::prelude::*;
+
+use super::*;
+use crate::checksum::{fold, sum};
+use crate::{Medium, Pair, PairConfig, pair};
+
+/// A writer whose bytes can be looked at.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A TCP or UDP packet whose checksum field holds the pseudo header's part, and its headers'
+/// length up to the transport header.
+fn packet(is_ipv6: bool, protocol: u8, payload: &[u8]) -> (Vec<u8>, usize) {
+    let header = if protocol == 6 { 20 } else { 8 };
+    let len = u16::try_from(header + payload.len()).unwrap();
+    let mut packet = Vec::new();
+    let addresses = if is_ipv6 {
+        packet.extend([0x60, 0, 0, 0, 0, 0, protocol, 64]);
+        packet[4..6].copy_from_slice(&len.to_be_bytes());
+        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        8..40
+    } else {
+        packet.extend([0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, protocol, 0, 0]);
+        packet[2..4].copy_from_slice(&(len + 20).to_be_bytes());
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        let value = !fold(sum(0, &packet));
+        packet[10..12].copy_from_slice(&value.to_be_bytes());
+        12..20
+    };
+    let start = packet.len();
+    let pseudo = sum(sum(u32::from(protocol), &packet[addresses]), &len.to_be_bytes());
+    packet.extend([0x12, 0x34, 0, 80]);
+    if protocol == 6 {
+        // Sequence number that runs over, ACK, data offset 5, CWR | ACK | PSH | FIN.
+        packet.extend([0xff, 0xff, 0xff, 0x00, 0, 0, 0, 9, 0x50, 0x99, 0x20, 0]);
+        packet.extend(fold(pseudo).to_be_bytes());
+        packet.extend([0, 0]);
+    } else {
+        packet.extend(len.to_be_bytes());
+        packet.extend(fold(pseudo).to_be_bytes());
+    }
+    packet.extend(payload);
+    (packet, start)
+}
+
+/// The sum over pseudo header and segment is all ones when the checksum is right.
+fn is_checksum_right(packet: &[u8]) -> bool {
+    let (start, addresses, protocol) =
+        if packet[0] >> 4 == 4 { (20, 12..20, packet[9]) } else { (40, 8..40, packet[6]) };
+    let len = u16::try_from(packet.len() - start).unwrap();
+    let pseudo = sum(sum(u32::from(protocol), &packet[addresses]), &len.to_be_bytes());
+    let ip_is_right = start == 40 || fold(sum(0, &packet[..20])) == 0xffff;
+    ip_is_right && fold(sum(pseudo, &packet[start..])) == 0xffff
+}
+
+fn captured_pair(medium: Medium) -> (Pcap<Pair>, Pair, Shared) {
+    let config = PairConfig { medium, offloads: true, frames: 16, ..PairConfig::default() };
+    let (here, there) = pair(&config).unwrap();
+    let file = Shared::default();
+    let capture = Capture::new(Box::new(file.clone())).unwrap();
+    let mut now = Duration::new(1_700_000_000, 5);
+    let clock = Box::new(move || {
+        now += Duration::from_nanos(3);
+        now
+    });
+    (Pcap::with_clock(here, capture, clock), there, file)
+}
+
+fn send(link: &mut dyn Link, frame: &[u8], transmit: Transmit) {
+    let sent = link.tx_burst(1, &mut |room| {
+        room[..frame.len()].copy_from_slice(frame);
+        Some(transmit)
+    });
+    assert_eq!(sent.unwrap(), 1);
+}
+
+fn all(file: &[u8]) -> Vec<Captured<'_>> {
+    Reader::new(file).unwrap().map(|frame| frame.unwrap()).collect()
+}
+
+#[test]
+fn a_large_frame_is_written_as_the_segments_that_go_out() {
+    for is_ipv6 in [false, true] {
+        let payload: Vec<u8> = (0..2_500_u16).map(|byte| byte as u8).collect();
+        let (frame, start) = packet(is_ipv6, 6, &payload);
+        let (mut link, _there, file) = captured_pair(Medium::Ip);
+        let transmit = Transmit {
+            len: frame.len(),
+            checksum_start: u16::try_from(start).unwrap(),
+            checksum_field: 16,
+            segment_bytes: 1_000,
+            header_bytes: u16::try_from(start + 20).unwrap(),
+        };
+        send(&mut link, &frame, transmit);
+        assert_eq!(link.into_inner().counters().tx_frames, 1);
+        let file = file.bytes();
+        let segments = all(&file);
+        assert_eq!(segments.len(), 3);
+        let tcp = |index: usize| &segments[index].bytes[start..];
+        let flags: Vec<_> = (0..3).map(|index| tcp(index)[13]).collect();
+        assert_eq!(flags, [0x90, 0x10, 0x19], "CWR first, PSH and FIN last");
+        let sequence = |index: usize| u32::from_be_bytes(tcp(index)[4..8].try_into().unwrap());
+        assert_eq!([sequence(0), sequence(1), sequence(2)], [0xffff_ff00, 744, 1_744]);
+        let joined: Vec<u8> = (0..3).flat_map(|index| tcp(index)[20..].to_vec()).collect();
+        assert_eq!(joined, payload);
+        for segment in &segments {
+            assert!(is_checksum_right(segment.bytes));
+            assert_eq!(segment.direction, Some(Direction::Outward));
+            assert_eq!(segment.timestamp_ns, Some(1_700_000_000_000_000_008));
+        }
+        if !is_ipv6 {
+            assert_eq!(segments[2].bytes[4..6], [0x12, 0x36], "identification");
+            assert_eq!(segments[2].bytes[2..4], 540_u16.to_be_bytes(), "total length");
+        }
+    }
+}
+
+#[test]
+fn checksums_left_to_the_link_are_written_right_on_both_ways() {
+    for (is_ipv6, protocol, field) in [(false, 6, 16), (true, 6, 16), (false, 17, 6), (true, 17, 6)]
+    {
+        for payload in [&b""[..], b"odd", b"even"] {
+            let (frame, start) = packet(is_ipv6, protocol, payload);
+            let (mut link, mut there, file) = captured_pair(Medium::Ip);
+            let transmit = Transmit {
+                len: frame.len(),
+                checksum_start: u16::try_from(start).unwrap(),
+                checksum_field: field,
+                ..Transmit::default()
+            };
+            send(&mut link, &frame, transmit);
+            send(&mut there, &frame, transmit);
+            let mut lent = Vec::new();
+            link.rx_burst(9, &mut |frame, _| lent.extend_from_slice(frame)).unwrap();
+            assert_eq!(lent, frame, "the receiver sees what came");
+            drop(link);
+            let file = file.bytes();
+            let frames = all(&file);
+            assert_eq!(frames.len(), 2);
+            assert!(frames.iter().all(|frame| is_checksum_right(frame.bytes)));
+            assert_eq!(frames[0].bytes, frames[1].bytes);
+            assert_eq!(frames[1].direction, Some(Direction::Inward));
+        }
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_written_as_it_is() {
+    let (frame, _) = packet(false, 6, b"payload");
+    let odd = Transmit {
+        len: frame.len(),
+        checksum_start: 20,
+        checksum_field: 16,
+        segment_bytes: 3,
+        header_bytes: 9_999,
+    };
+    let mut scratch = [0; 200];
+    let mut out = Vec::new();
+    segments::each(Medium::Ip, &frame, odd, &mut scratch, &mut |f| out.push(f.to_vec()));
+    assert_eq!(out.len(), 1);
+    assert!(is_checksum_right(&out[0]), "the checksum can be had, the cutting not");
+    let beyond = Transmit { checksum_start: 9_999, ..odd };
+    out.clear();
+    segments::each(Medium::Ip, &frame, beyond, &mut scratch, &mut |f| out.push(f.to_vec()));
+    assert_eq!(out, std::slice::from_ref(&frame));
+    let short = &frame[..30];
+    assert_eq!(segments::completed(Medium::Ip, short, &mut scratch), short);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_costs_only_the_capture() {
+    struct Full(mpsc::Sender<usize>, bool);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.len()).unwrap();
+            let is_head = !std::mem::replace(&mut self.1, true);
+            if is_head { Ok(bytes.len()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (tell, told) = mpsc::channel();
+    let capture = Capture::new(Box::new(Full(tell, false))).unwrap();
+    let (here, mut there) = pair(&PairConfig::default()).unwrap();
+    let mut link = Pcap::new(here, capture.clone());
+    let plain = Transmit { len: 1_000, ..Transmit::default() };
+    for _ in 0..500 {
+        send(&mut link, &[0; 1_000], plain);
+        assert_eq!(there.rx_burst(9, &mut |_, _| ()).unwrap(), 1);
+    }
+    let (written, lost) = capture.frames();
+    assert_eq!(written + lost, 500);
+    assert!(lost > 0, "{written} written");
+    assert_eq!(told.try_iter().count(), 2, "after the first failure nothing is tried");
+}
+
+#[test]
+fn links_share_a_file_and_a_frame_is_there_once_the_link_sleeps() {
+    let file = Shared::default();
+    let capture = Capture::new(Box::new(file.clone())).unwrap();
+    let (here, there) = pair(&PairConfig::default()).unwrap();
+    let mut here = Pcap::new(here, capture.clone());
+    let mut there = Pcap::new(there, capture);
+    send(&mut here, &[1; 60], Transmit { len: 60, ..Transmit::default() });
+    there.rx_burst(9, &mut |_, _| ()).unwrap();
+    assert!(here.arm().unwrap());
+    let file = file.bytes();
+    let seen: Vec<_> = all(&file).iter().map(|f| (f.interface, f.direction)).collect();
+    assert_eq!(seen, [(0, Some(Direction::Outward)), (1, Some(Direction::Inward))]);
+}
+
+#[test]
+fn the_variable_names_a_file() {
+    assert_eq!(asked_path("".into(), 7), None);
+    assert_eq!(asked_path("/tmp/a-{pid}.pcapng".into(), 7), Some("/tmp/a-7.pcapng".into()));
+}
+
+proptest! {
+    #[test]
+    fn another_reader_agrees(
+        frames in proptest::collection::vec(
+            (any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..200)), 0..20,
+        ),
+    ) {
+        let mut file = Vec::new();
+        pcapng::section_header(&mut file);
+        pcapng::interface(&mut file, Medium::Ethernet, "first");
+        pcapng::interface(&mut file, Medium::Ip, "second");
+        for (is_second, ns, bytes) in &frames {
+            let timestamp = Duration::from_nanos(*ns);
+            let direction = if *is_second { Direction::Inward } else { Direction::Outward };
+            let interface = u32::from(*is_second);
+            pcapng::packet(&mut file, &pcapng::Frame { interface, timestamp, direction, bytes });
+        }
+        let ours = all(&file);
+        prop_assert_eq!(ours.len(), frames.len());
+        for (ours, (is_second, ns, bytes)) in ours.iter().zip(&frames) {
+            prop_assert_eq!(ours.timestamp_ns, Some(*ns));
+            prop_assert_eq!(ours.bytes, bytes.as_slice());
+            prop_assert_eq!(ours.interface, u32::from(*is_second));
+            let medium = if *is_second { Medium::Ip } else { Medium::Ethernet };
+            prop_assert_eq!(ours.medium, Some(medium));
+        }
+        let theirs = theirs(&file);
+        let ours: Vec<_> =
+            ours.iter().map(|f| (f.interface, f.timestamp_ns.unwrap(), f.bytes.to_vec())).collect();
+        prop_assert_eq!(ours, theirs);
+    }
+}
+
+/// The same file, read by the `pcap-parser` crate.
+fn theirs(file: &[u8]) -> Vec<(u32, u64, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut reader = PcapNGReader::new(65_536, file).expect("a capture");
+    loop {
+        match reader.next() {
+            Ok((used, block)) => {
+                if let PcapBlockOwned::NG(Block::EnhancedPacket(packet)) = block {
+                    let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                    let bytes = packet.data[..packet.caplen as usize].to_vec();
+                    found.push((packet.if_id, ticks, bytes));
+                }
+                reader.consume(used);
+            }
+            Err(PcapError::Eof) => return found,
+            Err(PcapError::Incomplete(_)) => reader.refill().expect("memory can be read"),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
