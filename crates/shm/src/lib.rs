@@ -1,2 +1,28 @@
 //! What can two cores, or two processes, both see?
-#![deny(unsafe_code)]
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
+//!
+//! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
+//! through rings, in batches.
+//!
+//! Read first: `region.rs`, then `ring.rs`; `docs/UNSAFE.md`, "Memory that somebody else writes".
+//!
+//! Invariants
+//! - Whatever the other end writes into shared memory, at any time, it gets no panic, no access out
+//!   of bounds and no undefined behaviour out of us: at worst an error that names what is wrong and
+//!   ends the session with it.
+//! - What must be right (which buffers are free, an end's own index) lies in private memory.
+//! - Nothing allocates after a region, pool or ring was made.
+//! - This crate is the only home of atomics that two cores share, and depends on no other of ours.
+
+mod bytes;
+pub mod checksum;
+pub mod limits;
+#[cfg(not(loom))]
+mod region;
+
+pub use bytes::Plain;
+#[cfg(not(loom))]
+pub use region::{Backing, OutOfRegion, Region, RegionError, TransparentRefusal};

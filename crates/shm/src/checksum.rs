@@ -1,0 +1,154 @@
+//! The Internet checksum's sum (RFC 1071).
+//!
+//! Pure: bytes in, a 16-bit sum out.
+//!
+//! Invariants
+//! - The sum is that of 16-bit words in network order, the first byte being the high half of a
+//!   word; a last odd byte counts as if a zero followed.
+//! - It is folded to 16 bits and not complemented: sums of parts can be added.
+
+/// The folded ones'-complement sum of `bytes`, not complemented.
+#[inline]
+#[must_use]
+pub fn sum(bytes: &[u8]) -> u16 {
+    fold(add(bytes))
+}
+
+/// Adds two folded sums; the second one's bytes follow the first one's, which are `odd` in number
+/// or not. After an odd number of bytes, high and low halves change places (RFC 1071 §2(B)).
+#[inline]
+#[must_use]
+pub fn join(first: u16, second: u16, odd: bool) -> u16 {
+    let second = if odd { second.swap_bytes() } else { second };
+    let (sum, carry) = first.overflowing_add(second);
+    sum + u16::from(carry)
+}
+
+/// A sum in the machine's byte order, with the carries folded into 16 bits, in network order.
+#[inline]
+fn fold(sum: u64) -> u16 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    // At most 16 bits are left: twice 0xffff folds to 0xffff.
+    u16::from_be(sum as u16)
+}
+
+/// Below this a call costs more than wide registers gain.
+#[cfg(target_arch = "x86_64")]
+const WIDE_BYTES_MIN: usize = 192;
+
+/// The sum in the machine's byte order (RFC 1071 §2(B) lets it be taken in any), with the carries
+/// out of 64 bits added back in.
+#[inline]
+fn add(bytes: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= WIDE_BYTES_MIN && std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as was just asked.
+        return unsafe { add_avx2(bytes) };
+    }
+    add_words(bytes)
+}
+
+/// Carries ride along: words are added into 64 bits, and what overflows is added back in.
+#[inline]
+fn add_words(bytes: &[u8]) -> u64 {
+    let mut sum = 0;
+    let mut carry = 0;
+    let mut words = bytes.chunks_exact(8);
+    for word in &mut words {
+        let word = u64::from_ne_bytes(word.try_into().unwrap_or_default());
+        let (next, over) = u64::overflowing_add(sum, word);
+        sum = next;
+        carry += u64::from(over);
+    }
+    end_around(end_around(sum, carry), tail(words.remainder()))
+}
+
+/// Halves of words in 64-bit lanes, so that nothing overflows and the compiler can use the
+/// processor's widest adds.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn add_avx2(bytes: &[u8]) -> u64 {
+    let mut lanes = [0u64; 16];
+    let mut blocks = bytes.chunks_exact(64);
+    for block in &mut blocks {
+        for (lane, half) in lanes.iter_mut().zip(block.chunks_exact(4)) {
+            *lane += u64::from(u32::from_ne_bytes(half.try_into().unwrap_or_default()));
+        }
+    }
+    // Each lane holds less than 2^32 times the count of blocks; their sum fits for any slice.
+    let sum = lanes.iter().fold(0, |sum, lane| end_around(sum, *lane));
+    end_around(sum, add_words(blocks.remainder()))
+}
+
+/// The last bytes, fewer than a word, with zeros behind them.
+#[inline]
+fn tail(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_ne_bytes(word)
+}
+
+#[inline]
+fn end_around(a: u64, b: u64) -> u64 {
+    let (sum, over) = a.overflowing_add(b);
+    sum + u64::from(over)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// RFC 1071 §1, step by step.
+    fn oracle(bytes: &[u8]) -> u16 {
+        let mut sum = 0u32;
+        for pair in bytes.chunks(2) {
+            let low = pair.get(1).copied().unwrap_or(0);
+            sum += u32::from(u16::from_be_bytes([pair[0], low]));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
+
+    fn some_bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(any::<u8>(), 0..if cfg!(miri) { max / 10 } else { max })
+    }
+
+    #[test]
+    fn the_example_of_rfc_1071_section_3() {
+        assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
+    }
+
+    #[test]
+    fn all_ones_and_nothing() {
+        assert_eq!(sum(&[]), 0);
+        for len in [2, 8, 64, 256, 1460, 65536] {
+            assert_eq!(sum(&vec![0xff; len]), 0xffff, "{len}");
+        }
+        assert_eq!(sum(&[0xff]), 0xff00);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 256 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn the_sum_is_that_of_the_definition(bytes in some_bytes(3000)) {
+            prop_assert_eq!(sum(&bytes), oracle(&bytes));
+            prop_assert_eq!(fold(add_words(&bytes)), oracle(&bytes));
+        }
+
+        #[test]
+        fn sums_of_parts_join(bytes in some_bytes(600), cut in 0usize..600) {
+            let cut = cut.min(bytes.len());
+            let (first, second) = bytes.split_at(cut);
+            prop_assert_eq!(join(sum(first), sum(second), cut % 2 == 1), oracle(&bytes));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a region is made of: how it is asked for, and what is checked of one that was received.
+//!
+//! Read first: `memfd_create(2)`; `fcntl(2)`, "File sealing"; the kernel's
+//! `Documentation/admin-guide/mm/hugetlbpage.rst` and `transhuge.rst`.
+
+use std::fmt;
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{self as fd_calls, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::MapFlags;
+
+use super::RegionError;
+use super::mapping::Mapping;
+
+/// What a region's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// Anonymous pages of the usual size, as asked for.
+    Heap,
+    /// Huge pages of the system's pool, reserved: touching them never fails.
+    HugePages,
+    /// Anonymous pages that the kernel may merge into huge ones, because the pool had none.
+    TransparentHuge {
+        /// How the pool's huge pages were refused.
+        pool: Errno,
+    },
+    /// Anonymous pages of the usual size, although huge ones were asked for.
+    SmallInsteadOfHuge {
+        /// How the pool's huge pages were refused.
+        pool: Errno,
+        /// Why there are no transparent ones.
+        transparent: TransparentRefusal,
+    },
+    /// A sealed memfd in pages of the usual size.
+    Memfd,
+}
+
+/// Why the kernel makes no transparent huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransparentRefusal {
+    /// `/sys/kernel/mm/transparent_hugepage/enabled` says `never`.
+    Never,
+    /// `madvise` was refused.
+    Advice(Errno),
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Heap => write!(f, "anonymous pages"),
+            Self::HugePages => write!(f, "huge pages"),
+            Self::TransparentHuge { pool } => {
+                write!(f, "transparent huge pages (none in the system's pool: {pool})")
+            }
+            Self::SmallInsteadOfHuge { pool, transparent } => {
+                write!(
+                    f,
+                    "small pages (no huge page in the system's pool: {pool}; no transparent "
+                )?;
+                match transparent {
+                    TransparentRefusal::Never => write!(f, "ones: switched off)"),
+                    TransparentRefusal::Advice(errno) => write!(f, "ones: {errno})"),
+                }
+            }
+            Self::Memfd => write!(f, "a sealed memfd"),
+        }
+    }
+}
+
+/// The best that there is for `bytes`, a multiple of the huge page.
+pub(super) fn hugest(bytes: usize) -> Result<(Mapping, Backing), RegionError> {
+    // Without MAP_NORESERVE the pool's pages are set aside now: what is mapped can be touched.
+    let pool = match Mapping::anonymous_with(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
+        Ok(mapping) => return Ok((mapping, Backing::HugePages)),
+        Err(errno) => errno,
+    };
+    let mapping = Mapping::anonymous(bytes)?;
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let transparent = match mapping.advise_huge() {
+        // Under `never` the advice is taken and nothing follows from it.
+        Ok(()) if setting.is_ok_and(|text| text.contains("[never]")) => TransparentRefusal::Never,
+        Ok(()) => return Ok((mapping, Backing::TransparentHuge { pool })),
+        Err(errno) => TransparentRefusal::Advice(errno),
+    };
+    Ok((mapping, Backing::SmallInsteadOfHuge { pool, transparent }))
+}
+
+/// What keeps the size as it is, and the set of seals too.
+const NEEDED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A memfd of `bytes`, zeroed, whose size nobody can change.
+pub(super) fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
+    let system = |call| move |errno| RegionError::System { call, errno };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Linux 6.3 wants to be told that nobody will execute the file; before, it knows no such flag.
+    let fd = fd_calls::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| fd_calls::memfd_create(name, flags))
+        .map_err(system("memfd_create"))?;
+    fd_calls::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
+    fd_calls::fcntl_add_seals(&fd, NEEDED_SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
+    Ok(fd)
+}
+
+/// `TMPFS_MAGIC`: where memfds in small pages live.
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+
+/// Whether a descriptor from another process can be mapped without giving it power over us.
+pub(super) fn check_received(fd: &OwnedFd, bytes: usize) -> Result<(), RegionError> {
+    let system = |call| move |errno| RegionError::System { call, errno };
+    // A file that cannot be sealed answers EINVAL.
+    let found = fd_calls::fcntl_get_seals(fd).map_err(|_| RegionError::NotMemfd)?;
+    // A memfd in huge pages can be sealed as well, but a hole punched into it frees pages that the
+    // next access may not get back: SIGBUS. Small pages come back as zeros.
+    let place = fd_calls::fstatfs(fd).map_err(system("fstatfs"))?;
+    if place.f_type as u32 != TMPFS_MAGIC {
+        return Err(RegionError::NotMemfd);
+    }
+    if !found.contains(NEEDED_SEALS) {
+        let (found, needed) = (found.bits(), NEEDED_SEALS.bits());
+        return Err(RegionError::NotSealed { found, needed });
+    }
+    // Looked at after the seals: from here on it stays.
+    let found = fd_calls::fstat(fd).map_err(system("fstat"))?.st_size as u64;
+    if found != bytes as u64 {
+        return Err(RegionError::OtherSize { found, agreed: bytes });
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The mappings themselves.
+//!
+//! Invariants
+//! - A mapping is readable and writable throughout, and stays where it is until it is dropped.
+
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+use super::RegionError;
+
+/// Mapped memory, unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process and not to a thread; what is done through its address is
+// argued where it is done.
+unsafe impl Send for Mapping {}
+// SAFETY: as above. By shared reference only the address and the size can be read.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private zeroed pages. `bytes` is a multiple of the page.
+    #[cfg(not(miri))]
+    pub(super) fn anonymous(bytes: usize) -> Result<Self, RegionError> {
+        Self::anonymous_with(bytes, MapFlags::empty())
+            .map_err(|errno| RegionError::System { call: "mmap", errno })
+    }
+
+    /// Miri knows no mapping that is not the allocator's.
+    #[cfg(miri)]
+    pub(super) fn anonymous(bytes: usize) -> Result<Self, RegionError> {
+        // SAFETY: `bytes` is not 0, as every caller has checked.
+        let base = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
+        let base = NonNull::new(base).expect("an interpreter has memory");
+        Ok(Self { base, bytes })
+    }
+
+    /// Private zeroed pages, with more flags.
+    pub(super) fn anonymous_with(bytes: usize, flags: MapFlags) -> rustix::io::Result<Self> {
+        let flags = MapFlags::PRIVATE | flags;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }?;
+        Self::at(base, bytes)
+    }
+
+    /// The pages of a descriptor, whose size the caller has checked and sealed.
+    pub(super) fn shared(fd: &OwnedFd, bytes: usize) -> Result<Self, RegionError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; others who map the same pages
+        // are allowed for by every access (`bytes.rs`).
+        let base = unsafe { mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0) };
+        base.and_then(|base| Self::at(base, bytes))
+            .map_err(|errno| RegionError::System { call: "mmap", errno })
+    }
+
+    fn at(base: *mut libc::c_void, bytes: usize) -> rustix::io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { base, bytes })
+    }
+
+    #[inline]
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Asks for transparent huge pages.
+    pub(super) fn advise_huge(&self) -> rustix::io::Result<()> {
+        let advice = mm::Advice::LinuxHugepage;
+        // SAFETY: the advice covers exactly this mapping and changes no content.
+        unsafe { mm::madvise(self.base.as_ptr().cast(), self.bytes, advice) }
+    }
+}
+
+impl Drop for Mapping {
+    #[cfg(not(miri))]
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and whoever used its address borrowed or owned this
+        // value. The kernel refuses only what is no mapping, which this is.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+
+    #[cfg(miri)]
+    fn drop(&mut self) {
+        // SAFETY: allocated in `anonymous` with this layout; nothing else makes a mapping there.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), layout(self.bytes)) };
+    }
+}
+
+#[cfg(miri)]
+fn layout(bytes: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes, crate::limits::PAGE_BYTES)
+        .expect("sizes are checked")
+}
