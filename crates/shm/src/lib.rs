@@ -3,6 +3,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
+//! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //!
 //! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
 //! through rings, in batches.
@@ -21,8 +22,12 @@ mod bytes;
 pub mod checksum;
 pub mod limits;
 #[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
 mod region;
 
 pub use bytes::Plain;
+#[cfg(not(loom))]
+pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, PoolError, PoolLayout, Writer};
 #[cfg(not(loom))]
 pub use region::{Backing, OutOfRegion, Region, RegionError, TransparentRefusal};
