@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
+//! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
 //!
 //! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
 //! through rings, in batches.
@@ -18,16 +19,22 @@
 //! - Nothing allocates after a region, pool or ring was made.
 //! - This crate is the only home of atomics that two cores share, and depends on no other of ours.
 
+mod atomics;
 mod bytes;
 pub mod checksum;
+mod cursor;
 pub mod limits;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod region;
+#[cfg(not(loom))]
+mod ring;
 
 pub use bytes::Plain;
 #[cfg(not(loom))]
 pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, PoolError, PoolLayout, Writer};
 #[cfg(not(loom))]
 pub use region::{Backing, OutOfRegion, Region, RegionError, TransparentRefusal};
+#[cfg(not(loom))]
+pub use ring::{Consumer, Full, Producer, RingError, RingFault, RingLayout, ring};

@@ -1,0 +1,287 @@
+//! A ring of records from one producer to one consumer, in memory that both can write.
+//!
+//! Read first: `cursor.rs` for the indices; `bytes.rs` for how records get in and out.
+//!
+//! ```text
+//!  offset 0        head        written by the consumer: records released
+//!  offset 128      tail        written by the producer: records published
+//!  offset 256      records     entries x record size, the n-th in slot n mod entries
+//!
+//!  producer   reserve -> put put put -> commit          one store of `tail` for a batch
+//!  consumer   peek    -> take take   -> release         one store of `head` for a batch
+//! ```
+//!
+//! Invariants
+//! - Each end looks at the other's index only when what it knows is not enough, and each index has
+//!   a pair of cache lines to itself: a batch costs each side about one transfer of a line for an
+//!   index, and those of the records.
+//! - A record is copied out before anybody looks at it, and never read twice.
+//! - The other end can write anything anywhere in the ring, at any time. It can make records
+//!   nonsense, which whoever parses them finds out, and indices nonsense, which is a
+//!   [`RingFault`]; nothing else.
+//! - Nothing allocates, blocks or makes a system call.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::bytes::{self, Plain};
+use crate::cursor::{ConsumerCursor, ProducerCursor};
+use crate::limits;
+use crate::region::{OutOfRegion, Region};
+
+pub use crate::cursor::RingFault;
+
+const HEAD_OFFSET: usize = 0;
+const TAIL_OFFSET: usize = HEAD_OFFSET + limits::LINE_PAIR_BYTES;
+const RECORDS_OFFSET: usize = TAIL_OFFSET + limits::LINE_PAIR_BYTES;
+
+/// Where a ring lies. Both ends agree on it; neither reads it from shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Where it begins, in bytes from the region's start; a multiple of 128.
+    pub offset: usize,
+    /// How many records it holds: a power of two, `RING_ENTRIES_MIN` to `RING_ENTRIES_MAX`.
+    pub entries: u32,
+}
+
+impl RingLayout {
+    /// Bytes that a ring of `entries` records `T` takes, the next one's alignment included.
+    #[must_use]
+    pub const fn bytes<T: Plain>(entries: u32) -> usize {
+        let bytes = RECORDS_OFFSET + entries as usize * size_of::<T>();
+        bytes.next_multiple_of(limits::LINE_PAIR_BYTES)
+    }
+}
+
+/// Why there is no ring: the caller's settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// Not a power of two, or out of range.
+    #[error("a ring cannot have {entries} entries")]
+    Entries {
+        /// What was asked for.
+        entries: u32,
+    },
+    /// The ring does not fit into the region.
+    #[error(transparent)]
+    Region(#[from] OutOfRegion),
+}
+
+/// The ring is full, as far as is known: [`Producer::reserve`] says whether it still is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the ring is full")]
+pub struct Full;
+
+/// The memory of a ring, found to lie in its region.
+#[derive(Debug)]
+struct Place<T> {
+    /// Keeps the memory mapped.
+    _region: Arc<Region>,
+    head: NonNull<AtomicU32>,
+    tail: NonNull<AtomicU32>,
+    /// `entries` records of `words_of::<T>()` words.
+    records: NonNull<AtomicU64>,
+    record: PhantomData<fn() -> T>,
+}
+
+// SAFETY: the pointers are into the region, which is `Send + Sync` and kept by the value; records
+// are `Send` (`Plain`), and are moved as words.
+unsafe impl<T> Send for Place<T> {}
+
+impl<T: Plain> Place<T> {
+    const FITS: () = assert!(size_of::<T>() <= limits::RECORD_BYTES_MAX, "a record is too large");
+
+    fn new(region: Arc<Region>, layout: RingLayout) -> Result<Self, RingError> {
+        const { Self::FITS };
+        let entries = layout.entries;
+        let range = limits::RING_ENTRIES_MIN..=limits::RING_ENTRIES_MAX;
+        if !entries.is_power_of_two() || !range.contains(&entries) {
+            return Err(RingError::Entries { entries });
+        }
+        let bytes = RingLayout::bytes::<T>(entries);
+        let start = region.place(layout.offset, bytes, limits::LINE_PAIR_BYTES)?;
+        // SAFETY: within the `bytes` that `place` found to lie in the region, as are the two below.
+        let head = unsafe { start.add(HEAD_OFFSET) };
+        // SAFETY: as above.
+        let tail = unsafe { start.add(TAIL_OFFSET) };
+        // SAFETY: as above.
+        let records = unsafe { start.add(RECORDS_OFFSET) };
+        let (head, tail, records) = (head.cast(), tail.cast(), records.cast());
+        Ok(Self { _region: region, head, tail, records, record: PhantomData })
+    }
+
+    #[inline]
+    fn head(&self) -> &AtomicU32 {
+        // SAFETY: in the region, which is mapped while `self` lives; aligned, as the ring's start
+        // is; whoever writes it, this program's accesses are atomic.
+        unsafe { self.head.as_ref() }
+    }
+
+    #[inline]
+    fn tail(&self) -> &AtomicU32 {
+        // SAFETY: as in `head`.
+        unsafe { self.tail.as_ref() }
+    }
+
+    /// The words of a slot; `slot` is below `entries`, as cursors mask it.
+    #[inline]
+    fn words(&self, slot: u32) -> *const AtomicU64 {
+        let index = slot as usize * bytes::words_of::<T>();
+        // SAFETY: the records of all slots below `entries` lie in the region (`new`).
+        unsafe { self.records.add(index) }.as_ptr()
+    }
+
+    #[inline]
+    fn store(&self, slot: u32, record: &T) {
+        // SAFETY: the slot's words are mapped and aligned, as in `words`.
+        unsafe { bytes::store(self.words(slot), record) };
+    }
+
+    #[inline]
+    fn load(&self, slot: u32) -> T {
+        // SAFETY: as in `store`.
+        unsafe { bytes::load(self.words(slot)) }
+    }
+}
+
+/// The end that puts records in. For one thread at a time; only one of a ring, or the records are
+/// nonsense.
+#[derive(Debug)]
+pub struct Producer<T: Plain> {
+    place: Place<T>,
+    cursor: ProducerCursor,
+}
+
+/// The end that takes records out. For one thread at a time; only one of a ring, or the records are
+/// nonsense.
+#[derive(Debug)]
+pub struct Consumer<T: Plain> {
+    place: Place<T>,
+    cursor: ConsumerCursor,
+}
+
+/// Both ends of a ring in fresh memory, for two threads of one process.
+///
+/// # Errors
+/// [`RingError`].
+pub fn ring<T: Plain>(
+    region: &Arc<Region>,
+    layout: RingLayout,
+) -> Result<(Producer<T>, Consumer<T>), RingError> {
+    Ok((Producer::new(Arc::clone(region), layout)?, Consumer::new(Arc::clone(region), layout)?))
+}
+
+impl<T: Plain> Producer<T> {
+    /// The producer's end of a ring in fresh memory (zeroed, never used by another ring).
+    ///
+    /// # Errors
+    /// [`RingError`].
+    pub fn new(region: Arc<Region>, layout: RingLayout) -> Result<Self, RingError> {
+        let place = Place::new(region, layout)?;
+        Ok(Self { place, cursor: ProducerCursor::new(layout.entries) })
+    }
+
+    /// How many records can be put now. Looks at the consumer's index only if fewer than `want` are
+    /// known to fit; ask for what you have.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the consumer's fault, and the end of this ring.
+    #[inline]
+    pub fn reserve(&mut self, want: u32) -> Result<u32, RingFault> {
+        self.cursor.room(want, self.place.head())
+    }
+
+    /// Puts a record into the next slot. The consumer sees it after [`Producer::commit`].
+    ///
+    /// # Errors
+    /// [`Full`]: nothing was put.
+    #[inline]
+    pub fn put(&mut self, record: &T) -> Result<(), Full> {
+        let slot = self.cursor.stage().ok_or(Full)?;
+        self.place.store(slot, record);
+        Ok(())
+    }
+
+    /// Publishes all records put since the last commit, and says how many.
+    #[inline]
+    pub fn commit(&mut self) -> u32 {
+        self.cursor.commit(self.place.tail())
+    }
+
+    /// Puts and publishes as many of `records` as fit, from the first on, and says how many.
+    ///
+    /// # Errors
+    /// [`RingFault`]; nothing was put.
+    #[inline]
+    pub fn send(&mut self, records: &[T]) -> Result<usize, RingFault> {
+        let want = u32::try_from(records.len()).unwrap_or(u32::MAX);
+        let count = self.reserve(want)?.min(want) as usize;
+        for record in &records[..count] {
+            // There is room for `count`.
+            let _ = self.put(record);
+        }
+        self.commit();
+        Ok(count)
+    }
+
+    /// Records published that the consumer has not released, as far as is known.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.cursor.outstanding()
+    }
+}
+
+impl<T: Plain> Consumer<T> {
+    /// The consumer's end of a ring in fresh memory (zeroed, never used by another ring).
+    ///
+    /// # Errors
+    /// [`RingError`].
+    pub fn new(region: Arc<Region>, layout: RingLayout) -> Result<Self, RingError> {
+        let place = Place::new(region, layout)?;
+        Ok(Self { place, cursor: ConsumerCursor::new(layout.entries) })
+    }
+
+    /// How many records wait. Looks at the producer's index only if fewer than `want` are known;
+    /// ask for what you can use.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the producer's fault, and the end of this ring.
+    #[inline]
+    pub fn peek(&mut self, want: u32) -> Result<u32, RingFault> {
+        self.cursor.waiting(want, self.place.tail())
+    }
+
+    /// Copies the next record out. `None`: none is known; [`Consumer::peek`] looks for more. Its
+    /// slot is the producer's again after [`Consumer::release`].
+    #[inline]
+    pub fn take(&mut self) -> Option<T> {
+        let slot = self.cursor.take()?;
+        Some(self.place.load(slot))
+    }
+
+    /// Gives the slots of all records taken back to the producer, and says how many.
+    #[inline]
+    pub fn release(&mut self) -> u32 {
+        self.cursor.release(self.place.head())
+    }
+
+    /// Copies as many records as there are and fit to `to`, releases them, and says how many.
+    ///
+    /// # Errors
+    /// [`RingFault`]; nothing was taken.
+    #[inline]
+    pub fn receive(&mut self, to: &mut [T]) -> Result<usize, RingFault> {
+        let want = u32::try_from(to.len()).unwrap_or(u32::MAX);
+        let count = self.peek(want)?.min(want) as usize;
+        for (place, record) in to.iter_mut().zip(std::iter::from_fn(|| self.take())) {
+            *place = record;
+        }
+        self.release();
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests;

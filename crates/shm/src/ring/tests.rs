@@ -1,0 +1,323 @@
+//! Rings: order, batches, bounds, and ends that lie.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Record = [u64; 2];
+
+fn region() -> Arc<Region> {
+    Arc::new(Region::heap(limits::PAGE_BYTES).expect("a page"))
+}
+
+const LAYOUT: RingLayout = RingLayout { offset: 128, entries: 4 };
+
+fn ends(region: &Arc<Region>) -> (Producer<Record>, Consumer<Record>) {
+    ring(region, LAYOUT).expect("it fits")
+}
+
+#[test]
+fn a_record_is_seen_after_its_commit_and_its_slot_after_its_release() {
+    let (mut producer, mut consumer) = ends(&region());
+    assert_eq!(producer.reserve(9), Ok(4));
+    for number in 0..4 {
+        producer.put(&[number, !number]).expect("four fit");
+    }
+    assert_eq!(producer.put(&[0, 0]), Err(Full));
+    assert_eq!(consumer.peek(1), Ok(0));
+    assert_eq!(consumer.take(), None);
+    assert_eq!(producer.commit(), 4);
+    assert_eq!(consumer.peek(1), Ok(4));
+    assert_eq!(consumer.take(), Some([0, !0]));
+    assert_eq!(consumer.take(), Some([1, !1]));
+    assert_eq!(producer.reserve(1), Ok(0));
+    assert_eq!(consumer.release(), 2);
+    assert_eq!(producer.put(&[4, 4]), Err(Full));
+    assert_eq!(producer.reserve(1), Ok(2));
+    assert_eq!(producer.outstanding(), 2);
+    producer.put(&[4, 4]).expect("two fit");
+    assert_eq!((producer.commit(), producer.commit()), (1, 0));
+    assert_eq!(consumer.release(), 0);
+}
+
+#[test]
+fn slices_go_as_far_as_they_fit() {
+    let (mut producer, mut consumer) = ends(&region());
+    let records: Vec<Record> = (0..6).map(|number| [number, 0]).collect();
+    assert_eq!(producer.send(&records), Ok(4));
+    let mut out = [[0; 2]; 3];
+    assert_eq!(consumer.receive(&mut out), Ok(3));
+    assert_eq!(out, [[0, 0], [1, 0], [2, 0]]);
+    assert_eq!(producer.send(&records[4..]), Ok(2));
+    assert_eq!(consumer.receive(&mut out), Ok(3));
+    assert_eq!(out, [[3, 0], [4, 0], [5, 0]]);
+    assert_eq!(consumer.receive(&mut out), Ok(0));
+    assert_eq!(consumer.receive(&mut []), Ok(0));
+}
+
+#[test]
+fn rings_that_cannot_be_are_refused() {
+    let refused = |offset, entries| {
+        ring::<Record>(&region(), RingLayout { offset, entries }).map(|_| ()).expect_err("refused")
+    };
+    for entries in [0, 1, 3, limits::RING_ENTRIES_MAX * 2, u32::MAX] {
+        assert_eq!(refused(0, entries), RingError::Entries { entries });
+    }
+    assert!(matches!(refused(0, 1024), RingError::Region(_)));
+    assert!(matches!(refused(64, 4), RingError::Region(_)));
+    assert!(matches!(refused(limits::PAGE_BYTES - 128, 4), RingError::Region(_)));
+}
+
+#[test]
+fn a_ring_stays_within_the_bytes_that_it_says() {
+    let region = region();
+    let end = LAYOUT.offset + RingLayout::bytes::<Record>(LAYOUT.entries);
+    region.write(0, &[0xaa; 128]).expect("in bounds");
+    region.write(end, &[0xaa; 128]).expect("in bounds");
+    let (mut producer, mut consumer) = ends(&region);
+    for _ in 0..9 {
+        producer.send(&[[u64::MAX; 2]; 4]).expect("honest");
+        consumer.receive(&mut [[0; 2]; 4]).expect("honest");
+    }
+    for offset in [0, end] {
+        let mut around = [0; 128];
+        region.read(offset, &mut around).expect("in bounds");
+        assert_eq!(around, [0xaa; 128]);
+    }
+}
+
+#[test]
+fn an_end_that_lies_ends_the_ring_and_nothing_else() {
+    let region = region();
+    let (mut producer, mut consumer) = ends(&region);
+    producer.send(&[[1, 2]]).expect("honest");
+    let head = region.atomic_u32(LAYOUT.offset + HEAD_OFFSET).expect("in bounds");
+    let tail = region.atomic_u32(LAYOUT.offset + TAIL_OFFSET).expect("in bounds");
+    head.store(7, Ordering::Relaxed);
+    let fault = RingFault::Head { value: 7, last: 0, end: 1 };
+    assert_eq!(producer.reserve(4), Err(fault));
+    assert_eq!(producer.send(&[[3, 4]]), Err(fault));
+    tail.store(5, Ordering::Relaxed);
+    let fault = RingFault::Tail { value: 5, last: 0, end: 4 };
+    assert_eq!(consumer.peek(1), Err(fault));
+    assert_eq!(consumer.receive(&mut [[0; 2]]), Err(fault));
+    tail.store(1, Ordering::Relaxed);
+    assert_eq!(consumer.peek(1), Err(fault));
+    assert!(fault.to_string().contains("tail 0x5"), "{fault}");
+}
+
+#[test]
+fn two_threads_pass_every_record_once_and_in_order() {
+    let count: u64 = if cfg!(miri) { 200 } else { 100_000 };
+    let (mut producer, mut consumer) = ends(&region());
+    let sender = std::thread::spawn(move || {
+        let mut next = 0;
+        while next < count {
+            let fit = producer.reserve(3).expect("an honest consumer");
+            for _ in 0..u64::from(fit).min(count - next) {
+                producer.put(&[next, next.wrapping_mul(0x9e37_79b9_7f4a_7c15)]).expect("it fits");
+                next += 1;
+            }
+            if producer.commit() == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut next = 0;
+    while next < count {
+        if consumer.peek(1).expect("an honest producer") == 0 {
+            std::thread::yield_now();
+        }
+        while let Some(record) = consumer.take() {
+            assert_eq!(record, [next, next.wrapping_mul(0x9e37_79b9_7f4a_7c15)]);
+            next += 1;
+        }
+        consumer.release();
+    }
+    sender.join().expect("no assertion failed there");
+}
+
+/// While one thread writes anything anywhere into the ring, the ends go on, or stop with a fault,
+/// and touch nothing else.
+#[test]
+fn scribbling_into_a_ring_gives_records_of_nonsense_or_a_fault() {
+    let seed = 0x5eed_0001u64;
+    let rounds = if cfg!(miri) { 3 } else { 300 };
+    for round in 0..rounds {
+        let region = region();
+        let end = LAYOUT.offset + RingLayout::bytes::<Record>(LAYOUT.entries);
+        region.write(end, &[0x55; 64]).expect("in bounds");
+        let (mut producer, mut consumer) = ends(&region);
+        let scribbled = Arc::clone(&region);
+        let mut state = seed.wrapping_mul(round * 2 + 1);
+        let scribbler = std::thread::spawn(move || {
+            for _ in 0..if cfg!(miri) { 50 } else { 500 } {
+                // xorshift64, seeded: what it writes is small or anything, at one of the indices
+                // or in the records.
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let value = if state & 4 == 0 { (state >> 40) % 8 } else { state };
+                let index = match state % 3 {
+                    0 => LAYOUT.offset + HEAD_OFFSET,
+                    1 => LAYOUT.offset + TAIL_OFFSET,
+                    _ => {
+                        let word = (state >> 8) as usize % 8;
+                        let place = LAYOUT.offset + RECORDS_OFFSET + word * 8;
+                        scribbled.store(place, &value).expect("in it");
+                        continue;
+                    }
+                };
+                let index = scribbled.atomic_u32(index).expect("in it");
+                index.store(value as u32, Ordering::Relaxed);
+            }
+        });
+        let mut faults = (None, None);
+        while !scribbler.is_finished() {
+            match producer.send(&[[7; 2]; 3]) {
+                Ok(count) => assert!(count <= 3 && faults.0.is_none()),
+                Err(fault) => assert_eq!(*faults.0.get_or_insert(fault), fault),
+            }
+            match consumer.receive(&mut [[0; 2]; 3]) {
+                Ok(count) => assert!(count <= 3 && faults.1.is_none()),
+                Err(fault) => assert_eq!(*faults.1.get_or_insert(fault), fault),
+            }
+        }
+        scribbler.join().expect("it only writes");
+        let mut around = [0; 64];
+        region.read(end, &mut around).expect("in bounds");
+        assert_eq!(around, [0x55; 64], "seed {seed:#x}, round {round}");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve(u32),
+    Put(u64),
+    Commit,
+    Peek(u32),
+    Take,
+    Release,
+    Send(Vec<u64>),
+    Receive(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        1 => (0u32..6).prop_map(Step::Reserve),
+        4 => any::<u64>().prop_map(Step::Put),
+        1 => Just(Step::Commit),
+        1 => (0u32..6).prop_map(Step::Peek),
+        4 => Just(Step::Take),
+        1 => Just(Step::Release),
+        1 => proptest::collection::vec(any::<u64>(), 0..6).prop_map(Step::Send),
+        1 => (0usize..6).prop_map(Step::Receive),
+    ]
+}
+
+/// A ring as queues: put and not committed, committed and not taken, taken and not released.
+#[derive(Default)]
+struct Model {
+    staged: VecDeque<u64>,
+    published: VecDeque<u64>,
+    taken: usize,
+    /// Places that the producer knows to be free, and records that the consumer knows of.
+    known_room: usize,
+    known_waiting: usize,
+}
+
+impl Model {
+    fn room(&self) -> usize {
+        4 - self.staged.len() - self.published.len() - self.taken
+    }
+
+    fn put(&mut self, value: u64) -> bool {
+        let fits = self.known_room > 0;
+        if fits {
+            self.known_room -= 1;
+            self.staged.push_back(value);
+        }
+        fits
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        self.known_waiting = self.known_waiting.checked_sub(1)?;
+        self.taken += 1;
+        self.published.pop_front()
+    }
+
+    /// What an end answers that looks again only when it knows too little.
+    fn look(known: &mut usize, want: usize, now: usize) -> usize {
+        if *known < want {
+            *known = now;
+        }
+        *known
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 3 } else { 512 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_ring_does_what_queues_do(steps in proptest::collection::vec(step(), 0..60)) {
+        let (mut producer, mut consumer) = ends(&region());
+        let mut model = Model { known_room: 4, ..Model::default() };
+        for step in steps {
+            match step {
+                Step::Reserve(want) => {
+                    let now = model.room();
+                    let known = Model::look(&mut model.known_room, want as usize, now);
+                    prop_assert_eq!(producer.reserve(want), Ok(known as u32));
+                }
+                Step::Put(value) => {
+                    prop_assert_eq!(producer.put(&[value, !value]).is_ok(), model.put(value));
+                }
+                Step::Commit => {
+                    prop_assert_eq!(producer.commit() as usize, model.staged.len());
+                    model.published.append(&mut model.staged);
+                }
+                Step::Peek(want) => {
+                    let now = model.published.len();
+                    let known = Model::look(&mut model.known_waiting, want as usize, now);
+                    prop_assert_eq!(consumer.peek(want), Ok(known as u32));
+                }
+                Step::Take => {
+                    prop_assert_eq!(consumer.take(), model.take().map(|value| [value, !value]));
+                }
+                Step::Release => {
+                    prop_assert_eq!(consumer.release() as usize, model.taken);
+                    model.taken = 0;
+                }
+                Step::Send(values) => {
+                    let now = model.room();
+                    let known = Model::look(&mut model.known_room, values.len(), now);
+                    let count = known.min(values.len());
+                    let records: Vec<Record> =
+                        values.iter().map(|value| [*value, !value]).collect();
+                    prop_assert_eq!(producer.send(&records), Ok(count));
+                    for value in &values[..count] {
+                        model.put(*value);
+                    }
+                    model.published.append(&mut model.staged);
+                }
+                Step::Receive(len) => {
+                    let mut out = vec![[0; 2]; len];
+                    let now = model.published.len();
+                    let known = Model::look(&mut model.known_waiting, len, now);
+                    prop_assert_eq!(consumer.receive(&mut out), Ok(known.min(len)));
+                    for record in &out[..known.min(len)] {
+                        prop_assert_eq!(Some(record[0]), model.take());
+                    }
+                    model.taken = 0;
+                }
+            }
+        }
+    }
+}
