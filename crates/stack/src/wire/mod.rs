@@ -14,14 +14,17 @@
 //! Nothing here allocates, and nothing here decides: whether a packet is wanted is a question for
 //! `ip`, `udp` and `tcp`.
 
+pub mod arp;
 pub mod checksum;
 pub mod ethernet;
-
+pub mod extension;
 mod field;
-
+pub mod icmp4;
+pub mod icmp6;
 pub mod ipv4;
 pub mod ipv6;
-
+pub mod ndp;
+pub mod quote;
 pub mod tcp;
 pub mod udp;
 
