@@ -37,6 +37,8 @@ mod id;
 mod ip;
 pub mod limits;
 mod memory;
+#[allow(dead_code, reason = "its callers arrive next")]
+mod rate;
 mod seq;
 #[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
 mod slab;

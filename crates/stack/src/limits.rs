@@ -28,7 +28,17 @@ pub const ADDRESSES_MAX: usize = 64;
 pub const ROUTES_MAX: usize = 256;
 /// Hops that what we send may go (RFC 1122 §3.2.1.7; the number is IANA's default).
 pub const HOP_LIMIT: u8 = 64;
+/// Most neighbours on the link that are remembered.
+pub const NEIGHBOURS_MAX: usize = 1024;
+/// Most of them that have been asked for and did not answer yet.
+pub const UNANSWERED_MAX: usize = 128;
+/// Most decisions about neighbours between two calls of the stack: more than those that were
+/// asked for, and the one that the call itself settles, cannot come.
+pub const DECISIONS_MAX: usize = 2 * UNANSWERED_MAX;
+/// Most questions for neighbours per second, to the whole link (RFC 6583 §7.1).
+pub const SOLICITATIONS_PER_S: u32 = 256;
 
+const _: () = assert!(UNANSWERED_MAX * 2 <= NEIGHBOURS_MAX && NEIGHBOURS_MAX < u16::MAX as usize);
 const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);
 const _: () = assert!(BUFFER_BYTES_MAX as u64 == (1 << (16 + WINDOW_SCALE_MAX)));
 /// Most chunks that a connection keeps behind gaps.

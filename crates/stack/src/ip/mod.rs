@@ -12,6 +12,7 @@
 //!   [`Ip::hop_is_fresh`] says so.
 
 pub(crate) mod address;
+pub(crate) mod neighbour;
 pub(crate) mod route;
 
 use core::net::{IpAddr, SocketAddr};

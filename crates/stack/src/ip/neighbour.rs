@@ -1,0 +1,492 @@
+//! Who is on the link, and at which link address: one cache for ARP and neighbour discovery.
+//!
+//! Read first: RFC 4861 §7.2 and §7.3 (the states, followed for IPv4 as well, which RFC 1122
+//! §2.3.2.1 allows), RFC 826, RFC 6583 (what a flood does to such a cache).
+//!
+//! ```text
+//!             asked            answered                 30 s, next use
+//!   (nobody) -----> INCOMPLETE ------> REACHABLE <--------------------> STALE
+//!                    |  3 questions       ^   confirmed by an answer      | used
+//!                    v                    |   or by a transport           v
+//!                  FAILED <------------ PROBE <------------------------ DELAY
+//!                         3 questions            5 s without a word
+//! ```
+//!
+//! Invariants
+//! - Nothing is learnt that was not asked for: a message changes an entry that is there, and
+//!   makes none. Whoever floods the link with answers fills nothing.
+//! - At most [`NEIGHBOURS_MAX`] entries; of these [`UNANSWERED_MAX`] wait for a first answer, the
+//!   oldest of which makes room for the next. Where the table is full, one that failed goes
+//!   first, then the one that was used the longest ago. A permanent one never goes.
+//! - A neighbour is asked at most once a second (RFC 1122 §2.3.2.1), and all of them together at
+//!   most [`SOLICITATIONS_PER_S`] times.
+//! - Whoever waits for a neighbour is told once: [`Neighbours::poll_decided`].
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::limits::{DECISIONS_MAX, NEIGHBOURS_MAX, SOLICITATIONS_PER_S, UNANSWERED_MAX};
+use crate::rate::TokenBucket;
+use crate::time::Instant;
+
+/// How long an answer is believed without asking: REACHABLE_TIME (RFC 4861 §10).
+const REACHABLE: Duration = Duration::from_secs(30);
+/// How long a transport has to confirm a stale neighbour: DELAY_FIRST_PROBE_TIME.
+const DELAY: Duration = Duration::from_secs(5);
+/// Time between questions: RETRANS_TIMER.
+const RETRANSMIT: Duration = Duration::from_secs(1);
+/// Questions before giving up: MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT.
+const QUESTIONS: u8 = 3;
+/// A neighbour's address does not change twice in this time: the first answer wins.
+const LOCKED: Duration = Duration::from_secs(1);
+
+/// What is known about a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Asked for the first time, and not answered.
+    Incomplete,
+    /// Answered, or confirmed, until `at`.
+    Reachable,
+    /// Once known; used as it is, and then checked.
+    Stale,
+    /// Used when stale; checked from `at` on.
+    Delay,
+    /// Being checked.
+    Probe,
+    /// Did not answer.
+    Failed,
+    /// Set by the caller.
+    Permanent,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    ip: IpAddr,
+    mac: [u8; 6],
+    generation: u16,
+    state: State,
+    /// Questions asked since the last answer.
+    asked: u8,
+    /// It is in the list of questions to send.
+    to_ask: bool,
+    /// When its state's time is over.
+    at: Instant,
+    /// When it was last asked.
+    asked_at: Option<Instant>,
+    /// When it last answered.
+    answered_at: Option<Instant>,
+    /// When somebody last sent to it.
+    used_at: Instant,
+}
+
+/// A question that is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Who is looked for.
+    pub ip: IpAddr,
+    /// Where it was last seen; `None`: everybody is asked.
+    pub mac: Option<[u8; 6]>,
+}
+
+/// What somebody says about an address on the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Whose it is.
+    pub ip: IpAddr,
+    /// The link address; `None`: the same as ever.
+    pub mac: Option<[u8; 6]>,
+    /// It is an answer to a question of ours.
+    pub solicited: bool,
+    /// It replaces what is known (ARP always does).
+    pub replaces: bool,
+}
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It told us something.
+    Used,
+    /// It is about nobody that we know, or contradicts what was just said.
+    Ignored,
+}
+
+/// A place in the table, and which of its neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Which entry.
+    pub slot: u16,
+    /// Which of those that ever were there.
+    pub generation: u16,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    entries: Vec<Entry>,
+    /// Slots of `entries`, by address.
+    order: Vec<u16>,
+    /// Slots whose entry was removed.
+    free: Vec<u16>,
+    /// Slots that are incomplete, the oldest first.
+    unanswered: VecDeque<u16>,
+    /// Slots whose question is to be sent.
+    questions: VecDeque<u16>,
+    /// What was decided: who, and whether it answered.
+    decided: VecDeque<(IpAddr, bool)>,
+    bucket: TokenBucket,
+    /// No entry's time is over before this.
+    next: Option<Instant>,
+}
+
+impl Neighbours {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            entries: Vec::with_capacity(NEIGHBOURS_MAX),
+            order: Vec::with_capacity(NEIGHBOURS_MAX),
+            free: Vec::with_capacity(NEIGHBOURS_MAX),
+            unanswered: VecDeque::with_capacity(UNANSWERED_MAX),
+            questions: VecDeque::with_capacity(NEIGHBOURS_MAX),
+            decided: VecDeque::with_capacity(DECISIONS_MAX),
+            bucket: TokenBucket::new(SOLICITATIONS_PER_S, SOLICITATIONS_PER_S, now),
+            next: None,
+        }
+    }
+
+    /// Where `ip` is, if a frame can be sent there. Otherwise, with `ask`, asks for it; `None`: it
+    /// is not known.
+    pub(crate) fn find(&mut self, now: Instant, ip: IpAddr, ask: bool) -> Option<Place> {
+        if let Some(slot) = self.slot_of(ip) {
+            let place = Place { slot, generation: self.entries[usize::from(slot)].generation };
+            if self.is_fresh(now, place) {
+                return Some(place);
+            }
+            if ask && self.entries[usize::from(slot)].state == State::Failed {
+                self.begin(now, slot);
+            }
+        } else if ask && let Some(slot) = self.make(now, ip) {
+            self.begin(now, slot);
+        }
+        None
+    }
+
+    /// A frame can be sent to `place`, and is about to be.
+    #[inline]
+    pub(crate) fn is_fresh(&mut self, now: Instant, place: Place) -> bool {
+        let Some(entry) = self.entries.get_mut(usize::from(place.slot)) else { return false };
+        if entry.generation != place.generation {
+            return false;
+        }
+        entry.used_at = now;
+        match entry.state {
+            State::Reachable if now < entry.at => true,
+            State::Reachable | State::Stale => {
+                // The first packet to a stale neighbour begins the delay (RFC 4861 §7.3.3).
+                entry.state = State::Delay;
+                entry.at = now + DELAY;
+                let at = entry.at;
+                self.arm(at);
+                true
+            }
+            State::Delay | State::Probe | State::Permanent => true,
+            State::Incomplete | State::Failed => false,
+        }
+    }
+
+    /// A transport heard from beyond `place` (RFC 4861 §7.3.1).
+    #[inline]
+    pub(crate) fn confirm(&mut self, now: Instant, place: Place) {
+        let Some(entry) = self.entries.get_mut(usize::from(place.slot)) else { return };
+        if entry.generation != place.generation {
+            return;
+        }
+        if let State::Reachable | State::Stale | State::Delay | State::Probe = entry.state {
+            entry.state = State::Reachable;
+            entry.asked = 0;
+            entry.at = now + REACHABLE;
+        }
+    }
+
+    /// The link address of `place`, which is fresh.
+    #[inline]
+    pub(crate) fn mac(&self, place: Place) -> [u8; 6] {
+        self.entries.get(usize::from(place.slot)).map_or([0; 6], |entry| entry.mac)
+    }
+
+    /// Somebody says where an address is (RFC 4861 §7.2.5; RFC 826).
+    pub(crate) fn on_claim(&mut self, now: Instant, claim: Claim) -> Heard {
+        let Some(slot) = self.slot_of(claim.ip) else { return Heard::Ignored };
+        let entry = &mut self.entries[usize::from(slot)];
+        let ip = entry.ip;
+        match (entry.state, claim.mac) {
+            (State::Permanent | State::Failed, _) | (State::Incomplete, None) => Heard::Ignored,
+            (State::Incomplete, Some(mac)) => {
+                entry.mac = mac;
+                self.answer(now, slot, claim.solicited);
+                self.decide(ip, true);
+                Heard::Used
+            }
+            (_, mac) => {
+                let differs = mac.is_some_and(|mac| mac != entry.mac);
+                if differs && !claim.replaces {
+                    // "If the Override flag is clear and the address differs": believed no more,
+                    // but not replaced.
+                    if entry.state == State::Reachable {
+                        entry.state = State::Stale;
+                    }
+                    return Heard::Ignored;
+                }
+                if differs && entry.answered_at.is_some_and(|at| now.since(at) < LOCKED) {
+                    return Heard::Ignored;
+                }
+                if let (true, Some(mac)) = (differs, mac) {
+                    entry.mac = mac;
+                    self.answer(now, slot, claim.solicited);
+                } else if claim.solicited && entry.asked > 0 {
+                    self.answer(now, slot, true);
+                }
+                Heard::Used
+            }
+        }
+    }
+
+    /// The caller knows where `ip` is. False: the table is full.
+    pub(crate) fn set(&mut self, now: Instant, ip: IpAddr, mac: [u8; 6]) -> bool {
+        let slot = self.slot_of(ip).or_else(|| self.make(now, ip));
+        let Some(slot) = slot else { return false };
+        self.settle(slot);
+        let entry = &mut self.entries[usize::from(slot)];
+        entry.mac = mac;
+        entry.state = State::Permanent;
+        self.decide(ip, true);
+        true
+    }
+
+    /// Forgets `ip`.
+    pub(crate) fn remove(&mut self, ip: IpAddr) {
+        if let Some(slot) = self.slot_of(ip) {
+            self.release(slot);
+        }
+    }
+
+    /// Looks after entries whose time is over.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        if self.next.is_none_or(|next| now < next) {
+            return;
+        }
+        self.next = None;
+        for at in 0..self.order.len() {
+            let slot = self.order[at];
+            let entry = &mut self.entries[usize::from(slot)];
+            // A question that waits for its turn is armed when it has got it.
+            if !matches!(entry.state, State::Incomplete | State::Delay | State::Probe)
+                || entry.to_ask
+            {
+                continue;
+            }
+            if now < entry.at {
+                let at = entry.at;
+                self.arm(at);
+                continue;
+            }
+            self.expire(now, slot);
+        }
+    }
+
+    /// When [`Neighbours::on_timeout`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// The next question to send.
+    pub(crate) fn poll_question(&mut self, now: Instant) -> Option<Question> {
+        let slot = *self.questions.front()?;
+        if !self.bucket.take(now) {
+            // The timer brings us back here.
+            self.arm(now + RETRANSMIT / SOLICITATIONS_PER_S);
+            return None;
+        }
+        self.questions.pop_front();
+        let entry = &mut self.entries[usize::from(slot)];
+        entry.to_ask = false;
+        entry.asked += 1;
+        entry.asked_at = Some(now);
+        entry.at = now + RETRANSMIT;
+        let (ip, at) = (entry.ip, entry.at);
+        let mac = (entry.state == State::Probe).then_some(entry.mac);
+        self.arm(at);
+        Some(Question { ip, mac })
+    }
+
+    /// Who was found, or given up.
+    pub(crate) fn poll_decided(&mut self) -> Option<(IpAddr, bool)> {
+        self.decided.pop_front()
+    }
+
+    /// `ip` is being asked for.
+    pub(crate) fn is_awaited(&self, ip: IpAddr) -> bool {
+        self.slot_of(ip)
+            .is_some_and(|slot| self.entries[usize::from(slot)].state == State::Incomplete)
+    }
+
+    /// An entry's time is over.
+    fn expire(&mut self, now: Instant, slot: u16) {
+        let entry = &mut self.entries[usize::from(slot)];
+        match entry.state {
+            State::Delay => {
+                entry.state = State::Probe;
+                entry.asked = 0;
+                self.ask(now, slot);
+            }
+            _ if entry.asked < QUESTIONS => self.ask(now, slot),
+            State::Incomplete => {
+                let ip = entry.ip;
+                self.settle(slot);
+                self.decide(ip, false);
+            }
+            // Whoever still wants it finds it failed, and asks everybody again.
+            _ => entry.state = State::Failed,
+        }
+    }
+
+    /// Begins to ask everybody for the neighbour in `slot`.
+    fn begin(&mut self, now: Instant, slot: u16) {
+        if self.unanswered.len() == UNANSWERED_MAX
+            && let Some(oldest) = self.unanswered.front().copied()
+        {
+            self.release(oldest);
+        }
+        self.unanswered.push_back(slot);
+        let entry = &mut self.entries[usize::from(slot)];
+        entry.state = State::Incomplete;
+        entry.asked = 0;
+        entry.used_at = now;
+        // One that failed a moment ago is asked again when its second is over.
+        match entry.asked_at.map(|asked_at| asked_at + RETRANSMIT) {
+            Some(again) if now < again => {
+                entry.at = again;
+                self.arm(again);
+            }
+            _ => self.ask(now, slot),
+        }
+    }
+
+    fn ask(&mut self, now: Instant, slot: u16) {
+        let entry = &mut self.entries[usize::from(slot)];
+        if !entry.to_ask {
+            entry.to_ask = true;
+            entry.at = now;
+            self.questions.push_back(slot);
+        }
+    }
+
+    fn decide(&mut self, ip: IpAddr, resolved: bool) {
+        if self.decided.len() < DECISIONS_MAX {
+            self.decided.push_back((ip, resolved));
+        }
+    }
+
+    fn arm(&mut self, at: Instant) {
+        if self.next.is_none_or(|next| at < next) {
+            self.next = Some(at);
+        }
+    }
+
+    fn slot_of(&self, ip: IpAddr) -> Option<u16> {
+        let entries = &self.entries;
+        let at = self.order.binary_search_by_key(&ip, |slot| entries[usize::from(*slot)].ip);
+        at.ok().map(|at| self.order[at])
+    }
+
+    /// A new entry for `ip`, which has none. `None`: the table is full of permanent ones.
+    fn make(&mut self, now: Instant, ip: IpAddr) -> Option<u16> {
+        if self.order.len() == NEIGHBOURS_MAX {
+            let victim = self.victim()?;
+            self.release(victim);
+        }
+        let mut entry = Entry {
+            ip,
+            mac: [0; 6],
+            generation: 0,
+            state: State::Failed,
+            asked: 0,
+            to_ask: false,
+            at: now,
+            asked_at: None,
+            answered_at: None,
+            used_at: now,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                entry.generation = self.entries[usize::from(slot)].generation;
+                self.entries[usize::from(slot)] = entry;
+                slot
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u16
+            }
+        };
+        let entries = &self.entries;
+        let at = self.order.partition_point(|slot| entries[usize::from(*slot)].ip < ip);
+        self.order.insert(at, slot);
+        Some(slot)
+    }
+
+    /// Whom to forget: one that failed, or else the one that was used the longest ago.
+    fn victim(&self) -> Option<u16> {
+        let rank = |entry: &Entry| (entry.state != State::Failed, entry.used_at);
+        self.order
+            .iter()
+            .filter(|slot| self.entries[usize::from(**slot)].state != State::Permanent)
+            .min_by_key(|slot| rank(&self.entries[usize::from(**slot)]))
+            .copied()
+    }
+
+    /// Takes the entry in `slot` out of the table; whoever waited for it is told.
+    fn release(&mut self, slot: u16) {
+        let (ip, state) = {
+            let entry = &self.entries[usize::from(slot)];
+            (entry.ip, entry.state)
+        };
+        let entries = &self.entries;
+        let found = self.order.binary_search_by_key(&ip, |slot| entries[usize::from(*slot)].ip);
+        if let Ok(at) = found {
+            self.order.remove(at);
+        }
+        self.settle(slot);
+        let entry = &mut self.entries[usize::from(slot)];
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(slot);
+        if state == State::Incomplete {
+            self.decide(ip, false);
+        }
+    }
+
+    /// Ends the asking for the entry in `slot`, as failed if nobody says otherwise.
+    fn settle(&mut self, slot: u16) {
+        let entry = &mut self.entries[usize::from(slot)];
+        if entry.state == State::Incomplete {
+            self.unanswered.retain(|other| *other != slot);
+        }
+        entry.state = State::Failed;
+        if entry.to_ask {
+            entry.to_ask = false;
+            self.questions.retain(|other| *other != slot);
+        }
+    }
+
+    /// The neighbour in `slot` answered a question, or said where it is without being asked.
+    fn answer(&mut self, now: Instant, slot: u16, solicited: bool) {
+        self.settle(slot);
+        let entry = &mut self.entries[usize::from(slot)];
+        entry.state = if solicited && entry.asked > 0 { State::Reachable } else { State::Stale };
+        entry.asked = 0;
+        entry.answered_at = Some(now);
+        entry.at = now + REACHABLE;
+    }
+}
+
+#[cfg(test)]
+mod tests;
