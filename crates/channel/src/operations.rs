@@ -154,7 +154,33 @@ impl Channel {
     pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
         let data = data.into();
         let len = data.len();
-        self.queue_data(handle, Body::One(data), len, None, "write")
+        self.queue_data(handle, WriteOp::new(Body::One(data), len), "write")
+    }
+
+    /// Sends bytes as `write` does, but gives no completion when all of them went out: only
+    /// `Event::Write` with an error. For a program that has nothing to do when a write is done;
+    /// [`Channel::unsent_bytes`] tells whether a peer falls behind, and whatever is queued behind
+    /// the write (a `write`, a `disconnect`) completes after it.
+    ///
+    /// # Errors
+    /// [`Misuse`] as for `write`.
+    #[inline]
+    pub fn write_quiet(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+        let data = data.into();
+        let len = data.len();
+        let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
+        self.queue_data(handle, write, "write_quiet")
+    }
+
+    /// Bytes of a handle's writes that the kernel is not known to have taken.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    #[inline]
+    pub fn unsent_bytes(&self, handle: Handle) -> Result<usize, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        Ok(self.state.unsent_bytes(index))
     }
 
     /// Sends several pieces of memory as one write, without joining them. (Only a message of more
@@ -182,7 +208,7 @@ impl Channel {
         } else {
             Body::Many(parts)
         };
-        self.queue_data(handle, body, len, None, "writev")
+        self.queue_data(handle, WriteOp::new(body, len), "writev")
     }
 
     /// Sends one message to an address: `Event::SendTo`.
@@ -197,24 +223,25 @@ impl Channel {
     ) -> Result<(), Misuse> {
         let data = data.into();
         let len = data.len();
-        self.queue_data(handle, Body::One(data), len, Some(to), "sendto")
+        let to = Some(Box::new(to.clone()));
+        self.queue_data(handle, WriteOp { to, ..WriteOp::new(Body::One(data), len) }, "sendto")
     }
 
     #[inline(always)]
     fn queue_data(
         &mut self,
         handle: Handle,
-        body: Body,
-        len: usize,
-        to: Option<&Address>,
+        write: WriteOp,
         call: &'static str,
     ) -> Result<(), Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         let slot = self.state.slot(index);
-        let kind = slot.kind;
-        let suits =
-            if to.is_some() { kind.is_message() } else { kind.is_socket() || kind.is_plain() };
+        let (kind, len) = (slot.kind, write.len);
+        let suits = match write.to {
+            Some(_) => kind.is_message(),
+            None => kind.is_socket() || kind.is_plain(),
+        };
         if !suits {
             return Err(Misuse::WrongKind { call, kind: kind.name() });
         }
@@ -228,8 +255,7 @@ impl Channel {
         if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {
             return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX });
         }
-        let to = to.map(|to| Box::new(to.clone()));
-        self.queue_write(index, WriteOp { body, len, done: 0, to })
+        self.queue_write(index, write)
     }
 
     #[inline(always)]
@@ -259,7 +285,7 @@ impl Channel {
             self.driver.start_reset(&mut self.state, index);
             return Ok(());
         }
-        self.queue_write(index, WriteOp { body: Body::Disconnect(how), len: 0, done: 0, to: None })
+        self.queue_write(index, WriteOp::new(Body::Disconnect(how), 0))
     }
 
     /// Turns a handle into a descriptor of the process, after the writes that are queued:
@@ -276,8 +302,7 @@ impl Channel {
             return Err(Misuse::Closing);
         }
         self.state.slot(index).phase = Phase::Moving;
-        let queued =
-            self.queue_write(index, WriteOp { body: Body::ToFd, len: 0, done: 0, to: None });
+        let queued = self.queue_write(index, WriteOp::new(Body::ToFd, 0));
         if queued.is_err() {
             self.state.slot(index).phase = Phase::Open;
         }

@@ -135,6 +135,8 @@ pub(crate) struct WriteOp {
     pub(crate) done: usize,
     /// The receiver of a message; also says that `SendTo` completes it.
     pub(crate) to: Option<Box<Address>>,
+    /// Only a failure is told of.
+    pub(crate) quiet: bool,
 }
 
 pub(crate) enum Body {
@@ -145,6 +147,11 @@ pub(crate) enum Body {
 }
 
 impl WriteOp {
+    #[inline(always)]
+    pub(crate) const fn new(body: Body, len: usize) -> Self {
+        Self { body, len, done: 0, to: None, quiet: false }
+    }
+
     pub(crate) fn parts(&self) -> &[Payload] {
         match &self.body {
             Body::One(payload) => std::slice::from_ref(payload),
@@ -296,6 +303,12 @@ pub(crate) struct Flags {
     pub(crate) draining: bool,
     /// A send was told of the peer's reset, so the receiving direction will not be.
     pub(crate) reset: bool,
+    /// io_uring: the send that is with the kernel is answered only if not all of it went out.
+    pub(crate) silent: bool,
+    /// io_uring: a silent send was answered, and the answer was not looked at yet.
+    pub(crate) broken_silence: bool,
+    /// io_uring: a silent send met a full socket, so the next one waits for room.
+    pub(crate) congested: bool,
     /// epoll: on the run queue.
     pub(crate) queued: bool,
     /// epoll: what the epoll set was asked to tell.
@@ -349,6 +362,9 @@ impl Slot {
                 writable: false,
                 draining: false,
                 reset: false,
+                silent: false,
+                broken_silence: false,
+                congested: false,
                 queued: false,
                 watch: Watch::No,
             },

@@ -53,6 +53,9 @@ pub(crate) struct State {
     pub(crate) exhausted_listeners: u32,
     /// The channel's eventfd was rung.
     pub(crate) woken: bool,
+    /// Something waits for a send of which the kernel tells nothing if all goes well
+    /// (`Flags::silent`): what is queued behind it, or its slot's end.
+    pub(crate) silence_awaited: bool,
 }
 
 impl State {
@@ -76,6 +79,7 @@ impl State {
             counters: Counters::default(),
             exhausted_listeners: 0,
             woken: false,
+            silence_awaited: false,
         })
     }
 
@@ -203,6 +207,7 @@ impl State {
         let slot = &mut slots[index as usize];
         slot.phase = Phase::Closing;
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        self.silence_awaited |= slot.flags.silent;
         reads.drain(&mut slot.reads, drop);
     }
 
@@ -487,7 +492,26 @@ impl State {
     #[inline(always)]
     pub(crate) fn queue_write(&mut self, index: u32, write: WriteOp) {
         let slot = &mut self.slots[index as usize];
+        self.silence_awaited |= slot.flags.silent;
         self.writes.push_back(&mut slot.writes, write);
+    }
+
+    /// Bytes of the queued writes that are not known to have gone out.
+    #[inline]
+    pub(crate) fn unsent_bytes(&self, index: u32) -> usize {
+        let writes = self.peek(index).writes;
+        if writes.is_empty() {
+            return 0;
+        }
+        self.writes.iter(writes).map(|write| write.len - write.done).sum()
+    }
+
+    /// The oldest write went out whole, and nobody wants to be told.
+    #[inline(always)]
+    pub(crate) fn on_sent_silently(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(self.writes.front(slot.writes).is_some_and(|write| write.quiet));
+        self.writes.drop_front(&mut slot.writes);
     }
 
     /// `sent` bytes of the queued writes went out, oldest first; completes those that are whole.
@@ -505,9 +529,11 @@ impl State {
             if write.done < write.len {
                 return;
             }
-            let (len, to_address) = (write.len, write.to.is_some());
+            let (len, to_address, quiet) = (write.len, write.to.is_some(), write.quiet);
             self.writes.drop_front(&mut slot.writes);
-            self.complete_write(index, to_address, Ok(len));
+            if !quiet {
+                self.complete_write(index, to_address, Ok(len));
+            }
             if sent == 0 {
                 return;
             }

@@ -19,6 +19,7 @@ mod listeners;
 mod misuse;
 mod plain;
 mod processes;
+mod quiet;
 mod scene;
 mod streams;
 mod timers;

@@ -106,7 +106,12 @@ impl Uring {
 
     #[inline(always)]
     fn on_send(&mut self, state: &mut State, slot: u32, result: i32) {
-        state.slot(slot).flags.writing = false;
+        let entry = state.slot(slot);
+        entry.flags.writing = false;
+        // A silent send is only answered if the socket was full. The next one, which waits for
+        // room, says when that is over.
+        let broken = std::mem::take(&mut entry.flags.broken_silence);
+        entry.flags.congested = broken || (entry.flags.congested && result < 0);
         if !self.count_down(state, slot) {
             return;
         }

@@ -14,6 +14,11 @@
 //!   entry live until the last answer, so no answer can meet a stranger.
 //! - At most one send of a slot is with the kernel: parallel sends could be reordered
 //!   (io_uring_prep_send(3)).
+//! - A quiet write is sent silently: with MSG_DONTWAIT, so that the request is over when it is
+//!   submitted, and with CQE_SKIP_SUCCESS, so that it is answered only if not all bytes went out.
+//!   `silent_sends` lists them; those that were submitted are settled before any answer that came
+//!   later is looked at, and nothing waits for the kernel while something waits for that
+//!   (`State::silence_awaited`).
 //! - A descriptor is closed only after the last answer of every request that used it: closing
 //!   alone would neither end a receive nor send a FIN.
 
@@ -30,7 +35,7 @@ use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::Driver;
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{FileJob, Kind, Phase, Target};
+use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
 use crate::state::State;
 
 mod accept;
@@ -122,6 +127,9 @@ pub(crate) struct Uring {
     free_gathers: Vec<Box<Gather>>,
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     used_gathers: Vec<Box<Gather>>,
+    /// Slots with a silent send, oldest first, and how many of these the kernel has taken.
+    silent_sends: Vec<u32>,
+    silent_submitted: usize,
     /// Slots that wait for a receive buffer.
     starved: Vec<u32>,
     /// Direct descriptors in use, and how many there can be.
@@ -155,6 +163,8 @@ impl Uring {
             requests: request::Table::new(),
             free_gathers: Vec::new(),
             used_gathers: Vec::new(),
+            silent_sends: Vec::new(),
+            silent_submitted: 0,
             starved: Vec::new(),
             direct_open: 0,
             direct_max: state.config.max_lwsockets,
@@ -181,8 +191,15 @@ impl Uring {
     }
 
     /// Queues a request; submits when the batch is full or the queue has no room.
+    #[inline]
     fn push(&mut self, state: &mut State, entry: Entry) {
-        while !self.ring.push(&entry) {
+        self.enqueue(state, &entry);
+        self.submit_full_batch(state);
+    }
+
+    #[inline]
+    fn enqueue(&mut self, state: &mut State, entry: &Entry) {
+        while !self.ring.push(entry) {
             // The queue is full: submitting makes room, or the completion queue is full as well
             // and fetching answers does.
             if self.submit(state).is_err() {
@@ -190,6 +207,10 @@ impl Uring {
             }
         }
         self.queued += 1;
+    }
+
+    #[inline]
+    fn submit_full_batch(&mut self, state: &mut State) {
         if self.queued >= state.config.batch {
             // A refusal leaves the requests in the queue for the next attempt.
             let _ = self.submit(state);
@@ -224,6 +245,7 @@ impl Uring {
                     // The kernel has copied the vectors (IORING_FEAT_SUBMIT_STABLE).
                     self.free_gathers.append(&mut self.used_gathers);
                 }
+                self.note_silent();
                 Ok(())
             }
             Err(error) => match error.raw_os_error() {
@@ -231,10 +253,12 @@ impl Uring {
                 // EBUSY, EAGAIN: answers must be fetched first.
                 Some(libc::ETIME | libc::EINTR) => {
                     self.queued = self.ring.queued() as u32;
+                    self.note_silent();
                     Ok(())
                 }
                 Some(libc::EBUSY | libc::EAGAIN) => {
                     self.queued = self.ring.queued() as u32;
+                    self.note_silent();
                     self.fetch(state);
                     Ok(())
                 }
@@ -243,8 +267,16 @@ impl Uring {
         }
     }
 
-    /// Copies the answers that are there; no system call.
-    fn fetch(&mut self, state: &mut State) {
+    /// With nothing left in the submission queue, every silent send was submitted.
+    fn note_silent(&mut self) {
+        if self.queued == 0 {
+            self.silent_submitted = self.silent_sends.len();
+        }
+    }
+
+    /// Copies the answers that are there; no system call. Says whether the kernel had to keep
+    /// some back.
+    fn fetch(&mut self, state: &mut State) -> bool {
         if self.next_answer == self.answers.len() {
             self.answers.clear();
             self.next_answer = 0;
@@ -253,6 +285,38 @@ impl Uring {
         let overflowed = self.ring.fetch(&mut self.answers);
         state.counters.kernel_answers += (self.answers.len() - before) as u64;
         state.counters.completion_overflows += u64::from(overflowed);
+        if !self.silent_sends.is_empty() {
+            self.look_for_broken_silence(state, before);
+        }
+        overflowed
+    }
+
+    /// Strikes off the silent sends that are among the answers from `first` on.
+    fn look_for_broken_silence(&mut self, state: &mut State, first: usize) {
+        for position in first..self.answers.len() {
+            if let Some((Tag::Send, slot)) = Tag::of(self.answers[position].user_data())
+                && state.slot(slot).flags.silent
+            {
+                self.on_silence_broken(state, slot);
+            }
+        }
+    }
+
+    /// Copies the answers that are there, also those that found no room in the queue.
+    fn fetch_all(&mut self, state: &mut State) {
+        while self.fetch(state) {
+            state.counters.system_calls += 1;
+            let brought = self.ring.submit();
+            if self.after_submit(state, brought).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// How many answers to wait for where one is wanted: none while a silent send may be all
+    /// that is on its way.
+    fn patience(&self) -> usize {
+        usize::from(self.silent_sends.is_empty())
     }
 
     /// Waits until nothing of a slot is with the kernel. What else is answered meanwhile is kept.
@@ -261,7 +325,8 @@ impl Uring {
         self.harvest_all(state);
         while state.slot(slot).kernel_requests > 0 {
             state.counters.system_calls += 1;
-            let submitted = self.ring.submit_and_wait(1, None);
+            let patience = self.patience();
+            let submitted = self.ring.submit_and_wait(patience, None);
             if self.after_submit(state, submitted).is_err() {
                 return;
             }
@@ -271,6 +336,7 @@ impl Uring {
     }
 
     fn harvest_all(&mut self, state: &mut State) {
+        self.settle_sends(state);
         while self.next_answer < self.answers.len() {
             self.take_answer(state);
         }
@@ -363,8 +429,13 @@ impl Driver for Uring {
     }
 
     fn detach(&mut self, state: &mut State, slot: u32) {
-        if state.slot(slot).kernel_requests > 0 {
-            self.cancel_all(state, slot);
+        let entry = state.slot(slot);
+        let armed = u32::from(entry.receiving == Receiving::Yes);
+        match entry.kernel_requests - u32::from(entry.flags.silent) {
+            // Only the receive, which the kernel finds by its number without a search.
+            1 if armed == 1 => self.stop_receive(state, slot),
+            0 => {}
+            _ => self.cancel_all(state, slot),
         }
         self.finish_closing(state, slot);
     }
@@ -382,6 +453,9 @@ impl Driver for Uring {
     }
 
     fn harvest(&mut self, state: &mut State) {
+        if self.silent_submitted > 0 {
+            self.settle_sends(state);
+        }
         if self.next_answer == self.answers.len() {
             self.fetch(state);
         }
@@ -396,7 +470,7 @@ impl Driver for Uring {
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         self.ring.lend_buffers(&state.receive_pool);
         state.counters.system_calls += 1;
-        let want = usize::from(timeout != Some(Duration::ZERO));
+        let want = usize::from(timeout != Some(Duration::ZERO) && !state.silence_awaited);
         let submitted = self.ring.submit_and_wait(want, timeout);
         self.after_submit(state, submitted)?;
         self.fetch(state);
@@ -410,7 +484,8 @@ impl Driver for Uring {
         self.harvest_all(state);
         while self.asked.is_none() {
             state.counters.system_calls += 1;
-            let submitted = self.ring.submit_and_wait(1, None);
+            let patience = self.patience();
+            let submitted = self.ring.submit_and_wait(patience, None);
             self.after_submit(state, submitted).map_err(|_| OpError::InputOutput)?;
             self.fetch(state);
             self.harvest_all(state);

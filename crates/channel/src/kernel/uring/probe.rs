@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::ring::{self, TaskWork};
 use crate::config::Config;
@@ -25,6 +26,8 @@ pub(super) struct Capabilities {
     pub(super) task_work: TaskWork,
     pub(super) direct_accept: bool,
     pub(super) fd_install: bool,
+    /// A send can be over when it is submitted, and answered only if not all of it went out.
+    pub(super) silent_send: bool,
 }
 
 impl Capabilities {
@@ -74,6 +77,15 @@ impl Capabilities {
                     "so that to_fd works, lwsockets have a file descriptor"
                 },
             ),
+            feature(
+                "MSG_DONTWAIT with CQE_SKIP_SUCCESS",
+                self.silent_send,
+                if self.silent_send {
+                    "quiet writes cost no answer"
+                } else {
+                    "quiet writes are answered like others"
+                },
+            ),
         ]
     }
 }
@@ -85,6 +97,8 @@ pub(super) fn capabilities() -> &'static Result<Capabilities, String> {
 }
 
 const TRIAL_ENTRIES: u32 = 8;
+/// More than a socket of the trial takes at once.
+const TRIAL_SEND_BYTES: usize = 64 << 10;
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 fn find() -> Result<Capabilities, String> {
@@ -121,11 +135,12 @@ impl Trial {
         let table = self.ring.submitter().register_files_sparse(TRIAL_ENTRIES).is_ok();
         let direct = if table { self.direct_accept().ok() } else { None };
         let fd_install = direct.is_some_and(|index| self.fd_install(index).is_ok());
-        Ok(Capabilities { task_work, direct_accept: direct.is_some(), fd_install })
+        let silent_send = self.silent_send().is_ok();
+        Ok(Capabilities { task_work, direct_accept: direct.is_some(), fd_install, silent_send })
     }
 
     fn ask(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: the trial's entries name no memory.
+        // SAFETY: the trial's entries name static memory or none.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.map_err(|_| io::Error::other("submission queue full"))?;
         self.ring.submit().map(drop)
@@ -196,6 +211,37 @@ impl Trial {
             return Err(unexpected(&answer));
         }
         Ok(answer.result() as u32)
+    }
+
+    /// A send that succeeds says nothing and is over when it is submitted; one that finds no room
+    /// for all of its bytes says at once how many went out.
+    fn silent_send(&mut self) -> io::Result<()> {
+        static BYTES: [u8; TRIAL_SEND_BYTES] = [0; TRIAL_SEND_BYTES];
+        const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        set_socket_send_buffer_size(&ours, TRIAL_SEND_BYTES / 8)?;
+        let send = |len: usize| {
+            let send = opcode::Send::new(Fd(ours.as_raw_fd()), BYTES.as_ptr(), len as u32);
+            send.flags(FLAGS).build().flags(squeue::Flags::SKIP_SUCCESS)
+        };
+        self.ask(&send(1).user_data(5))?;
+        let mut arrived = [0; 2];
+        let (count, _) = rustix::net::recv(&theirs, &mut arrived, RecvFlags::DONTWAIT)?;
+        if count != 1 {
+            return Err(io::Error::other("the send was not over when it was submitted"));
+        }
+        if let Some(answer) = self.ring.completion().next() {
+            return Err(unexpected(&answer));
+        }
+        self.ask(&send(TRIAL_SEND_BYTES).user_data(6))?;
+        let answer = self.answer(6)?;
+        let partial = (1..TRIAL_SEND_BYTES as i32).contains(&answer.result());
+        if partial || answer.result() == -libc::EAGAIN { Ok(()) } else { Err(unexpected(&answer)) }
     }
 
     fn fd_install(&mut self, direct: u32) -> io::Result<()> {

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use io_uring::squeue::Flags;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
 
 use super::ring::BUFFER_GROUP;
@@ -16,6 +16,9 @@ use crate::limits::GATHER_PARTS_MAX;
 use crate::options::Disconnect;
 use crate::slot::{Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
+
+/// In the list of silent sends: this one was answered.
+const ANSWERED: u32 = u32::MAX;
 
 /// The vector of a send: header and parts. Must stay until it is submitted.
 pub(super) struct Gather {
@@ -119,17 +122,21 @@ impl Uring {
 
     fn send_stream(&mut self, state: &mut State, slot: u32) {
         const FLAGS: i32 = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        let (queue, target) = (state.slot(slot).writes, state.slot(slot).target);
+        let entry = state.slot(slot);
+        let (queue, target, congested) = (entry.writes, entry.target, entry.flags.congested);
+        let mut silent = false;
         let (first, second) = {
             let mut waiting = state.writes.iter(queue);
             (waiting.next(), waiting.next())
         };
         let entry = match (first, second) {
             // One write of one part: no vector.
-            (Some(WriteOp { body: Body::One(payload), done, .. }), None) => {
+            (Some(WriteOp { body: Body::One(payload), done, quiet, .. }), None) => {
                 let rest = &payload.as_slice()[*done..];
                 let (pointer, len) = (rest.as_ptr(), rest.len() as u32);
-                on_target!(target, fd => opcode::Send::new(fd, pointer, len).flags(FLAGS).build())
+                silent = *quiet && !congested && self.capabilities.silent_send;
+                let flags = if silent { FLAGS | libc::MSG_DONTWAIT } else { FLAGS };
+                on_target!(target, fd => opcode::Send::new(fd, pointer, len).flags(flags).build())
             }
             _ => {
                 let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
@@ -142,8 +149,63 @@ impl Uring {
             }
         };
         let Some(entry) = entry else { return };
+        let entry = entry.user_data(Tag::Send.on(slot));
         state.slot(slot).flags.writing = true;
-        self.ask(state, slot, entry.user_data(Tag::Send.on(slot)));
+        if silent {
+            return self.ask_silently(state, slot, entry);
+        }
+        self.ask(state, slot, entry);
+    }
+
+    /// Queues a send that is over when it is submitted: it does not wait for room, and gives an
+    /// answer only if not all of it went out.
+    fn ask_silently(&mut self, state: &mut State, slot: u32, entry: Entry) {
+        let mark = state.slot(slot);
+        mark.kernel_requests += 1;
+        mark.flags.silent = true;
+        self.enqueue(state, &entry.flags(Flags::SKIP_SUCCESS));
+        self.silent_sends.push(slot);
+        self.submit_full_batch(state);
+    }
+
+    /// Ends the silent sends that were submitted and have given no answer.
+    pub(super) fn settle_sends(&mut self, state: &mut State) {
+        if self.silent_submitted == 0 {
+            return;
+        }
+        // Those that failed have answered by now, and are struck off the list.
+        self.fetch_all(state);
+        state.silence_awaited = false;
+        let count = self.silent_submitted;
+        for position in 0..count {
+            let slot = self.silent_sends[position];
+            if slot == ANSWERED {
+                continue;
+            }
+            let entry = state.slot(slot);
+            entry.flags.silent = false;
+            entry.flags.writing = false;
+            if !self.count_down(state, slot) {
+                continue;
+            }
+            state.on_sent_silently(slot);
+            if !state.slot(slot).writes.is_empty() {
+                self.next_write(state, slot);
+            }
+        }
+        self.silent_sends.drain(..count);
+        self.silent_submitted -= count;
+    }
+
+    /// A silent send was answered, so it did not go out whole: the answer says how far it came.
+    #[cold]
+    pub(super) fn on_silence_broken(&mut self, state: &mut State, slot: u32) {
+        let entry = state.slot(slot);
+        entry.flags.silent = false;
+        entry.flags.broken_silence = true;
+        if let Some(place) = self.silent_sends.iter_mut().find(|place| **place == slot) {
+            *place = ANSWERED;
+        }
     }
 
     fn ask_shutdown(&mut self, state: &mut State, slot: u32, how: Disconnect) {
