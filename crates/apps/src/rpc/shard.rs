@@ -8,8 +8,10 @@
 //! - An echo that arrived whole is sent from the memory it was received into: no copy. A longer
 //!   response copies up to [`COPY_LEN_MAX`] bytes; the rest is sent from static memory.
 //! - No allocation per request. A connection keeps one request's prefix, whatever its length.
-//! - At most one read is outstanding per connection, and none while more than
-//!   [`UNSENT_BYTES_MAX`] bytes of responses wait to be sent.
+//! - Responses are written quietly: nothing is to be done when one has gone out. Only a peer that
+//!   leaves more than [`UNSENT_BYTES_MAX`] bytes unsent is written to with a completion, and is not
+//!   read from again before that.
+//! - At most one read is outstanding per connection.
 //! - A connection leaves the table in one place, [`RpcShard::close`].
 
 use megapipe::{
@@ -39,11 +41,23 @@ enum Life {
 struct Peer {
     handle: Handle,
     framer: Framer,
-    /// Bytes handed to the channel whose writes have not completed.
-    unsent_bytes: usize,
+    /// The peer does not take its responses: a write whose completion is waited for comes last.
+    blocked: bool,
     reading: bool,
     life: Life,
     listener: u8,
+}
+
+impl Peer {
+    /// Sends a short response: quietly, unless the peer leaves too many unsent.
+    #[inline]
+    fn write(&mut self, channel: &mut Channel, data: impl Into<Payload>) -> Result<(), Misuse> {
+        if channel.unsent_bytes(self.handle)? <= UNSENT_BYTES_MAX {
+            return channel.write_quiet(self.handle, data);
+        }
+        self.blocked = true;
+        channel.write(self.handle, data)
+    }
 }
 
 /// One channel's part of the server.
@@ -80,7 +94,7 @@ impl RpcShard {
         let key = self.peers.insert(Peer {
             handle,
             framer: Framer::default(),
-            unsent_bytes: 0,
+            blocked: false,
             reading: true,
             life: Life::Open,
             listener: listener as u8,
@@ -118,25 +132,25 @@ impl RpcShard {
         if peer.framer.at_boundary() {
             let whole = echoes(&data, self.lengths);
             self.tally.requests += whole.count;
-            peer.unsent_bytes += whole.len;
+            self.tally.bytes_out += whole.len as u64;
             if whole.len == data.len() {
-                return channel.write(peer.handle, data).is_ok();
+                return peer.write(channel, data).is_ok();
             }
             if whole.len > 0 {
                 let echo = data.split_to(whole.len);
-                if channel.write(peer.handle, echo).is_err() {
+                if peer.write(channel, echo).is_err() {
                     return false;
                 }
             }
         }
         let mut rest = &*data;
-        let mut outbox = Outbox { handle: peer.handle, gathered: None, submitted: 0 };
+        let mut outbox = Outbox { gathered: None, submitted: 0 };
         while !rest.is_empty() {
             let sent = match peer.framer.next(&mut rest, self.lengths) {
                 Ok(None) => break,
                 Ok(Some(reply)) => {
                     self.tally.requests += 1;
-                    outbox.reply(channel, &reply)
+                    outbox.reply(channel, peer, &reply)
                 }
                 Err(_) => {
                     self.tally.rejected += 1;
@@ -147,8 +161,8 @@ impl RpcShard {
                 return false;
             }
         }
-        let flushed = outbox.flush(channel);
-        peer.unsent_bytes += outbox.submitted;
+        let flushed = outbox.flush(channel, peer);
+        self.tally.bytes_out += outbox.submitted as u64;
         flushed.is_ok()
     }
 
@@ -157,7 +171,7 @@ impl RpcShard {
     fn read_on(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let wanted = match peer.life {
-            Life::Open => peer.unsent_bytes <= UNSENT_BYTES_MAX,
+            Life::Open => !peer.blocked,
             Life::Lingering => true,
             Life::PeerDone => false,
         };
@@ -172,39 +186,53 @@ impl RpcShard {
 
     fn on_end_of_stream(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.unsent_bytes == 0 || peer.life == Life::Lingering {
+        let owed = channel.unsent_bytes(peer.handle).is_ok_and(|bytes| bytes > 0);
+        if !owed || peer.life == Life::Lingering {
             return self.close(channel, key);
         }
         peer.life = Life::PeerDone;
+        // Completes behind the responses.
+        if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
+            self.close(channel, key);
+        }
     }
 
-    #[inline]
-    fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize) {
-        self.tally.bytes_out += len as u64;
+    /// A write whose completion was asked for is done: the peer may have caught up.
+    fn on_written(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        peer.unsent_bytes = peer.unsent_bytes.saturating_sub(len);
-        if peer.life == Life::PeerDone && peer.unsent_bytes == 0 {
-            return self.close(channel, key);
+        let unsent_bytes = channel.unsent_bytes(peer.handle).unwrap_or(0);
+        if !peer.blocked || unsent_bytes > UNSENT_BYTES_MAX {
+            return;
         }
+        peer.blocked = false;
         self.read_on(channel, key);
         if self.draining {
             self.linger_if_idle(channel, key);
         }
     }
 
+    /// Our sending side is closed: with the peer's closed before it, the connection is over.
+    fn on_disconnected(&mut self, channel: &mut Channel, key: usize) {
+        if self.peers.get(key).is_some_and(|peer| peer.life == Life::PeerDone) {
+            self.close(channel, key);
+        }
+    }
+
     /// A read or a write failed, mostly because the peer reset the connection. That is how many
     /// clients say goodbye, so it counts as a failure only where something was left undone.
-    fn on_failure(&mut self, channel: &mut Channel, key: usize) {
+    fn on_failure(&mut self, channel: &mut Channel, key: usize, unsent: bool) {
         let Some(peer) = self.peers.get(key) else { return };
-        let owed = peer.unsent_bytes > 0 || !peer.framer.at_boundary();
+        let unsent = unsent || channel.unsent_bytes(peer.handle).is_ok_and(|bytes| bytes > 0);
+        let owed = unsent || !peer.framer.at_boundary();
         self.tally.failed += u64::from(owed && peer.life != Life::Lingering);
         self.close(channel, key);
     }
 
-    /// While draining: ends our side of a connection on which nothing is owed.
+    /// While draining: ends our side of a connection, behind its last response, if no request is
+    /// half read.
     fn linger_if_idle(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.life != Life::Open || peer.unsent_bytes > 0 || !peer.framer.at_boundary() {
+        if peer.life != Life::Open || !peer.framer.at_boundary() {
             return;
         }
         peer.life = Life::Lingering;
@@ -229,16 +257,18 @@ impl Shard for RpcShard {
         let key = done.cookie as usize;
         match done.event {
             Event::Read(Ok(data)) => self.on_read(channel, key, data),
-            Event::Write(Ok(len)) => self.on_written(channel, key, len),
+            Event::Write(Ok(_)) => self.on_written(channel, key),
             Event::Accept(accepted) => match (accepted, self.listeners.index_of(done.cookie)) {
                 (Ok(accepted), Some(listener)) => self.on_accept(channel, accepted, listener),
                 (Err(_), Some(listener)) => self.listeners.on_accept_error(listener),
                 (_, None) => {}
             },
             Event::Read(Err(OpError::NoBuffers)) => self.on_no_buffers(channel, key),
-            Event::Read(Err(_)) | Event::Write(Err(_)) | Event::Disconnect(Err(_)) => {
-                self.on_failure(channel, key);
+            Event::Write(Err(_)) => self.on_failure(channel, key, true),
+            Event::Read(Err(_)) | Event::Disconnect(Err(_)) => {
+                self.on_failure(channel, key, false);
             }
+            Event::Disconnect(Ok(())) => self.on_disconnected(channel, key),
             _ => {}
         }
     }
@@ -278,20 +308,24 @@ impl RpcShard {
 
 /// The responses to what came in one read: short ones gathered into one write.
 struct Outbox {
-    handle: Handle,
     gathered: Option<WriteBuf>,
     submitted: usize,
 }
 
 impl Outbox {
-    fn reply(&mut self, channel: &mut Channel, reply: &Reply) -> Result<(), Misuse> {
+    fn reply(
+        &mut self,
+        channel: &mut Channel,
+        peer: &mut Peer,
+        reply: &Reply,
+    ) -> Result<(), Misuse> {
         let len = reply.response_len as usize;
         let buffer = self.gathered.get_or_insert_with(|| channel.alloc(GATHER_LEN));
         if len <= COPY_LEN_MAX {
             buffer.extend_from_slice(reply.prefix());
             reply.rest().for_each(|piece| buffer.extend_from_slice(piece));
             if buffer.len() + COPY_LEN_MAX > GATHER_LEN {
-                return self.flush(channel);
+                return self.flush(channel, peer);
             }
             return Ok(());
         }
@@ -299,12 +333,14 @@ impl Outbox {
         let rest_len = len - reply.prefix().len();
         self.submitted += buffer.len() + rest_len;
         let front = self.gathered.take().map(Payload::from);
-        channel.writev(self.handle, front.into_iter().chain(reply.rest().map(Payload::from)))
+        channel.writev(peer.handle, front.into_iter().chain(reply.rest().map(Payload::from)))?;
+        peer.blocked |= channel.unsent_bytes(peer.handle)? > UNSENT_BYTES_MAX;
+        Ok(())
     }
 
-    fn flush(&mut self, channel: &mut Channel) -> Result<(), Misuse> {
+    fn flush(&mut self, channel: &mut Channel, peer: &mut Peer) -> Result<(), Misuse> {
         let Some(buffer) = self.gathered.take() else { return Ok(()) };
         self.submitted += buffer.len();
-        channel.write(self.handle, buffer)
+        peer.write(channel, buffer)
     }
 }
