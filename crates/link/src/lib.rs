@@ -20,6 +20,7 @@ pub mod conformance;
 mod interface;
 pub mod limits;
 mod link;
+pub mod memif;
 mod ownership;
 mod pair;
 mod sleep;

@@ -23,3 +23,33 @@ pub const TAP_QUEUES_MAX: usize = 64;
 pub const CAPTURE_BUFFER_BYTES: usize = 256 * 1024;
 /// Interfaces of one section of a capture that is read.
 pub const CAPTURE_INTERFACES_MAX: usize = 1_024;
+/// memif: rings in one direction, and so links, of one connection.
+pub const MEMIF_QUEUE_COUNT_MAX: u16 = 64;
+/// The largest ring, as a power of two: head and tail are 16 bits and must tell full from empty.
+pub const MEMIF_RING_SIZE_LOG2_MAX: u8 = 14;
+/// The smallest ring, as a power of two.
+pub const MEMIF_RING_SIZE_LOG2_MIN: u8 = 1;
+/// Regions that one client may add.
+pub const MEMIF_REGION_COUNT_MAX: usize = 64;
+/// Bytes in a region: a descriptor's offset has 32 bits.
+pub const MEMIF_REGION_BYTES_MAX: u64 = 1 << 32;
+/// The smallest buffer in bytes that one descriptor may point at.
+pub const MEMIF_BUFFER_BYTES_MIN: u32 = 64;
+/// The largest buffer in bytes.
+pub const MEMIF_BUFFER_BYTES_MAX: u32 = 1 << 16;
+/// Frames longer than this are dropped, however many descriptors they came in.
+pub const MEMIF_FRAME_BYTES_MAX: usize = 1 << 16;
+/// Polls without a frame, or without room, between two looks at the control channel.
+pub const MEMIF_POLLS_PER_CONTROL_LOOK: u32 = 4096;
+/// How long to sleep at most while the ring to the peer is full: the protocol has no interrupt for
+/// room, so a timer stands in for it.
+pub const MEMIF_FULL_SLEEP_US: u32 = 100;
+/// Turns to wait before the last look ahead of a sleep; see `Memif::arm`.
+pub const MEMIF_SPINS_BEFORE_SLEEP: u32 = 64;
+/// How long a peer may take over one message of the control channel, in milliseconds.
+pub const MEMIF_MESSAGE_TIMEOUT_MS: u64 = 2_000;
+const _: () = assert!(1u32 << MEMIF_RING_SIZE_LOG2_MAX <= (u16::MAX as u32).div_ceil(2));
+const _: () = assert!(MEMIF_RING_SIZE_LOG2_MIN < MEMIF_RING_SIZE_LOG2_MAX);
+const _: () = assert!(MEMIF_BUFFER_BYTES_MIN <= MEMIF_BUFFER_BYTES_MAX);
+const _: () = assert!(MEMIF_BUFFER_BYTES_MAX as usize <= MEMIF_FRAME_BYTES_MAX);
+const _: () = assert!(ETHERNET_HEADER_BYTES < MEMIF_FRAME_BYTES_MAX);

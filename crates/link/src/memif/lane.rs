@@ -1,0 +1,325 @@
+//! One direction of a connection: which slots are whose, and frames in and out of them.
+//!
+//! Read first: the table of heads and tails in [`super::ring`].
+//!
+//! The client owns the memory. It alone knows where its buffers are, and never reads a place back
+//! from a descriptor. The server takes each place from the descriptor, as the client wrote it, and
+//! checks it each time.
+//!
+//! Invariants
+//! - A frame is copied out before anybody looks at it, and copied in after it is complete.
+//! - A slot is the peer's again only after `give_back` or `publish`, once per burst.
+//! - An index of the peer that cannot be ends the connection ([`Nonsense`]); a descriptor of a
+//!   received frame that cannot be costs that frame.
+
+use std::sync::Arc;
+
+use super::region::Region;
+use super::ring::{Index, Ring, Slot};
+
+/// The peer broke the protocol in a way that leaves nothing to go on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Nonsense(pub(super) &'static str);
+
+/// Where the buffers are.
+#[derive(Debug, Clone)]
+pub(super) enum Buffers {
+    /// We are the client: slot by slot, one behind another.
+    Ours {
+        /// The memory.
+        region: Arc<Region>,
+        /// The first slot's buffer.
+        first_offset: u32,
+        /// Bytes in each.
+        buffer_bytes: u32,
+    },
+    /// We are the server: where the descriptors say.
+    Theirs {
+        /// The regions that the client added.
+        regions: Arc<[Arc<Region>]>,
+    },
+}
+
+/// A buffer: where, and how many bytes it holds at most.
+struct Place<'a> {
+    region: &'a Region,
+    offset: usize,
+    capacity: usize,
+}
+
+impl Buffers {
+    /// The buffer of a slot; `None`: the descriptor names a region that does not exist.
+    fn place(&self, ring: &Ring, index: u16, slot: &Slot) -> Option<Place<'_>> {
+        Some(match self {
+            Self::Ours { region, .. } => {
+                let ours = self.empty(ring, index);
+                let (offset, capacity) = (ours.offset as usize, ours.len as usize);
+                Place { region, offset, capacity }
+            }
+            Self::Theirs { regions } => Place {
+                region: regions.get(usize::from(slot.region))?,
+                offset: slot.offset as usize,
+                capacity: slot.len as usize,
+            },
+        })
+    }
+
+    /// What a slot's descriptor says while it is empty: for the client only, who keeps the places.
+    fn empty(&self, ring: &Ring, index: u16) -> Slot {
+        match *self {
+            Self::Ours { first_offset, buffer_bytes, .. } => {
+                let slot = u32::from(index & (ring.size() - 1));
+                let offset = first_offset + slot * buffer_bytes;
+                Slot { more: false, region: 0, offset, len: buffer_bytes }
+            }
+            Self::Theirs { .. } => ring.read(index),
+        }
+    }
+
+    fn are_ours(&self) -> bool {
+        matches!(self, Self::Ours { .. })
+    }
+
+    /// The index that we write: the client's is the head.
+    fn our_index(&self) -> Index {
+        if self.are_ours() { Index::Head } else { Index::Tail }
+    }
+
+    /// The index that the peer writes.
+    fn their_index(&self) -> Index {
+        if self.are_ours() { Index::Tail } else { Index::Head }
+    }
+}
+
+/// What the front of a receiving ring holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gathered {
+    /// A frame, now private.
+    Frame {
+        /// Its bytes.
+        len: usize,
+        /// Slots that it took.
+        slots: u16,
+    },
+    /// A frame that does not fit.
+    TooLong {
+        /// Slots that it took.
+        slots: u16,
+    },
+    /// No frame at all.
+    Malformed {
+        /// Slots that it took.
+        slots: u16,
+    },
+    /// The rest of the frame is still to come.
+    Incomplete,
+}
+
+/// Frames from the peer.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    /// Where its interrupts are masked.
+    pub(super) ring: Ring,
+    buffers: Buffers,
+    /// The oldest slot not yet taken.
+    next: u16,
+    /// The oldest slot not yet given back.
+    held: u16,
+}
+
+impl Receiving {
+    /// A ring that nothing went through yet. The client gives all its buffers to the server now.
+    pub(super) fn new(ring: Ring, buffers: Buffers) -> Self {
+        let size = ring.size();
+        if buffers.are_ours() {
+            for index in 0..size {
+                ring.write(index, buffers.empty(&ring, index));
+            }
+            ring.store(Index::Head, size);
+        }
+        Self { ring, buffers, next: 0, held: 0 }
+    }
+
+    /// How many filled slots wait.
+    pub(super) fn waiting(&self) -> Result<u16, Nonsense> {
+        let waiting = self.ring.load(self.buffers.their_index()).wrapping_sub(self.next);
+        if waiting > self.ring.size() {
+            return Err(Nonsense("an index ran past the ring"));
+        }
+        Ok(waiting)
+    }
+
+    /// Copies the oldest frame out, of at most `waiting` slots, and takes its slots.
+    pub(super) fn gather(&mut self, waiting: u16, frame: &mut [u8]) -> Gathered {
+        let mut len = 0;
+        let mut dropped = None;
+        for taken in 0..waiting {
+            let index = self.next.wrapping_add(taken);
+            let slot = self.ring.read(index);
+            if dropped.is_none() {
+                match self.copy_out(index, &slot, frame.get_mut(len..).unwrap_or_default()) {
+                    Ok(bytes) => len += bytes,
+                    Err(why) => dropped = Some(why),
+                }
+            }
+            if slot.more {
+                continue;
+            }
+            let slots = taken + 1;
+            self.take(slots);
+            return match dropped {
+                Some(NotCopied::TooLong) => Gathered::TooLong { slots },
+                Some(NotCopied::Malformed) => Gathered::Malformed { slots },
+                None if len == 0 => Gathered::Malformed { slots },
+                None => Gathered::Frame { len, slots },
+            };
+        }
+        if waiting < self.ring.size() {
+            return Gathered::Incomplete;
+        }
+        // The whole ring is one frame without an end: it will not get one.
+        self.take(waiting);
+        Gathered::Malformed { slots: waiting }
+    }
+
+    /// Takes slots whose frame was copied out or given up.
+    fn take(&mut self, slots: u16) {
+        if !self.buffers.are_ours() {
+            // DPDK's client sets NEXT and never clears it, so a slot that was once inside of a
+            // chain would stay so: we clear it while the slot is ours.
+            for taken in 0..slots - 1 {
+                let index = self.next.wrapping_add(taken);
+                self.ring.write(index, Slot { more: false, ..self.ring.read(index) });
+            }
+        }
+        self.next = self.next.wrapping_add(slots);
+    }
+
+    fn copy_out(&self, index: u16, slot: &Slot, free: &mut [u8]) -> Result<usize, NotCopied> {
+        let place = self.buffers.place(&self.ring, index, slot).ok_or(NotCopied::Malformed)?;
+        let len = slot.len as usize;
+        if len > place.capacity {
+            return Err(NotCopied::Malformed);
+        }
+        let free = free.get_mut(..len).ok_or(NotCopied::TooLong)?;
+        if place.region.read(place.offset, free) { Ok(len) } else { Err(NotCopied::Malformed) }
+    }
+
+    /// Gives all slots taken back to the peer.
+    pub(super) fn give_back(&mut self) {
+        if self.held == self.next {
+            return;
+        }
+        let mut given = self.next;
+        if self.buffers.are_ours() {
+            // The server wrote lengths and flags into them: they are made empty again.
+            while self.held != self.next {
+                self.ring.write(self.held, self.buffers.empty(&self.ring, self.held));
+                self.held = self.held.wrapping_add(1);
+            }
+            // All slots but those that the server filled are the server's.
+            given = self.next.wrapping_add(self.ring.size());
+        }
+        self.held = self.next;
+        self.ring.store(self.buffers.our_index(), given);
+    }
+}
+
+enum NotCopied {
+    TooLong,
+    Malformed,
+}
+
+/// Frames to the peer.
+#[derive(Debug)]
+pub(super) struct Sending {
+    ring: Ring,
+    buffers: Buffers,
+    /// The oldest slot not yet filled.
+    next: u16,
+    /// The oldest slot not yet handed over.
+    held: u16,
+}
+
+impl Sending {
+    /// A ring that nothing went through yet.
+    pub(super) fn new(ring: Ring, buffers: Buffers) -> Self {
+        Self { ring, buffers, next: 0, held: 0 }
+    }
+
+    /// How many slots may be filled.
+    pub(super) fn room(&self) -> Result<u16, Nonsense> {
+        let theirs = self.ring.load(self.buffers.their_index());
+        // The client may fill what the server has emptied; the server what the client gave.
+        let limit = if self.buffers.are_ours() { self.ring.size() } else { 0 };
+        let room = theirs.wrapping_add(limit).wrapping_sub(self.next);
+        if room > self.ring.size() {
+            return Err(Nonsense("an index ran past the ring"));
+        }
+        Ok(room)
+    }
+
+    /// Whether a frame of `bytes` fits into the next `room` slots.
+    pub(super) fn fits(&self, room: u16, bytes: usize) -> Result<bool, Nonsense> {
+        let mut capacity = 0;
+        for filled in 0..room {
+            let index = self.next.wrapping_add(filled);
+            capacity += self.checked_place(index)?.capacity;
+            if capacity >= bytes {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Copies a frame in, into at most `room` slots, and says how many it took.
+    pub(super) fn scatter(&mut self, room: u16, frame: &[u8]) -> Result<u16, Nonsense> {
+        let mut rest = frame;
+        for filled in 0..room {
+            let index = self.next.wrapping_add(filled);
+            let place = self.checked_place(index)?;
+            let (now, later) = rest.split_at(rest.len().min(place.capacity));
+            if !place.region.write(place.offset, now) {
+                return Err(Nonsense("a buffer outside of its region"));
+            }
+            let more = !later.is_empty();
+            // The place stays as it was: a client of ours rewrites what it knows, a server what it
+            // has just read.
+            let slot =
+                Slot { more, len: now.len() as u32, ..self.buffers.empty(&self.ring, index) };
+            self.ring.write(index, slot);
+            rest = later;
+            if !more {
+                self.next = index.wrapping_add(1);
+                return Ok(filled + 1);
+            }
+        }
+        // `fits` said that it does: the client changed a descriptor in between.
+        Err(Nonsense("a buffer shrank while it was filled"))
+    }
+
+    /// The buffer of an empty slot, which has to be one: nothing can be sent around it.
+    fn checked_place(&self, index: u16) -> Result<Place<'_>, Nonsense> {
+        let slot = self.buffers.empty(&self.ring, index);
+        let place = self.buffers.place(&self.ring, index, &slot);
+        let place = place.ok_or(Nonsense("a buffer in no region"))?;
+        if place.capacity == 0 || place.region.locate(place.offset, place.capacity).is_none() {
+            return Err(Nonsense("a buffer outside of its region"));
+        }
+        Ok(place)
+    }
+
+    /// Hands all filled slots over. `true`: the peer wants to be woken.
+    pub(super) fn publish(&mut self) -> bool {
+        if self.held == self.next {
+            return false;
+        }
+        self.held = self.next;
+        self.ring.store(self.buffers.our_index(), self.next);
+        self.ring.wants_interrupt()
+    }
+}
+
+#[cfg(test)]
+mod tests;

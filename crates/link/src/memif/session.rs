@@ -1,0 +1,374 @@
+//! One connection to a peer: its control channel, and the handshake in either role.
+//!
+//! Invariants
+//! - All queues of a connection share it; the last one to go says DISCONNECT.
+//! - Once a session is gone it stays so, and the first reason is kept.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
+
+use super::control::{AddRing, Message};
+use super::handshake::{self, Agreed, Refusal, Reply, RingOffer, ServerHandshake, Terms};
+use super::lane::{Buffers, Receiving, Sending};
+use super::region::Region;
+use super::ring::{Ring, ring_bytes};
+use super::socket::{self, Arrival};
+use crate::limits::{MEMIF_MESSAGE_TIMEOUT_MS, MEMIF_REGION_BYTES_MAX};
+
+/// Both rings of one queue, and what wakes their consumers.
+pub(super) struct Lanes {
+    pub(super) receiving: Receiving,
+    pub(super) sending: Sending,
+    /// Readable when the peer has sent.
+    pub(super) wakes_us: OwnedFd,
+    /// To be written when we have sent.
+    pub(super) wakes_peer: OwnedFd,
+}
+
+/// Why there is no session.
+#[derive(Debug)]
+pub(super) enum NoSession {
+    /// A system call failed.
+    Io(&'static str, io::Error),
+    /// We sent the peer away.
+    Refused(String),
+    /// The peer sent us away, left, or took too long.
+    SentAway(String),
+}
+
+impl From<Refusal> for NoSession {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.to_string())
+    }
+}
+
+/// The control channel of a connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    channel: OwnedFd,
+    peer: OnceLock<String>,
+    gone: AtomicBool,
+    reason: OnceLock<String>,
+}
+
+impl Session {
+    fn new(channel: OwnedFd) -> Self {
+        let gone = AtomicBool::new(false);
+        Self { channel, peer: OnceLock::new(), gone, reason: OnceLock::new() }
+    }
+
+    /// What the peer calls itself.
+    pub(super) fn peer(&self) -> &str {
+        self.peer.get().map_or("", String::as_str)
+    }
+
+    /// The descriptor that becomes readable when the peer says something or goes.
+    pub(super) fn channel(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// Whether it is over. Relaxed: nothing else is read on the strength of it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Why it is over.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
+
+    /// Looks at the control channel: after CONNECTED only a DISCONNECT or the end comes. One
+    /// system call or two.
+    pub(super) fn look(&self) {
+        if self.is_gone() {
+            return;
+        }
+        match socket::receive(self.channel(), Instant::now()) {
+            Ok(Arrival::Nothing | Arrival::Message(Message::Ack, _)) => {}
+            Ok(Arrival::Message(Message::Disconnect { reason, .. }, _)) => {
+                self.over(&format!("the peer disconnected: {}", reason.to_text()));
+            }
+            Ok(Arrival::Closed) => self.over("the peer closed the control channel"),
+            Ok(Arrival::Message(..)) => self.disconnect("unexpected message"),
+            Ok(Arrival::Nonsense(nonsense)) => self.disconnect(&nonsense.to_string()),
+            Err(error) => self.over(&format!("the control channel failed: {error}")),
+        }
+    }
+
+    /// Ends the connection from our side.
+    pub(super) fn disconnect(&self, reason: &str) {
+        if !self.is_gone() {
+            // A peer that cannot be told learns it from the channel's end.
+            let _ = socket::send(self.channel(), &handshake::disconnect(reason), None);
+            self.over(reason);
+        }
+    }
+
+    fn over(&self, reason: &str) {
+        let _ = self.reason.set(reason.to_owned());
+        self.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.disconnect("closed");
+    }
+}
+
+/// Sends one message, and names what it was if it fails.
+fn say(session: &Session, message: &Message, fd: Option<BorrowedFd<'_>>) -> Result<(), NoSession> {
+    let sent = socket::send(session.channel(), message, fd);
+    sent.map_err(|error| NoSession::Io("sending on the control channel", error))
+}
+
+/// The next message that is due, or why there is none.
+fn hear(session: &Session, deadline: Instant) -> Result<(Message, Option<OwnedFd>), NoSession> {
+    // The whole handshake has a deadline, and each message has one of its own.
+    let deadline = deadline.min(Instant::now() + Duration::from_millis(MEMIF_MESSAGE_TIMEOUT_MS));
+    match socket::receive(session.channel(), deadline) {
+        Ok(Arrival::Message(Message::Disconnect { reason, .. }, _)) => {
+            Err(NoSession::SentAway(format!("the peer disconnected: {}", reason.to_text())))
+        }
+        Ok(Arrival::Message(message, fd)) => Ok((message, fd)),
+        Ok(Arrival::Nonsense(nonsense)) => Err(NoSession::Refused(nonsense.to_string())),
+        Ok(Arrival::Closed) => {
+            Err(NoSession::SentAway("the peer closed the control channel".to_owned()))
+        }
+        Ok(Arrival::Nothing) => Err(NoSession::SentAway("the peer took too long".to_owned())),
+        Err(error) => Err(NoSession::Io("receiving on the control channel", error)),
+    }
+}
+
+/// Serves one client that has just connected.
+pub(super) fn serve(
+    channel: OwnedFd,
+    terms: &Terms,
+    deadline: Instant,
+) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
+    let session = Session::new(channel);
+    let outcome = serve_client(&session, terms, deadline);
+    if let Err(NoSession::Refused(reason)) = &outcome {
+        session.disconnect(reason);
+    }
+    outcome.map(|lanes| (Arc::new(session), lanes))
+}
+
+fn serve_client(
+    session: &Session,
+    terms: &Terms,
+    deadline: Instant,
+) -> Result<Vec<Lanes>, NoSession> {
+    let mut handshake = ServerHandshake::new(terms.clone());
+    say(session, &handshake.hello(), None)?;
+    loop {
+        let (message, fd) = hear(session, deadline)?;
+        match handshake.on_message(message, fd)? {
+            Reply::Ack => say(session, &Message::Ack, None)?,
+            Reply::Connected => break,
+        }
+    }
+    let _ = session.peer.set(handshake.peer().to_text());
+    let lanes = adopt(handshake)?;
+    say(session, &Message::Connected { name: terms.name }, None)?;
+    Ok(lanes)
+}
+
+/// Maps what a client offered.
+fn adopt(offer: ServerHandshake<OwnedFd>) -> Result<Vec<Lanes>, NoSession> {
+    let mut regions = Vec::with_capacity(offer.regions.len());
+    for region in &offer.regions {
+        regions.push(Arc::new(Region::adopt(&region.fd, region.bytes)?));
+    }
+    let regions: Arc<[Arc<Region>]> = regions.into();
+    let adopt_ring = |offer: RingOffer<OwnedFd>| -> Result<(Ring, OwnedFd), Refusal> {
+        let AddRing { region, offset, size_log2, .. } = offer.ring;
+        let region = regions.get(usize::from(region)).ok_or(Refusal("a ring in no region"))?;
+        let ring = Ring::at(region, offset as usize, size_log2);
+        let ring = ring.filter(Ring::has_cookie).ok_or(Refusal("a ring without its cookie"))?;
+        check_eventfd(&offer.fd)?;
+        Ok((ring, offer.fd))
+    };
+    let mut lanes = Vec::with_capacity(offer.to_server.len());
+    for (to_us, to_client) in offer.to_server.into_iter().zip(offer.to_client) {
+        let buffers = Buffers::Theirs { regions: Arc::clone(&regions) };
+        let (ring, wakes_us) = adopt_ring(to_us)?;
+        ring.mask_interrupt(true);
+        let receiving = Receiving::new(ring, buffers.clone());
+        let (ring, wakes_peer) = adopt_ring(to_client)?;
+        let sending = Sending::new(ring, buffers);
+        lanes.push(Lanes { receiving, sending, wakes_us, wakes_peer });
+    }
+    Ok(lanes)
+}
+
+/// Lets only an event descriptor pass, and makes it one that never blocks: a write to anything else
+/// could hang us at the client's pleasure.
+fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
+    use std::os::fd::AsRawFd;
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let is_eventfd =
+        std::fs::read_link(link).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]");
+    if !is_eventfd {
+        return Err(Refusal("a ring's descriptor must be an eventfd"));
+    }
+    let set = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
+    set.map_err(|_| Refusal("an eventfd that can not be made non-blocking"))
+}
+
+/// What a client wants of memory.
+pub(super) struct Wanted {
+    /// What both sides have to agree about.
+    pub(super) terms: Terms,
+    /// Bytes of one buffer.
+    pub(super) buffer_bytes: u32,
+}
+
+/// Connects as a client, on a channel to a server.
+pub(super) fn join(
+    channel: OwnedFd,
+    wanted: &Wanted,
+    deadline: Instant,
+) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
+    let session = Session::new(channel);
+    let outcome = join_server(&session, wanted, deadline);
+    if let Err(NoSession::Refused(reason)) = &outcome {
+        session.disconnect(reason);
+    }
+    outcome.map(|lanes| (Arc::new(session), lanes))
+}
+
+fn join_server(
+    session: &Session,
+    wanted: &Wanted,
+    deadline: Instant,
+) -> Result<Vec<Lanes>, NoSession> {
+    let (message, _) = hear(session, deadline)?;
+    let Message::Hello(hello) = message else { return Err(Refusal("HELLO comes first").into()) };
+    let _ = session.peer.set(hello.name.to_text());
+    let agreed = handshake::agree(&wanted.terms, &hello)?;
+    let offer = Offer::make(agreed, wanted.buffer_bytes)?;
+    let ask = |message: &Message, fd: Option<BorrowedFd<'_>>| -> Result<(), NoSession> {
+        say(session, message, fd)?;
+        match hear(session, deadline)? {
+            (Message::Ack, _) => Ok(()),
+            _ => Err(Refusal("ACK was due").into()),
+        }
+    };
+    ask(&handshake::init(&wanted.terms), None)?;
+    let bytes = offer.bytes as u64;
+    ask(&Message::AddRegion { index: 0, bytes }, Some(offer.memory.as_fd()))?;
+    for to_server in [true, false] {
+        for queue in 0..agreed.queue_count {
+            let (ring, wakes) = offer.ring(to_server, queue);
+            ask(&Message::AddRing(ring), Some(wakes.as_fd()))?;
+        }
+    }
+    say(session, &Message::Connect { name: wanted.terms.name }, None)?;
+    match hear(session, deadline)? {
+        (Message::Connected { .. }, _) => offer.into_lanes(),
+        _ => Err(Refusal("CONNECTED was due").into()),
+    }
+}
+
+/// The client's memory: one region with all rings, then all buffers.
+struct Offer {
+    agreed: Agreed,
+    buffer_bytes: u32,
+    region: Arc<Region>,
+    memory: OwnedFd,
+    bytes: usize,
+    /// One per ring: those to the server first.
+    wakes: Vec<OwnedFd>,
+}
+
+impl Offer {
+    fn make(agreed: Agreed, buffer_bytes: u32) -> Result<Self, NoSession> {
+        let ring_count = 2 * usize::from(agreed.queue_count);
+        let buffers_bytes = (buffer_bytes as usize) << agreed.ring_size_log2;
+        let bytes = ring_count * (ring_bytes(agreed.ring_size_log2) + buffers_bytes);
+        if bytes as u64 > MEMIF_REGION_BYTES_MAX {
+            return Err(Refusal("rings and buffers take more than a region holds").into());
+        }
+        let created = Region::create(bytes);
+        let (region, memory) =
+            created.map_err(|error| NoSession::Io("making shared memory", error))?;
+        let mut wakes = Vec::with_capacity(ring_count);
+        for _ in 0..ring_count {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            let wake = rustix::event::eventfd(0, flags);
+            wakes.push(wake.map_err(|error| NoSession::Io("eventfd", error.into()))?);
+        }
+        let offer = Self { agreed, buffer_bytes, region: Arc::new(region), memory, bytes, wakes };
+        for index in 0..ring_count {
+            offer.open_ring(index)?.clear();
+        }
+        Ok(offer)
+    }
+
+    /// The `index`th ring, those to the server first.
+    fn open_ring(&self, index: usize) -> Result<Ring, Refusal> {
+        let ring = Ring::at(&self.region, self.ring_offset(index), self.agreed.ring_size_log2);
+        ring.ok_or(Refusal("a ring outside of its region, or misaligned"))
+    }
+
+    fn ring_offset(&self, index: usize) -> usize {
+        index * ring_bytes(self.agreed.ring_size_log2)
+    }
+
+    fn index(&self, to_server: bool, queue: u16) -> usize {
+        usize::from(queue) + if to_server { 0 } else { usize::from(self.agreed.queue_count) }
+    }
+
+    fn ring(&self, to_server: bool, queue: u16) -> (AddRing, &OwnedFd) {
+        let index = self.index(to_server, queue);
+        let ring = AddRing {
+            to_server,
+            index: queue,
+            region: 0,
+            // Inside the region, whose offsets have 32 bits (`make`).
+            offset: self.ring_offset(index) as u32,
+            size_log2: self.agreed.ring_size_log2,
+            private_header_bytes: 0,
+        };
+        (ring, &self.wakes[index])
+    }
+
+    fn buffers(&self, index: usize) -> Buffers {
+        let rings = self.wakes.len() * ring_bytes(self.agreed.ring_size_log2);
+        let each = (self.buffer_bytes as usize) << self.agreed.ring_size_log2;
+        Buffers::Ours {
+            region: Arc::clone(&self.region),
+            first_offset: (rings + index * each) as u32,
+            buffer_bytes: self.buffer_bytes,
+        }
+    }
+
+    /// The rings, once the server has said CONNECTED.
+    fn into_lanes(mut self) -> Result<Vec<Lanes>, NoSession> {
+        let queue_count = usize::from(self.agreed.queue_count);
+        let mut lanes = Vec::with_capacity(queue_count);
+        for queue in 0..queue_count {
+            let to_us = queue_count + queue;
+            let receiving = Receiving::new(self.open_ring(to_us)?, self.buffers(to_us));
+            let sending = Sending::new(self.open_ring(queue)?, self.buffers(queue));
+            lanes.push((receiving, sending));
+        }
+        let wakes_us = self.wakes.split_off(queue_count);
+        let wakes = self.wakes.into_iter().zip(wakes_us);
+        let lanes = lanes.into_iter().zip(wakes);
+        let lanes = lanes.map(|((receiving, sending), (wakes_peer, wakes_us))| Lanes {
+            receiving,
+            sending,
+            wakes_us,
+            wakes_peer,
+        });
+        Ok(lanes.collect())
+    }
+}

@@ -1,0 +1,149 @@
+//! The control channel: SEQPACKET records with at most one descriptor each.
+//!
+//! Invariants
+//! - No call blocks past its deadline.
+//! - A descriptor that a peer sent is owned from the moment it arrived, and closed if nobody wants
+//!   it; so a peer cannot leave descriptors behind in us.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::control::{MESSAGE_BYTES, Message, NoMessage};
+
+/// Clients that may wait while one is served.
+const BACKLOG: i32 = 8;
+
+/// What arrived.
+pub(super) enum Arrival {
+    /// A message, with the descriptor that came along.
+    Message(Message, Option<OwnedFd>),
+    /// Bytes that are no message.
+    Nonsense(NoMessage),
+    /// The peer closed the channel.
+    Closed,
+    /// Nothing, until the deadline.
+    Nothing,
+}
+
+/// The address that a path names; `@…` is a name without a file (an abstract one).
+pub(super) fn address(path: &Path) -> io::Result<SocketAddrUnix> {
+    let text = path.as_os_str().as_encoded_bytes();
+    Ok(match text {
+        [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+        _ => SocketAddrUnix::new(path)?,
+    })
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Listens at `path`. A file left behind by a server that is gone is replaced.
+pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let address = address(path)?;
+    let listener = socket()?;
+    match rustix::net::bind(&listener, &address) {
+        Err(Errno::ADDRINUSE) if is_abandoned(&address) => {
+            rustix::fs::unlink(path)?;
+            rustix::net::bind(&listener, &address)?;
+        }
+        outcome => outcome?,
+    }
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// Whether nobody listens at an address that is taken.
+fn is_abandoned(address: &SocketAddrUnix) -> bool {
+    socket().is_ok_and(|probe| rustix::net::connect(&probe, address) == Err(Errno::CONNREFUSED))
+}
+
+/// Connects to a server. Does not wait for one to appear.
+pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &address(path)?)?;
+    Ok(socket)
+}
+
+/// Takes the next client; `None`: none until the deadline.
+pub(super) fn accept(listener: &OwnedFd, deadline: Option<Instant>) -> io::Result<Option<OwnedFd>> {
+    if !readable(listener.as_fd(), deadline)? {
+        return Ok(None);
+    }
+    Ok(Some(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?))
+}
+
+/// Sends one message. The queue of a channel holds many more than a handshake has, so a channel
+/// that is full is an error and not waited for.
+pub(super) fn send(
+    channel: BorrowedFd<'_>,
+    message: &Message,
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = message.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.map(|fd| [fd]);
+    if let Some(fds) = &fds {
+        // The space is that of one descriptor.
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::sendmsg(channel, &[IoSlice::new(&bytes)], &mut control, flags)?;
+    if sent == MESSAGE_BYTES { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Receives one message, waiting until `deadline` (in the past: not at all).
+pub(super) fn receive(channel: BorrowedFd<'_>, deadline: Instant) -> io::Result<Arrival> {
+    if !readable(channel, Some(deadline))? {
+        return Ok(Arrival::Nothing);
+    }
+    let mut bytes = [0; MESSAGE_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let parts = &mut [IoSliceMut::new(&mut bytes)];
+    let received = match rustix::net::recvmsg(channel, parts, &mut control, flags) {
+        Ok(received) => received.bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(Arrival::Nothing),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Arrival::Closed),
+        Err(other) => return Err(other.into()),
+    };
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    if received == 0 {
+        return Ok(Arrival::Closed);
+    }
+    Ok(match Message::decode(&bytes[..received]) {
+        Ok(message) => Arrival::Message(message, fd),
+        Err(nonsense) => Arrival::Nonsense(nonsense),
+    })
+}
+
+/// Waits until `fd` is readable (or at its end); `false`: not until the deadline.
+pub(super) fn readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A time too long for the kernel's type is as good as for ever.
+        let timeout = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Two of ours on one cable: settings, wake-ups, leaving, and a peer that speaks nonsense.
+
+use std::thread;
+
+use super::control::{Init, Message};
+use super::*;
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// Settings on a socket of this test's own.
+fn settings(name: &str) -> Settings {
+    let socket = format!("@mp-memif-{}-{name}", std::process::id());
+    Settings { ring_size_log2: 6, ..Settings::new(socket, [2, 0, 0, 0, 0, 1]) }
+}
+
+fn joined(settings: &Settings) -> (Vec<Memif>, Vec<Memif>) {
+    let mut listener = Listener::bind(settings).expect("listener");
+    let of_client = settings.clone();
+    let client = thread::spawn(move || connect(&of_client, SOON));
+    let server = listener.accept(SOON).expect("a client");
+    (server, client.join().expect("no panic").expect("a server"))
+}
+
+fn send(link: &mut Memif, bytes: &[u8]) -> Result<usize, LinkError> {
+    let mut is_filled = false;
+    link.tx_burst(2, &mut |room| {
+        if std::mem::replace(&mut is_filled, true) {
+            return None;
+        }
+        room[..bytes.len()].copy_from_slice(bytes);
+        Some(Transmit { len: bytes.len(), ..Transmit::default() })
+    })
+}
+
+fn received(link: &mut Memif) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    link.rx_burst(100, &mut |frame, _| frames.push(frame.to_vec())).expect("rx_burst");
+    frames
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let good = settings("range");
+    for (bad, name) in [
+        (Settings { queue_count: 0, ..good.clone() }, "queue_count"),
+        (Settings { queue_count: 65, ..good.clone() }, "queue_count"),
+        (Settings { ring_size_log2: 15, ..good.clone() }, "ring_size_log2"),
+        (Settings { ring_size_log2: 0, ..good.clone() }, "ring_size_log2"),
+        (Settings { buffer_bytes: 63, ..good.clone() }, "buffer_bytes"),
+        (Settings { mtu: 67, ..good.clone() }, "mtu"),
+        (Settings { mtu: 65_536, ..good.clone() }, "mtu"),
+        (Settings { mtu: 9000, buffer_bytes: 64, ..good.clone() }, "mtu"),
+        (Settings { secret: "x".repeat(25), ..good.clone() }, "secret"),
+    ] {
+        let Err(LinkError::Setting { setting, .. }) = Listener::bind(&bad) else {
+            panic!("{bad:?} was taken");
+        };
+        assert_eq!(setting, name);
+        assert!(connect(&bad, Duration::ZERO).is_err());
+    }
+}
+
+#[test]
+fn each_queue_is_a_link_of_its_own() {
+    let wanted = Settings { queue_count: 3, ..settings("queues") };
+    let (mut servers, mut clients) = joined(&wanted);
+    assert_eq!((servers.len(), clients.len()), (3, 3));
+    for (number, (server, client)) in servers.iter_mut().zip(&mut clients).enumerate() {
+        assert_eq!(send(server, &[number as u8; 60]).expect("sent"), 1);
+        assert_eq!(received(client), [[number as u8; 60]]);
+        assert_eq!(send(client, &[0x80 | number as u8; 61]).expect("sent"), 1);
+        assert_eq!(received(server), [[0x80 | number as u8; 61]]);
+    }
+}
+
+#[test]
+fn frames_longer_than_a_buffer_are_chained() {
+    let wanted = Settings { buffer_bytes: 512, mtu: 9000, ..settings("chains") };
+    let (mut servers, mut clients) = joined(&wanted);
+    let frame: Vec<u8> = (0..9014u32).map(|at| at as u8).collect();
+    assert_eq!(send(&mut servers[0], &frame).expect("sent"), 1);
+    assert_eq!(received(&mut clients[0]), std::slice::from_ref(&frame));
+    assert_eq!(send(&mut clients[0], &frame).expect("sent"), 1);
+    assert_eq!(received(&mut servers[0]), [frame]);
+}
+
+#[test]
+fn a_turn_without_sleep_makes_no_system_call() {
+    let (mut servers, mut clients) = joined(&settings("calls"));
+    for _ in 0..1_000 {
+        assert_eq!(send(&mut servers[0], &[1; 60]).expect("sent"), 1);
+        assert_eq!(received(&mut clients[0]).len(), 1);
+    }
+    assert_eq!(servers[0].counters().system_calls, 0);
+    assert_eq!(clients[0].counters().system_calls, 0);
+}
+
+#[test]
+fn one_server_serves_one_client_after_another() {
+    let wanted = settings("again");
+    let mut listener = Listener::bind(&wanted).expect("listener");
+    for round in 0..3u8 {
+        let of_client = wanted.clone();
+        let client = thread::spawn(move || connect(&of_client, SOON));
+        let mut server = listener.accept(SOON).expect("a client");
+        let mut client = client.join().expect("no panic").expect("a server");
+        assert_eq!(send(&mut client[0], &[round; 60]).expect("sent"), 1);
+        drop(client);
+        assert_eq!(received(&mut server[0]), [[round; 60]], "sent before it left");
+        let gone = loop {
+            match server[0].wait(Some(SOON)) {
+                Ok(woken) => assert!(woken, "the peer's leaving wakes"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(gone, LinkError::Gone { driver: "memif" }));
+        assert_eq!(server[0].gone_reason(), Some("the peer disconnected: closed"));
+    }
+    assert_eq!(listener.refused_count(), 0);
+}
+
+#[test]
+fn a_client_that_does_not_agree_is_told_so() {
+    let wanted = Settings { secret: "sesame".to_owned(), ..settings("secret") };
+    let mut listener = Listener::bind(&wanted).expect("listener");
+    let thread = thread::spawn(move || {
+        let outcomes =
+            [("", 100), ("wrong", 100), ("sesame", 5000)].map(|(secret, patience_ms)| {
+                let settings = Settings { secret: secret.to_owned(), ..wanted.clone() };
+                connect(&settings, Duration::from_millis(patience_ms))
+            });
+        outcomes.map(|outcome| outcome.map(|links| links.len()).map_err(|error| error.to_string()))
+    });
+    assert_eq!(listener.accept(SOON).expect("the last one").len(), 1);
+    let refused = "memif is unavailable: the peer disconnected: wrong secret".to_owned();
+    let outcomes = thread.join().expect("no panic");
+    assert_eq!(outcomes, [Err(refused.clone()), Err(refused), Ok(1)]);
+    assert!(listener.refused_count() >= 2);
+}
+
+#[test]
+fn nobody_there_is_an_error_in_time() {
+    let nobody = settings("nobody");
+    let start = Instant::now();
+    let error = connect(&nobody, Duration::from_millis(50)).expect_err("nobody").to_string();
+    assert!(error.contains("no server is listening"), "{error}");
+    let mut listener = Listener::bind(&nobody).expect("listener");
+    let error = listener.accept(Duration::from_millis(50)).expect_err("nobody").to_string();
+    assert!(error.contains("no client in time"), "{error}");
+    assert!(start.elapsed() < SOON);
+}
+
+#[test]
+fn a_socket_file_left_behind_is_replaced_and_a_live_one_is_not() {
+    let path = std::env::temp_dir().join(format!("mp-memif-{}.sock", std::process::id()));
+    let on_file = Settings { socket: path.clone(), ..settings("file") };
+    let abandoned = socket::listen(&path).expect("a socket");
+    assert!(Listener::bind(&on_file).is_err(), "somebody listens");
+    drop(abandoned);
+    drop(Listener::bind(&on_file).expect("nobody listens any more"));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_frame_that_asks_for_what_is_not_offered_is_refused() {
+    let (mut servers, mut clients) = joined(&settings("offloads"));
+    let wishes = [
+        Transmit { len: 60, checksum_start: 34, ..Transmit::default() },
+        Transmit { len: 60, segment_bytes: 20, ..Transmit::default() },
+        Transmit { len: 60, ..Transmit::default() },
+    ];
+    let mut wishes = wishes.into_iter();
+    let filled = clients[0].tx_burst(9, &mut |_| wishes.next()).expect("sent");
+    assert_eq!(filled, 3);
+    assert_eq!(clients[0].counters().tx_dropped_refused, 2);
+    assert_eq!(received(&mut servers[0]).len(), 1);
+}
+
+/// A peer that has seen the protocol once: it sends every kind of message at every moment, with
+/// and without descriptors, and cuts off anywhere. The server sends each away and serves the next.
+#[test]
+fn a_server_outlives_every_client() {
+    let wanted = settings("hostile");
+    let mut listener = Listener::bind(&wanted).expect("listener");
+    let hostile = {
+        let wanted = wanted.clone();
+        thread::spawn(move || {
+            for seed in 1..=60u64 {
+                hostile_client(&wanted, seed);
+            }
+            connect(&wanted, SOON).expect("served at last")
+        })
+    };
+    let mut server = listener.accept(Duration::from_secs(30)).expect("the honest one");
+    let mut client = hostile.join().expect("no panic");
+    assert_eq!(listener.refused_count(), 60);
+    assert_eq!(send(&mut client[0], &[5; 60]).expect("sent"), 1);
+    assert_eq!(received(&mut server[0]), [[5; 60]]);
+}
+
+fn hostile_client(wanted: &Settings, seed: u64) {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let channel = socket::connect(&wanted.socket).expect("a server");
+    let honest_init = handshake::init(&wanted.terms());
+    let (_region, memory) = region::Region::create(4096).expect("memory");
+    for step in 0..4 + next(6) {
+        let message = match next(8) {
+            _ if step == 0 && !seed.is_multiple_of(4) => honest_init,
+            0 => Message::AddRegion { index: next(3) as u16, bytes: 1 << next(40) },
+            1 => Message::AddRegion { index: 0, bytes: 4096 },
+            2 => Message::Connect { name: Text::new("x") },
+            3 => Message::Init(Init {
+                version: next(4) as u16,
+                id: next(2) as u32,
+                mode: next(3) as u8,
+                secret: [0; SECRET_BYTES],
+                name: Text::new(""),
+            }),
+            _ => Message::AddRing(control::AddRing {
+                to_server: next(2) == 0,
+                index: next(2) as u16,
+                region: next(2) as u16,
+                offset: next(3) as u32 * 8,
+                size_log2: next(8) as u8,
+                private_header_bytes: next(8) as u16 / 7,
+            }),
+        };
+        let fd = (next(3) != 0).then(|| memory.as_fd());
+        if socket::send(channel.as_fd(), &message, fd).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! memif against DPDK's own driver: `dpdk-testpmd` at the other end of the cable, in both roles.
+//!
+//! Needs Debian's `dpdk` package, and root (its files in `/var/run`); skips itself and says so
+//! where they are missing.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use megapipe_link::memif::{self, Memif, Role, Settings};
+use megapipe_link::{Link, LinkError, Transmit};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One at a time: each testpmd keeps a core busy.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// DPDK at the other end. Killed when dropped.
+struct Testpmd {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Testpmd {
+    /// Starts it in `role` with arguments for the device and for the application.
+    fn start(role: &str, socket: PathBuf, device: &str, application: &[&str]) -> Self {
+        let device = format!(
+            "--vdev=net_memif0,role={role},socket={},socket-abstract=no,id=3,{device}",
+            socket.display()
+        );
+        let prefix = format!("--file-prefix=mp-memif-{}-{role}", std::process::id());
+        // Both of its threads share one CPU: the other one is ours.
+        let arguments =
+            ["--no-huge", "-m", "256", "--lcores", "0@1,1@1", "--no-pci", "--no-telemetry"];
+        let child = Command::new("timeout")
+            .args(["--signal=KILL", "60", "dpdk-testpmd"])
+            .args(arguments)
+            .args([&prefix, &device, "--", "-i", "--auto-start", "--disable-link-check"])
+            .args(["--total-num-mbufs=8192", "--port-topology=loop", "--no-flush-rx"])
+            .args(application)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("dpdk-testpmd starts");
+        Self { child, socket }
+    }
+
+    /// Types `commands`, ends the program, and returns what it has printed.
+    fn finish(mut self, commands: &str) -> String {
+        let mut stdin = self.child.stdin.take().expect("piped");
+        write!(stdin, "{commands}\nstop\nquit\n").expect("testpmd listens");
+        drop(stdin);
+        let mut printed = String::new();
+        let mut stdout = self.child.stdout.take().expect("piped");
+        stdout.read_to_string(&mut printed).expect("text");
+        printed
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        // `timeout` passes a TERM on to its child; a child that is gone already is as good.
+        if let Ok(pid) = i32::try_from(self.child.id())
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// `None`: skipped, with a word about why.
+fn is_possible() -> bool {
+    let has_testpmd = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join("dpdk-testpmd").is_file())
+    });
+    if !has_testpmd {
+        eprintln!("skipped: dpdk-testpmd is missing (apt-get install dpdk)");
+    } else if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: dpdk-testpmd needs root");
+        return false;
+    }
+    has_testpmd
+}
+
+fn settings(name: &str, queue_count: u16) -> Settings {
+    let socket = std::env::temp_dir().join(format!("mp-memif-{}-{name}", std::process::id()));
+    Settings { id: 3, queue_count, ..Settings::new(socket, [2, 0, 0, 0, 0, 1]) }
+}
+
+/// Opens our end in `role`, with DPDK in the other.
+fn joined(role: Role, settings: &Settings, device: &str, app: &[&str]) -> (Testpmd, Vec<Memif>) {
+    let socket = settings.socket.clone();
+    match role {
+        Role::Client => {
+            let testpmd = Testpmd::start("server", socket, device, app);
+            let links = memif::connect(settings, PATIENCE).expect("DPDK listens");
+            (testpmd, links)
+        }
+        Role::Server => {
+            let mut listener = memif::Listener::bind(settings).expect("listener");
+            let testpmd = Testpmd::start("client", socket, device, app);
+            (testpmd, listener.accept(PATIENCE).expect("DPDK connects"))
+        }
+    }
+}
+
+fn frame(number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
+    frame.extend(number.to_be_bytes());
+    frame.extend((frame.len()..len).map(|at| at as u8 ^ number as u8));
+    frame
+}
+
+/// Frames on their way at a time: testpmd drops what does not fit into the ring back to us, and a
+/// frame takes up to six slots of 512.
+const WINDOW: u32 = 64;
+
+/// Sends `count` frames, a few on their way at a time, and takes all of them back in order.
+fn echo(link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) {
+    let deadline = Instant::now() + PATIENCE;
+    let (mut sent, mut back) = (0, 0);
+    while back < count {
+        assert!(
+            Instant::now() < deadline,
+            "{back} of {count} came back, {sent} were sent: {link:?}"
+        );
+        let room = (back + WINDOW).min(count).saturating_sub(sent);
+        let filled = link.tx_burst(room as usize, &mut |room| {
+            let frame = frame(sent, length(sent));
+            room[..frame.len()].copy_from_slice(&frame);
+            sent += 1;
+            Some(Transmit { len: frame.len(), ..Transmit::default() })
+        });
+        filled.expect("tx_burst");
+        let lent = link.rx_burst(64, &mut |frame, _| {
+            check(back, frame);
+            back += 1;
+        });
+        if lent.expect("rx_burst") == 0 {
+            link.wait(Some(Duration::from_millis(100))).expect("wait");
+        }
+    }
+    let counters = link.counters();
+    assert_eq!((counters.rx_frames, counters.tx_frames), (count.into(), count.into()));
+    assert_eq!((counters.rx_dropped_malformed, counters.rx_dropped_too_long), (0, 0));
+}
+
+fn length(number: u32) -> usize {
+    60 + (number as usize * 131) % 1_440
+}
+
+/// The peer is told, or learns it from the end of its control channel.
+fn wait_until_gone(link: &mut Memif) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match link.wait(Some(Duration::from_secs(1))) {
+            Err(LinkError::Gone { .. }) => return,
+            Err(error) => panic!("{error} instead of Gone"),
+            Ok(_) => drop(link.rx_burst(64, &mut |_, _| ())),
+        }
+        assert!(Instant::now() < deadline, "nobody said that DPDK is gone");
+    }
+}
+
+#[test]
+fn dpdk_gives_back_what_it_got_in_both_roles() {
+    let _turn = TURN.lock();
+    if !is_possible() {
+        return;
+    }
+    for (role, name) in [(Role::Client, "io-client"), (Role::Server, "io-server")] {
+        let settings = settings(name, 1);
+        let app = ["--forward-mode=io"];
+        let (testpmd, mut links) = joined(role, &settings, "rsize=9", &app);
+        assert_eq!(links.len(), 1);
+        assert!(links[0].caps().notes[0].contains("DPDK"), "{:?}", links[0].caps().notes);
+        echo(&mut links[0], 20_000, &|number, got| {
+            assert!(got == frame(number, length(number)), "{role:?}: frame {number}");
+        });
+        drop(testpmd);
+        wait_until_gone(&mut links[0]);
+    }
+}
+
+/// Buffers of 256 bytes: long frames are chained by us and by DPDK.
+#[test]
+fn chains_pass_both_ways() {
+    let _turn = TURN.lock();
+    if !is_possible() {
+        return;
+    }
+    for (role, name) in [(Role::Client, "chain-client"), (Role::Server, "chain-server")] {
+        let settings = Settings { buffer_bytes: 256, ..settings(name, 1) };
+        let app = ["--forward-mode=macswap"];
+        let (_testpmd, mut links) = joined(role, &settings, "bsize=256,rsize=9", &app);
+        echo(&mut links[0], 5_000, &|number, got| {
+            let mut swapped = frame(number, length(number));
+            swapped[..12].rotate_left(6);
+            assert!(got == swapped, "{role:?}: frame {number} of {} bytes", got.len());
+        });
+    }
+}
+
+#[test]
+fn two_queues_are_two_links() {
+    let _turn = TURN.lock();
+    if !is_possible() {
+        return;
+    }
+    for (role, name) in [(Role::Client, "two-client"), (Role::Server, "two-server")] {
+        let settings = settings(name, 2);
+        let app = ["--forward-mode=io", "--rxq=2", "--txq=2"];
+        let (_testpmd, mut links) = joined(role, &settings, "rsize=8", &app);
+        assert_eq!(links.len(), 2);
+        for link in &mut links {
+            echo(link, 2_000, &|number, got| {
+                assert!(got == frame(number, length(number)), "{role:?}: frame {number}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_flood_from_dpdk_arrives_whole() {
+    let _turn = TURN.lock();
+    if !is_possible() {
+        return;
+    }
+    for (role, name) in [(Role::Client, "tx-client"), (Role::Server, "tx-server")] {
+        let settings = settings(name, 1);
+        let app = ["--forward-mode=txonly", "--txpkts=64"];
+        let (_testpmd, mut links) = joined(role, &settings, "rsize=10", &app);
+        let (mut count, mut lengths_wrong) = (0, 0);
+        let deadline = Instant::now() + PATIENCE;
+        while count < 300_000 && Instant::now() < deadline {
+            let lent = links[0].rx_burst(64, &mut |frame, _| {
+                // testpmd's own frames: IPv4 and UDP in 64 bytes.
+                lengths_wrong += u32::from(frame.len() != 64 || frame[12..14] != [8, 0]);
+            });
+            count += lent.expect("rx_burst");
+        }
+        assert!(count >= 300_000, "{role:?}: {count} frames only");
+        assert_eq!(lengths_wrong, 0, "{role:?}");
+        assert_eq!(links[0].counters().rx_dropped_malformed, 0, "{role:?}");
+    }
+}
+
+#[test]
+fn dpdk_counts_every_frame_that_we_sent() {
+    const COUNT: u64 = 50_000;
+    let _turn = TURN.lock();
+    if !is_possible() {
+        return;
+    }
+    for (role, name) in [(Role::Client, "rx-client"), (Role::Server, "rx-server")] {
+        let settings = settings(name, 1);
+        let (testpmd, mut links) = joined(role, &settings, "rsize=10", &["--forward-mode=rxonly"]);
+        let deadline = Instant::now() + PATIENCE;
+        let mut sent = 0;
+        while sent < COUNT {
+            assert!(Instant::now() < deadline, "{role:?}: {sent} frames only");
+            let burst = usize::try_from((COUNT - sent).min(64)).expect("small");
+            sent += links[0]
+                .tx_burst(burst, &mut |room| {
+                    room[..60].copy_from_slice(&frame(1, 60));
+                    Some(Transmit { len: 60, ..Transmit::default() })
+                })
+                .expect("tx_burst") as u64;
+        }
+        // The ring is empty again when a whole ring's worth of room is there; DPDK counts then.
+        std::thread::sleep(Duration::from_millis(200));
+        let printed = testpmd.finish("show port stats 0");
+        let expected = format!("RX-packets: {COUNT}");
+        assert!(printed.contains(&expected), "{role:?}: no \"{expected}\" in\n{printed}");
+    }
+}
