@@ -34,6 +34,7 @@ const WANTED: &[Wanted] = &[
     Wanted { program: "ip", package: "iproute2", why: "network namespaces" },
     Wanted { program: "mandoc", package: "mandoc", why: "checking the man pages" },
     Wanted { program: "valgrind", package: "valgrind", why: "memory checks of the C library" },
+    Wanted { program: "dpdk-testpmd", package: "dpdk", why: "the other end of a memif" },
     Wanted { program: "python3", package: "python3", why: "httplint" },
 ];
 
