@@ -1,0 +1,405 @@
+//! What an acknowledgment does, from the cheapest case to all of it.
+//!
+//! Read first: RFC 5681 §2 (what a duplicate ACK is), RFC 8985 §6.2 (the steps on an ACK), RFC
+//! 6937 §3 (how much may leave in recovery).
+//!
+//! Most ACKs in a server's life cover the one burst that is outstanding: [`Recovery::on_ack`]
+//! tries that first and touches one record.
+
+use core::time::Duration;
+
+use super::records::{NIL, Record, Records, Ring, State};
+use super::rtt::{is_later, micros, stamp};
+use super::{Ack, Acked, DUP_THRESH, Phase, Recovery, flag};
+use crate::seq::SeqNum;
+use crate::tcp::congestion::Growth;
+use crate::time::Instant;
+
+/// Coarsest tick of the timestamps that we send (RFC 7323 §5.4). An echo that is older than a
+/// transmission by less says nothing.
+pub(super) const TICK_US: u32 = 1_000;
+
+/// What one acknowledgment brought, as it is worked out.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) now: Instant,
+    pub(super) now_us: u32,
+    /// When the echoed timestamp was made, in wrapping microseconds.
+    pub(super) echo_us: Option<u32>,
+    /// Sequence numbers newly acknowledged.
+    pub(super) acked: u32,
+    /// Bytes newly acknowledged or SACKed.
+    pub(super) delivered: u32,
+    /// Bytes newly SACKed.
+    pub(super) sacked: u32,
+    /// Bytes newly marked lost.
+    pub(super) lost: u32,
+    /// It counts as a duplicate ACK.
+    pub(super) duplicate: bool,
+    /// The duplicate reported, if any, in bytes.
+    pub(super) dsack_bytes: Option<u32>,
+    /// The report is about the last segment of a probe.
+    pub(super) dsack_of_probe: bool,
+    /// Something up to `mark` arrived that was sent only once.
+    original: bool,
+    /// Something was acknowledged that was sent more than once.
+    ambiguous: bool,
+    rtt_us: Option<u32>,
+}
+
+impl Progress {
+    fn new(ack: &Ack<'_>) -> Self {
+        let now_us = stamp(ack.now);
+        Self {
+            now: ack.now,
+            now_us,
+            echo_us: ack.echo_rtt.map(|ago| now_us.wrapping_sub(micros(ago))),
+            acked: 0,
+            delivered: 0,
+            sacked: 0,
+            lost: 0,
+            duplicate: false,
+            dsack_bytes: None,
+            dsack_of_probe: false,
+            original: false,
+            ambiguous: false,
+            rtt_us: None,
+        }
+    }
+
+    pub(super) const fn original(&self) -> bool {
+        self.original
+    }
+
+    /// The echo says that what arrived left before `sent_us`.
+    pub(super) fn is_older_than(&self, sent_us: u32) -> bool {
+        self.echo_us.is_some_and(|echo| !is_later(echo.wrapping_add(TICK_US), sent_us))
+    }
+}
+
+impl Recovery {
+    /// An acknowledgment arrived.
+    pub(crate) fn on_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
+        match self.on_plain_ack(records, ack) {
+            Some(acked) => acked,
+            None => self.on_any_ack(records, ack),
+        }
+    }
+
+    /// All that is outstanding is one burst, sent once, and this acknowledges it whole.
+    fn on_plain_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Option<Acked> {
+        if self.head == NIL || self.phase != Phase::Open || ack.ece || !ack.sack.is_empty() {
+            return None;
+        }
+        let index = self.head;
+        let record = *records.get(index);
+        let plain = record.range.end == ack.ack
+            && records.next(Ring::Sequence, index) == index
+            && record.state == State::InFlight
+            && !(record.resent || record.blurred);
+        if !plain {
+            return None;
+        }
+        let now_us = stamp(ack.now);
+        let bytes = record.len();
+        let rtt_us = now_us.wrapping_sub(record.sent_us);
+        self.rtt.sample(ack.now, rtt_us, samples_in(bytes));
+        self.algorithm.on_rtt(rtt_us);
+        self.backoff = 0;
+        self.retries = 0;
+        self.dupacks = 0;
+        self.sacked = 0;
+        self.rack_sent_us = record.sent_us;
+        self.rack_end = ack.ack;
+        self.rack_rtt_us = rtt_us;
+        self.fack = ack.ack;
+        self.grow(records, millis(ack.now), bytes);
+        self.end_round(records, ack);
+        self.keep_mark_near(ack.ack);
+        self.head = NIL;
+        self.oldest = NIL;
+        records.give(index);
+        self.arm(records, ack.now, None, true);
+        let rtt = Some(Duration::from_micros(u64::from(rtt_us)));
+        Some(Acked { bytes, delivered: bytes, rtt, ..Acked::default() })
+    }
+
+    fn on_any_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
+        let mut progress = Progress::new(ack);
+        let flight = self.outstanding(records);
+        self.advance(records, ack.ack, &mut progress);
+        if self.has(flag::SACK) {
+            self.read_sack(records, ack, &mut progress);
+        } else {
+            self.count_duplicates(records, ack, &mut progress);
+        }
+        self.note_highest(records, ack, &progress);
+        let rtt = self.measure(&progress, flight);
+        let reorder = self.find_lost(records, &mut progress);
+        let mut acked = Acked {
+            bytes: progress.acked,
+            delivered: progress.delivered,
+            rtt,
+            dsack: progress.dsack_bytes.is_some(),
+            ..Acked::default()
+        };
+        let before = self.phase;
+        self.turn(records, ack, &mut progress, flight, &mut acked);
+        acked.lost = progress.lost;
+        match self.phase {
+            Phase::Recovery | Phase::Reduced => self.pace(records, &progress),
+            Phase::FirstAck | Phase::NewData => {}
+            // What ends a recovery was sent by its rules, not by the window that grows now.
+            _ if matches!(before, Phase::Recovery | Phase::Reduced) => {}
+            _ if progress.acked > 0 => {
+                self.grow(records, millis(ack.now), progress.acked);
+            }
+            _ => {}
+        }
+        if progress.acked > 0 {
+            self.end_round(records, ack);
+        }
+        self.keep_mark_near(ack.ack);
+        let reorder = if self.oldest == NIL { None } else { reorder };
+        self.arm(records, ack.now, reorder, progress.acked > 0);
+        acked
+    }
+
+    /// Takes what `ack` covers off the scoreboard.
+    fn advance(&mut self, records: &mut Records, ack: SeqNum, progress: &mut Progress) {
+        while self.head != NIL {
+            let index = self.head;
+            let record = *records.get(index);
+            if !record.range.start.before(ack) {
+                break;
+            }
+            let end = record.range.end.earlier(ack);
+            let bytes = end.since(record.range.start);
+            progress.acked += bytes;
+            progress.ambiguous |= record.resent && record.state != State::Sacked;
+            match record.state {
+                State::Sacked => self.sacked -= bytes,
+                State::InFlight => self.deliver(&record, end, bytes, progress),
+                State::Lost => {
+                    self.lost -= bytes;
+                    self.deliver(&record, end, bytes, progress);
+                }
+            }
+            if end == record.range.end {
+                self.unlink_turn(records, index);
+                records.unlink(Ring::Sequence, &mut self.head, index);
+                records.give(index);
+            } else {
+                records.get_mut(index).range.start = end;
+                if record.partial && record.state == State::InFlight {
+                    // Only its first segment was resent.
+                    self.mark_lost(records, index);
+                }
+            }
+        }
+    }
+
+    /// `bytes` of `record`, the last of them before `end`, have arrived, and that is news.
+    pub(super) fn deliver(
+        &mut self,
+        record: &Record,
+        end: SeqNum,
+        bytes: u32,
+        progress: &mut Progress,
+    ) {
+        progress.delivered += bytes;
+        let rtt_us = progress.now_us.wrapping_sub(record.sent_us);
+        if record.resent {
+            // RFC 8985 §6.2, step 2: it may be the first transmission that arrived.
+            if progress.is_older_than(record.sent_us) || rtt_us < self.rtt.min_us() {
+                return;
+            }
+        } else {
+            progress.original |= end.at_or_before(self.mark);
+            if !record.blurred {
+                progress.rtt_us = Some(progress.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
+            }
+            if end.before(self.fack) {
+                // RFC 8985 §6.2, step 3: what was sent later was delivered earlier.
+                self.flags |= flag::REORDERS;
+            }
+        }
+        if is_later(record.sent_us, self.rack_sent_us)
+            || (record.sent_us == self.rack_sent_us && end.after(self.rack_end))
+        {
+            self.rack_sent_us = record.sent_us;
+            self.rack_end = end;
+            self.rack_rtt_us = rtt_us;
+        }
+    }
+
+    /// Without SACK: a duplicate ACK says that one more segment left the network.
+    fn count_duplicates(&mut self, records: &mut Records, ack: &Ack<'_>, progress: &mut Progress) {
+        if progress.acked > 0 {
+            // Those that were counted are now acknowledged, but for the one that was missing.
+            let counted = self.sacked.min(progress.acked.saturating_sub(self.mss()));
+            progress.delivered -= counted;
+            self.sacked = if self.phase == Phase::Recovery { self.sacked - counted } else { 0 };
+            self.sacked = self.sacked.min(self.outstanding(records) - self.lost);
+            self.dupacks = 0;
+            return;
+        }
+        // RFC 5681 §2.
+        let outstanding = self.outstanding(records);
+        let duplicate = ack.ack == ack.una && outstanding > 0;
+        if !duplicate || ack.has_payload || ack.window_changed {
+            return;
+        }
+        progress.duplicate = true;
+        self.dupacks = self.dupacks.saturating_add(1);
+        // The missing segment itself is never among those that left.
+        let most = (outstanding - self.lost).saturating_sub(self.mss());
+        let sacked = (self.sacked + self.mss()).min(most).max(self.sacked);
+        progress.delivered += sacked - self.sacked;
+        self.sacked = sacked;
+    }
+
+    /// Takes an RTT sample, if this acknowledgment has one.
+    fn measure(&mut self, progress: &Progress, flight: u32) -> Option<Duration> {
+        // RFC 6298 §3 (Karn): with a retransmission among them, only an echo can tell.
+        let exact = progress.rtt_us.filter(|_| !progress.ambiguous);
+        let echoed = progress.echo_us.filter(|_| progress.acked > 0);
+        let rtt_us = exact.or_else(|| echoed.map(|echo| progress.now_us.wrapping_sub(echo)));
+        if progress.acked > 0 {
+            self.retries = 0;
+        }
+        let rtt_us = rtt_us?;
+        self.rtt.sample(progress.now, rtt_us, samples_in(flight));
+        self.backoff = 0;
+        if exact.is_some() {
+            self.algorithm.on_rtt(rtt_us);
+        }
+        Some(Duration::from_micros(u64::from(rtt_us)))
+    }
+
+    /// RACK.fack, and the count of ACKs that brought news out of order.
+    fn note_highest(&mut self, records: &Records, ack: &Ack<'_>, progress: &Progress) {
+        self.fack = self.fack.later(ack.ack);
+        if !self.has(flag::SACK) {
+            return;
+        }
+        if progress.sacked > 0 {
+            for block in ack.sack {
+                let known = self.head != NIL && block.end.at_or_before(ack.nxt);
+                if known && block.end.after(records.get(self.head).range.start) {
+                    self.fack = self.fack.later(block.end);
+                }
+            }
+        }
+        if progress.acked > 0 && self.phase == Phase::Open {
+            self.dupacks = 0;
+        } else if progress.sacked > 0 {
+            self.dupacks = self.dupacks.saturating_add(1);
+        }
+    }
+
+    /// Marks what is lost. Returns how long until more will be, in microseconds.
+    fn find_lost(&mut self, records: &mut Records, progress: &mut Progress) -> Option<u32> {
+        let before = self.lost;
+        let mut reorder = None;
+        if self.has(flag::RACK) {
+            reorder = self.detect(records, progress.now_us);
+        } else if self.has(flag::SACK) {
+            if self.sacked > 0 {
+                self.mark_by_count(records);
+            }
+        } else {
+            self.mark_by_duplicates(records, progress);
+        }
+        progress.lost += self.lost - before;
+        reorder
+    }
+
+    /// Without SACK: the third duplicate, and each partial acknowledgment (RFC 6582 §3.2).
+    fn mark_by_duplicates(&mut self, records: &mut Records, progress: &Progress) {
+        if self.head == NIL {
+            return;
+        }
+        let start = records.get(self.head).range.start;
+        let third = self.dupacks == DUP_THRESH
+            && progress.duplicate
+            && start.after(self.mark)
+            && matches!(self.phase, Phase::Open | Phase::Reduced);
+        let partial =
+            self.phase == Phase::Recovery && progress.acked > 0 && start.before(self.mark);
+        if third || partial {
+            self.mark_first_lost(records);
+        }
+    }
+
+    /// Lets the window grow by what was acknowledged, if it was full.
+    fn grow(&mut self, records: &Records, now_ms: u32, acked: u32) {
+        let after_timeout = self.phase == Phase::Loss;
+        if self.flags & (flag::FILLED | flag::FILLED_BEFORE) == 0 && !after_timeout {
+            self.algorithm.pause();
+            return;
+        }
+        let mss = self.mss();
+        let srtt_us = self.rtt.srtt_us();
+        let growth = Growth { acked, mss, now_ms, srtt_us, after_timeout };
+        self.algorithm.grow(records.policy.congestion, &mut self.window, &growth);
+    }
+
+    /// A round trip is over when what was SND.NXT at its beginning is acknowledged.
+    fn end_round(&mut self, records: &Records, ack: &Ack<'_>) {
+        if ack.ack.before(self.round_end) {
+            return;
+        }
+        self.round_end = ack.nxt;
+        let filled = self.has(flag::FILLED);
+        self.flags &= !(flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED);
+        if filled {
+            self.flags |= flag::FILLED_BEFORE;
+        }
+        self.algorithm.on_round(records.policy.congestion, &mut self.window);
+    }
+
+    /// Between episodes `mark` stays one behind what is acknowledged, so that a comparison with
+    /// it never wraps; duplicates of an ACK at `mark` itself begin nothing (RFC 6582 §3.2).
+    fn keep_mark_near(&mut self, ack: SeqNum) {
+        if self.phase == Phase::Open && ack.after(self.mark) {
+            self.mark = ack - 1;
+        }
+    }
+
+    /// Proportional rate reduction (RFC 6937 §3).
+    pub(super) fn pace(&mut self, records: &Records, progress: &Progress) {
+        let first = self.phase == Phase::Recovery && self.prr_out == 0;
+        if progress.delivered == 0 && !first {
+            return;
+        }
+        self.prr_delivered = self.prr_delivered.saturating_add(progress.delivered);
+        let pipe = self.in_flight(records);
+        let ssthresh = self.window.ssthresh;
+        let room = if pipe > ssthresh {
+            let earned = u64::from(self.prr_delivered) * u64::from(ssthresh);
+            let earned = earned.div_ceil(u64::from(self.prr_flight));
+            u32::try_from(earned).unwrap_or(u32::MAX).saturating_sub(self.prr_out)
+        } else {
+            let mut limit = self.prr_delivered.saturating_sub(self.prr_out);
+            if progress.acked > 0 && progress.lost == 0 {
+                // Slow start reduction bound, while nothing more is lost.
+                limit = limit.max(progress.delivered).saturating_add(self.mss());
+            }
+            limit.min(ssthresh - pipe)
+        };
+        // The fast retransmission itself leaves in any case.
+        let room = if first { room.max(self.mss()) } else { room };
+        self.window.cwnd = pipe.saturating_add(room).max(self.mss());
+    }
+}
+
+/// About how many RTT samples a flight of `bytes` brings, one for two full segments.
+const fn samples_in(bytes: u32) -> u32 {
+    1 + (bytes >> 12)
+}
+
+/// `now` in wrapping milliseconds.
+pub(super) const fn millis(now: Instant) -> u32 {
+    now.as_millis() as u32
+}

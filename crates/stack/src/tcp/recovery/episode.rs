@@ -1,0 +1,165 @@
+//! Episodes: how a reduction of the window begins and ends, and how it is taken back.
+//!
+//! Read first: RFC 6675 §5 and RFC 6582 §3.2 (fast recovery), RFC 3168 §6.1.2 (marks), RFC 5682
+//! §2.1 and §3.1 (F-RTO), RFC 3522 §3 and RFC 4015 §3.2 (Eifel: timestamps), RFC 3708 §3
+//! (D-SACK).
+//!
+//! The window is reduced once for each window of data, whatever tells of congestion.
+
+use super::acknowledge::Progress;
+use super::records::{NIL, Records};
+use super::{Ack, Acked, Phase, Recovery, flag};
+use crate::seq::SeqNum;
+
+impl Recovery {
+    /// Moves on to the phase that this acknowledgment brings.
+    pub(super) fn turn(
+        &mut self,
+        records: &mut Records,
+        ack: &Ack<'_>,
+        progress: &mut Progress,
+        flight: u32,
+        acked: &mut Acked,
+    ) {
+        acked.undone = self.undo_if_needless(records, progress);
+        let covered = ack.ack.at_or_after(self.mark);
+        let mut congested = ack.ece;
+        match self.phase {
+            Phase::Open | Phase::ProbeDue => {}
+            Phase::Probing => congested |= self.judge_probe(ack, progress),
+            Phase::Reduced | Phase::Recovery if covered => {
+                acked.left = self.phase == Phase::Recovery;
+                self.leave();
+            }
+            Phase::Reduced | Phase::Recovery => {}
+            Phase::FirstAck | Phase::NewData | Phase::Loss if covered => {
+                acked.left = true;
+                self.phase = Phase::Open;
+                self.settle_reordering();
+            }
+            Phase::FirstAck => self.on_first_ack(records, ack, progress),
+            Phase::NewData => acked.undone |= self.on_second_ack(records, progress),
+            Phase::Loss => {}
+        }
+        match self.phase {
+            Phase::Open | Phase::ProbeDue | Phase::Probing if self.lost > 0 => {
+                self.enter(records, Phase::Recovery, flight, ack.nxt);
+                acked.entered = true;
+                acked.cwr = true;
+            }
+            Phase::Reduced if self.lost > 0 => {
+                // The same window of data: no second reduction, and no way back.
+                self.phase = Phase::Recovery;
+                self.mark = ack.nxt;
+                self.prior.cwnd = 0;
+                self.prr_out = 0;
+                self.prr_delivered = 0;
+                acked.entered = true;
+            }
+            Phase::Open | Phase::ProbeDue | Phase::Probing if congested => {
+                self.enter(records, Phase::Reduced, flight, ack.nxt);
+                self.prior.cwnd = 0;
+                acked.cwr = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// Reduces the window, to be paced until `nxt` is acknowledged. `flight` is what was
+    /// outstanding.
+    pub(super) fn enter(&mut self, records: &Records, phase: Phase, flight: u32, nxt: SeqNum) {
+        // A probe that was sent again is one more of which a D-SACK may tell.
+        let probed = self.phase == Phase::Probing && self.has(flag::PROBE_RESENT);
+        self.resent = u16::from(probed);
+        self.resent_at_us = self.rack_sent_us;
+        self.prior = self.window;
+        let kind = records.policy.congestion;
+        let mss = self.mss();
+        self.window.ssthresh = self.algorithm.reduce(kind, &self.window, flight, mss);
+        self.prr_delivered = 0;
+        self.prr_out = 0;
+        self.prr_flight = flight.max(mss);
+        self.mark = nxt;
+        self.phase = phase;
+    }
+
+    /// Fast recovery, or a reduction, is over.
+    fn leave(&mut self) {
+        self.window.cwnd = self.window.ssthresh.max(self.mss());
+        if self.phase == Phase::Recovery {
+            self.settle_reordering();
+        }
+        self.phase = Phase::Open;
+        self.dupacks = 0;
+        if !self.has(flag::SACK) {
+            self.sacked = 0;
+        }
+    }
+
+    /// F-RTO, step 2 (RFC 5682 §2.1): is there new data to ask with?
+    fn on_first_ack(&mut self, records: &Records, ack: &Ack<'_>, progress: &Progress) {
+        if progress.acked > 0 && ack.unsent {
+            self.phase = Phase::NewData;
+            self.window.cwnd = self.in_flight(records) + 2 * self.mss();
+        } else if progress.acked > 0 || progress.sacked > 0 || progress.duplicate {
+            self.phase = Phase::Loss;
+        }
+    }
+
+    /// F-RTO, step 3 (RFC 5682 §2.1 and §3.1): did something arrive that was not resent?
+    fn on_second_ack(&mut self, records: &mut Records, progress: &Progress) -> bool {
+        if progress.original() {
+            self.undo(records);
+            return true;
+        }
+        if progress.acked > 0 || progress.sacked > 0 || progress.duplicate {
+            self.phase = Phase::Loss;
+            self.window.cwnd = 3 * self.mss();
+        }
+        false
+    }
+
+    /// Takes the last reduction back if all that it resent had arrived already.
+    fn undo_if_needless(&mut self, records: &mut Records, progress: &Progress) -> bool {
+        if self.prior.cwnd == 0 || self.resent == 0 {
+            return false;
+        }
+        if let Some(bytes) = progress.dsack_bytes {
+            // RFC 3708 §3: every retransmission was reported as a duplicate.
+            let segments = bytes.div_ceil(self.mss()).min(u32::from(u16::MAX)) as u16;
+            self.resent = self.resent.saturating_sub(segments);
+            if self.resent == 0 {
+                self.undo(records);
+                return true;
+            }
+        }
+        // RFC 3522 §3.2: the ACK is for what left before the first retransmission.
+        let recovering =
+            matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss);
+        if recovering && progress.acked > 0 && progress.is_older_than(self.resent_at_us) {
+            self.undo(records);
+            return true;
+        }
+        false
+    }
+
+    /// The window of before is back (RFC 4015 §3.2), and what was called lost is late.
+    fn undo(&mut self, records: &mut Records) {
+        self.window.cwnd = self.window.cwnd.max(self.prior.cwnd);
+        self.window.ssthresh = self.window.ssthresh.max(self.prior.ssthresh);
+        self.algorithm.undo(records.policy.congestion, self.window.cwnd);
+        self.prior.cwnd = 0;
+        self.resent = 0;
+        self.backoff = 0;
+        if matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss) {
+            if self.lost_head != NIL {
+                self.recall_lost(records);
+            }
+            if !self.has(flag::SACK) {
+                self.sacked = 0;
+            }
+            self.dupacks = 0;
+            self.phase = Phase::Open;
+        }
+    }
+}

@@ -1,0 +1,659 @@
+//! What was sent, what became of it, what must be sent again, and how much may be in flight.
+//!
+//! Read first: RFC 6298 (the timer), RFC 5681 §3 (congestion control), RFC 8985 (RACK-TLP), RFC
+//! 6937 (how recovery is paced), then RFC 6582 (recovery without SACK) and RFC 3522 / RFC 5682
+//! (recovery that was needless).
+//!
+//! ```text
+//!  SND.UNA                    the scoreboard                              SND.NXT
+//!    |                                                                       |
+//!    v                                                                       v
+//!    +--------+---------------+------+--------+-----------------+------------+
+//!    | Lost   | Sacked        |InFl. | Sacked | Lost            | InFlight   |   records
+//!    +--------+---------------+------+--------+-----------------+------------+
+//!      resend   the peer has    may    ^                          sent last
+//!      next     it              be     `- RACK: what left before the latest of these, and
+//!                               late      more than a reordering window ago, is lost
+//!
+//!  in flight = outstanding - sacked - lost;  allowance = cwnd - in flight
+//! ```
+//!
+//! ```text
+//!            lost > 0                          ack >= mark
+//!   Open ---------------> Recovery ------------------------> Open      halved once, paced by PRR
+//!   Open -- ECE --------> Reduced  -- ack >= mark ---------> Open      the same without a loss
+//!   Open -- PTO --------> ProbeDue -- sent --> Probing ----> Open      tail loss probe
+//!   any  -- RTO --------> FirstAck -> NewData -> Loss -----> Open      F-RTO, then slow start
+//!   Recovery, Loss, ... -- it was needless ----------------> Open      undo
+//! ```
+//!
+//! Everything is a function of (input, now). The caller's turn:
+//!
+//! 1. [`Recovery::on_ack`] for each segment that carries an ACK; [`Recovery::on_timeout`] when
+//!    [`Recovery::deadline`] has passed.
+//! 2. [`Recovery::restart_after_idle`] before a burst; then, while something may leave: first
+//!    [`Recovery::next_retransmission`], then new data up to [`Recovery::allowance`] bytes (and
+//!    the peer's window, which is not known here), each followed by [`Recovery::on_sent`].
+//!
+//! Invariants
+//! - Lost and sacked bytes are never more than outstanding bytes.
+//! - The peer's SACK blocks mark what was sent and nothing else; they cost records only where a
+//!   border of segments has to be cut free, and never the last ones of the pool.
+//! - Without SACK, each duplicate ACK counts as one MSS that left the network (`sacked`): RFC
+//!   5681's inflated window, said the other way round. Limited transmit (RFC 3042) follows.
+
+mod acknowledge;
+mod episode;
+mod rack;
+mod records;
+mod rtt;
+mod scoreboard;
+#[cfg(test)]
+mod tests;
+mod timer;
+
+use core::time::Duration;
+
+pub(crate) use records::Records;
+use records::{NIL, Policy, Ring, State};
+use rtt::{Rtt, micros, stamp};
+
+use super::congestion::{Algorithm, Window};
+use crate::seq::{SeqNum, SeqRange};
+use crate::time::Instant;
+
+/// RFC 6928 §2: the bytes of an initial window where segments are small.
+const INITIAL_SEGMENT_BYTES: u32 = 1460;
+/// RFC 5681 §3.2: so many duplicate ACKs mean loss.
+const DUP_THRESH: u8 = 3;
+/// RTO of data after the SYN's timer went off, without a sample (RFC 6298 §5.7).
+const RTO_AFTER_SYN_US: u32 = 3_000_000;
+
+/// A connection's flags.
+mod flag {
+    /// SACK is agreed.
+    pub(super) const SACK: u8 = 1 << 0;
+    /// RACK-TLP decides what is lost, and not counts of duplicates.
+    pub(super) const RACK: u8 = 1 << 1;
+    /// The network was seen to reorder (RFC 8985 §6.2, step 3).
+    pub(super) const REORDERS: u8 = 1 << 2;
+    /// The reordering window grew in this round (RFC 8985 §6.2, step 4).
+    pub(super) const WIDENED: u8 = 1 << 3;
+    /// The tail loss probe was old data (RFC 8985 §7.3).
+    pub(super) const PROBE_RESENT: u8 = 1 << 4;
+    /// The window was filled in this round.
+    pub(super) const FILLED: u8 = 1 << 5;
+    /// It was in the last one.
+    pub(super) const FILLED_BEFORE: u8 = 1 << 6;
+    /// The SYN was resent (RFC 6298 §5.7).
+    pub(super) const SYN_RESENT: u8 = 1 << 7;
+}
+
+/// What is going on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    /// Nothing: the window grows.
+    Open,
+    /// The probe timer went off; the next segment sent is the probe.
+    ProbeDue,
+    /// A tail loss probe is out, up to `mark` (RFC 8985 §7.3).
+    Probing,
+    /// The window was reduced without a loss; until `mark` not again (RFC 3168 §6.1.2).
+    Reduced,
+    /// Fast recovery until `mark` is acknowledged (RFC 6675 §5, RFC 6582 §3.2).
+    Recovery,
+    /// After a timeout, before the first ACK (RFC 5682 §2.1 and §3.1, step 1).
+    FirstAck,
+    /// New data is out to see whether the timeout was needless (step 2).
+    NewData,
+    /// After a timeout: everything up to `mark` is sent again as needed (RFC 5681 §3.1).
+    Loss,
+}
+
+/// What [`Recovery::deadline`] is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Timer {
+    /// Nothing is outstanding. `at` is when something was sent last.
+    Idle,
+    /// Retransmission (RFC 6298).
+    Retransmit,
+    /// Tail loss probe (RFC 8985 §7.2).
+    Probe,
+    /// A segment becomes lost unless it is acknowledged before (RFC 8985 §6.2, step 5).
+    Reorder,
+}
+
+/// Loss recovery and congestion control of one connection.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// When `timer` goes off.
+    at: Instant,
+    /// The oldest record by sequence number.
+    head: u32,
+    /// The record in flight that was sent longest ago.
+    oldest: u32,
+    /// The lost record with the lowest sequence number.
+    lost_head: u32,
+    /// Bytes that the peer has beyond SND.UNA.
+    sacked: u32,
+    /// Bytes marked lost and not resent.
+    lost: u32,
+    rtt: Rtt,
+    window: Window,
+    algorithm: Algorithm,
+    /// RACK.segment: of what was delivered, what was sent last; when, and its end.
+    rack_sent_us: u32,
+    rack_end: SeqNum,
+    rack_rtt_us: u32,
+    /// RACK.fack: the highest end delivered.
+    fack: SeqNum,
+    /// When this is acknowledged, a round trip is over.
+    round_end: SeqNum,
+    /// What `phase` says.
+    mark: SeqNum,
+    /// PRR (RFC 6937 §3): delivered and sent since recovery began, and outstanding then.
+    prr_delivered: u32,
+    prr_out: u32,
+    prr_flight: u32,
+    /// The window before the last reduction that may be undone; `cwnd` zero: none.
+    prior: Window,
+    /// When the first retransmission since then left.
+    resent_at_us: u32,
+    /// Retransmissions since then that no D-SACK has called needless.
+    resent: u16,
+    mss: u16,
+    dupacks: u8,
+    /// Timeouts since the last RTT sample (RFC 6298 §5.5).
+    backoff: u8,
+    /// Timeouts since the last progress.
+    retries: u8,
+    /// RACK.reo_wnd_mult and RACK.reo_wnd_persist.
+    reo_mult: u8,
+    reo_persist: u8,
+    phase: Phase,
+    timer: Timer,
+    flags: u8,
+}
+
+const _: () = assert!(size_of::<Recovery>() <= 128);
+
+/// What a connection begins with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opening {
+    /// Largest payload of a segment to this peer in bytes, options taken off.
+    pub(crate) mss: u32,
+    /// SACK is agreed.
+    pub(crate) sack: bool,
+    /// How often our SYN or SYN-ACK was sent again.
+    pub(crate) syn_retransmissions: u8,
+    /// The handshake's round trip, where it is known for sure.
+    pub(crate) rtt: Option<Duration>,
+}
+
+/// Why bytes are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// For the first time.
+    New,
+    /// As [`Recovery::next_retransmission`] asked.
+    Retransmission,
+    /// As [`Timeout::Probe`] asked, old data. (New data as a probe is `New`.)
+    Probe,
+}
+
+/// No record is free: send nothing now, try again when [`Records::available`] is not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A segment with an acknowledgment that is acceptable: `ack` is not after SND.NXT.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ack<'a> {
+    pub(crate) now: Instant,
+    /// SEG.ACK.
+    pub(crate) ack: SeqNum,
+    /// SND.UNA before this segment.
+    pub(crate) una: SeqNum,
+    pub(crate) nxt: SeqNum,
+    /// The SACK blocks as the segment has them; what is not ours to believe is ignored.
+    pub(crate) sack: &'a [SeqRange],
+    /// How long ago the echoed timestamp was made, by a clock of ticks of at most 1 ms.
+    pub(crate) echo_rtt: Option<Duration>,
+    /// ECE is set, and ECN is in use.
+    pub(crate) ece: bool,
+    /// SND.WND changes.
+    pub(crate) window_changed: bool,
+    /// The segment carries data, SYN or FIN.
+    pub(crate) has_payload: bool,
+    /// Unsent bytes wait, and the peer's window lets them go.
+    pub(crate) unsent: bool,
+}
+
+/// What an acknowledgment did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Acked {
+    /// Sequence numbers newly acknowledged.
+    pub(crate) bytes: u32,
+    /// Bytes that are now known to have arrived: acknowledged or SACKed for the first time.
+    pub(crate) delivered: u32,
+    /// Bytes newly marked lost.
+    pub(crate) lost: u32,
+    /// The round trip measured.
+    pub(crate) rtt: Option<Duration>,
+    /// Fast recovery began.
+    pub(crate) entered: bool,
+    /// Fast recovery, or what followed a timeout, is over.
+    pub(crate) left: bool,
+    /// The last reduction was needless and is undone.
+    pub(crate) undone: bool,
+    /// The peer reported a duplicate (RFC 2883).
+    pub(crate) dsack: bool,
+    /// The window was reduced: set CWR on the next new data (RFC 3168 §6.1.2).
+    pub(crate) cwr: bool,
+}
+
+/// What to do because time has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timeout {
+    /// Nothing, or more of what is being done: look at `next_retransmission`.
+    Nothing,
+    /// Send one segment whatever the congestion window says: new data if there is some that the
+    /// peer's window takes, else [`Recovery::probe`] as `Sent::Probe`.
+    Probe,
+    /// The retransmission timer went off for the `count`th time without progress. The window is
+    /// one MSS; set CWR on the next new data.
+    Retransmit { count: u8 },
+}
+
+impl Recovery {
+    /// A connection that is now established. Nothing is outstanding: neither SYN nor its ACK is
+    /// this module's matter.
+    pub(crate) fn new(records: &Records, now: Instant, opening: &Opening) -> Self {
+        let mss = opening.mss.clamp(1, u32::from(u16::MAX));
+        let mut flags = 0;
+        if opening.sack {
+            flags |= flag::SACK;
+        }
+        if opening.sack && records.policy.rack {
+            flags |= flag::RACK;
+        }
+        if opening.syn_retransmissions > 0 {
+            flags |= flag::SYN_RESENT;
+        }
+        let mut rtt = Rtt::default();
+        if let Some(sample) = opening.rtt {
+            rtt.sample(now, micros(sample), 1);
+        }
+        // RFC 6928 §2: one lost SYN is no reason to start small, two are.
+        let cwnd = match opening.syn_retransmissions {
+            0 | 1 => initial_window(&records.policy, mss),
+            _ => mss,
+        };
+        Self {
+            at: now,
+            head: NIL,
+            oldest: NIL,
+            lost_head: NIL,
+            sacked: 0,
+            lost: 0,
+            rtt,
+            window: Window { cwnd, ssthresh: u32::MAX },
+            algorithm: Algorithm::new(),
+            rack_sent_us: 0,
+            rack_end: SeqNum(0),
+            rack_rtt_us: 0,
+            fack: SeqNum(0),
+            round_end: SeqNum(0),
+            mark: SeqNum(0),
+            prr_delivered: 0,
+            prr_out: 0,
+            prr_flight: 0,
+            prior: Window { cwnd: 0, ssthresh: 0 },
+            resent_at_us: 0,
+            resent: 0,
+            mss: mss as u16,
+            dupacks: 0,
+            backoff: 0,
+            retries: 0,
+            reo_mult: 1,
+            reo_persist: 0,
+            phase: Phase::Open,
+            timer: Timer::Idle,
+            flags,
+        }
+    }
+
+    const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    const fn mss(&self) -> u32 {
+        self.mss as u32
+    }
+
+    /// Sequence numbers sent and not cumulatively acknowledged.
+    pub(crate) fn outstanding(&self, records: &Records) -> u32 {
+        if self.head == NIL {
+            return 0;
+        }
+        let last = records.last(Ring::Sequence, self.head);
+        records.get(last).range.end.since(records.get(self.head).range.start)
+    }
+
+    /// Bytes believed to be in the network: `pipe` of RFC 6675.
+    pub(crate) fn in_flight(&self, records: &Records) -> u32 {
+        self.outstanding(records).saturating_sub(self.sacked + self.lost)
+    }
+
+    /// Bytes that may leave now, as far as congestion goes. The peer's window and the sender's
+    /// silly window syndrome are the caller's matter.
+    pub(crate) fn allowance(&self, records: &Records) -> u32 {
+        self.window.cwnd.saturating_sub(self.in_flight(records))
+    }
+
+    /// What is to be sent again next, at most one MSS of it; `None`: nothing, or not now.
+    pub(crate) fn next_retransmission(&self, records: &Records) -> Option<SeqRange> {
+        // F-RTO asks with new data first (RFC 5682 §2.1, step 2b).
+        if self.lost_head == NIL || self.phase == Phase::NewData {
+            return None;
+        }
+        let range = self.first_segment(records.get(self.lost_head).range);
+        (self.allowance(records) >= range.len().min(self.mss())).then_some(range)
+    }
+
+    /// The last segment in flight, for [`Timeout::Probe`].
+    pub(crate) fn probe(&self, records: &Records) -> Option<SeqRange> {
+        if self.head == NIL {
+            return None;
+        }
+        let last = records.get(records.last(Ring::Sequence, self.head));
+        if last.state != State::InFlight {
+            return None;
+        }
+        // The border of the last segment: the record's segments are full but for the last.
+        let over = (last.len() - 1) % self.mss() + 1;
+        Some(SeqRange { start: last.range.end - over, end: last.range.end })
+    }
+
+    /// The range's first MSS.
+    fn first_segment(&self, range: SeqRange) -> SeqRange {
+        SeqRange::new(range.start, range.len().min(self.mss()))
+    }
+
+    /// When [`Recovery::on_timeout`] is to be called.
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
+        match self.timer {
+            Timer::Idle => None,
+            _ => Some(self.at),
+        }
+    }
+
+    /// `range` leaves now. New data begins where the last ended; a retransmission is what
+    /// [`Recovery::next_retransmission`] said, or its beginning. FIN counts, SYN does not.
+    ///
+    /// # Errors
+    /// [`Full`]: there is no record for new data; nothing changed. Never for anything else.
+    pub(crate) fn on_sent(
+        &mut self,
+        records: &mut Records,
+        now: Instant,
+        range: SeqRange,
+        kind: Sent,
+    ) -> Result<(), Full> {
+        match kind {
+            Sent::New => self.send_new(records, now, range)?,
+            Sent::Retransmission => self.send_lost(records, now, range),
+            Sent::Probe => self.send_probe(records, now, range),
+        }
+        self.prr_out = self.prr_out.saturating_add(range.len());
+        self.note_filled(records);
+        if self.phase == Phase::ProbeDue {
+            // RFC 8985 §7.3: TLP.end_seq is SND.NXT after the probe.
+            let last = records.last(Ring::Sequence, self.head);
+            self.mark = records.get(last).range.end;
+            self.phase = Phase::Probing;
+        }
+        self.arm_on_sent(records, now);
+        Ok(())
+    }
+
+    fn send_new(
+        &mut self,
+        records: &mut Records,
+        now: Instant,
+        range: SeqRange,
+    ) -> Result<(), Full> {
+        let now_us = stamp(now);
+        if self.head == NIL {
+            let index = records.take(range, now_us).ok_or(Full)?;
+            // Nothing older is outstanding: all of RACK's history is of no more use.
+            self.rack_sent_us = now_us;
+            self.rack_end = range.start;
+            self.fack = range.start;
+            self.round_end = range.end;
+            if self.phase == Phase::Open && self.mark != range.start {
+                self.mark = range.start - 1;
+            }
+            records.push(Ring::Sequence, &mut self.head, index);
+            records.push(Ring::Turn, &mut self.oldest, index);
+            return Ok(());
+        }
+        let last = records.last(Ring::Sequence, self.head);
+        if self.join(records, last, range, now_us) {
+            return Ok(());
+        }
+        let index = records.take(range, now_us).ok_or(Full)?;
+        records.push(Ring::Sequence, &mut self.head, index);
+        records.push(Ring::Turn, &mut self.oldest, index);
+        Ok(())
+    }
+
+    /// Lets the newest record cover `range` too, if it left with it or if records are short.
+    fn join(&mut self, records: &mut Records, last: u32, range: SeqRange, now_us: u32) -> bool {
+        let record = records.get(last);
+        let fits = record.state == State::InFlight && !record.resent && !record.partial;
+        let burst = record.sent_us == now_us && record.len().is_multiple_of(self.mss());
+        if !fits || !(burst || records.is_short()) {
+            return false;
+        }
+        debug_assert_eq!(record.range.end, range.start, "new data follows what was sent");
+        if !burst && record.sent_us != now_us {
+            records.unlink(Ring::Turn, &mut self.oldest, last);
+            records.push(Ring::Turn, &mut self.oldest, last);
+            let record = records.get_mut(last);
+            record.sent_us = now_us;
+            record.blurred = true;
+        }
+        records.get_mut(last).range.end = range.end;
+        true
+    }
+
+    fn send_lost(&mut self, records: &mut Records, now: Instant, range: SeqRange) {
+        let index = self.lost_head;
+        if index == NIL || records.get(index).range.start != range.start {
+            debug_assert!(false, "only what next_retransmission said is sent again");
+            return;
+        }
+        let mut partial = false;
+        if range.end.before(records.get(index).range.end) {
+            // Without a record to cut it, all of it counts as resent until its first segment is
+            // acknowledged: one segment per round trip, as NewReno would.
+            partial = records.split(index, range.end).is_none();
+        }
+        self.lost -= records.get(index).len();
+        records.unlink(Ring::Turn, &mut self.lost_head, index);
+        self.resend(records, stamp(now), index, partial);
+        if self.resent == 0 {
+            self.resent_at_us = stamp(now);
+        }
+        self.resent = self.resent.saturating_add(1);
+    }
+
+    fn send_probe(&mut self, records: &mut Records, now: Instant, range: SeqRange) {
+        if self.head == NIL {
+            return;
+        }
+        let mut index = records.last(Ring::Sequence, self.head);
+        let record = records.get(index);
+        if record.state != State::InFlight || record.range.end != range.end {
+            debug_assert!(false, "only what probe said is sent as a probe");
+            return;
+        }
+        if range.start.after(record.range.start)
+            && let Some(right) = records.split(index, range.start)
+        {
+            index = right;
+        }
+        records.unlink(Ring::Turn, &mut self.oldest, index);
+        self.resend(records, stamp(now), index, false);
+        self.flags |= flag::PROBE_RESENT;
+    }
+
+    /// A record in no ring of turn is in flight again.
+    fn resend(&mut self, records: &mut Records, now_us: u32, index: u32, partial: bool) {
+        records.push(Ring::Turn, &mut self.oldest, index);
+        let record = records.get_mut(index);
+        record.sent_us = now_us;
+        record.state = State::InFlight;
+        record.resent = true;
+        record.blurred = false;
+        record.partial = partial;
+    }
+
+    /// Only a window that was filled may grow (RFC 7661 §4.1, RFC 9438 §5.8).
+    fn note_filled(&mut self, records: &Records) {
+        let flight = self.in_flight(records);
+        let Window { cwnd, ssthresh } = self.window;
+        // In slow start half of it is enough: the other half may already be on its way.
+        let filled = if cwnd < ssthresh { flight >= cwnd / 2 } else { flight + self.mss() > cwnd };
+        if filled {
+            self.flags |= flag::FILLED;
+        }
+    }
+
+    /// To be called before a burst: a window that was not used for an RTO says nothing about the
+    /// path any more (RFC 5681 §4.1).
+    pub(crate) fn restart_after_idle(&mut self, records: &Records, now: Instant) {
+        if self.timer != Timer::Idle || now.since(self.at) <= self.rto(records) {
+            return;
+        }
+        let restart = initial_window(&records.policy, self.mss());
+        if self.window.cwnd > restart {
+            // RFC 7661 §4.4.1: what was reached once may be probed for quickly.
+            self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
+            self.window.cwnd = restart;
+        }
+        self.algorithm.pause();
+    }
+
+    /// The path takes segments of `mss` bytes from now on. The window stays the same in bytes.
+    pub(crate) fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.clamp(1, u32::from(u16::MAX)) as u16;
+        self.window.cwnd = self.window.cwnd.max(self.mss());
+    }
+
+    /// What is in flight was too big for the path (RFC 1191 §6.5, RFC 8201 §5.2): it is sent
+    /// again in segments of `mss` bytes. That is no congestion.
+    pub(crate) fn on_packet_too_big(&mut self, records: &mut Records, now: Instant, mss: u32) {
+        let old = self.mss();
+        self.set_mss(mss);
+        if mss >= old || self.head == NIL {
+            return;
+        }
+        let mut index = self.head;
+        loop {
+            let record = records.get(index);
+            if record.state == State::InFlight && record.len() > self.mss() {
+                self.mark_lost(records, index);
+            }
+            index = records.next(Ring::Sequence, index);
+            if index == self.head {
+                break;
+            }
+        }
+        if self.lost > 0 && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
+            self.phase = Phase::Loss;
+            self.mark = records.get(records.last(Ring::Sequence, self.head)).range.end;
+            self.prior.cwnd = 0;
+            self.resent = 0;
+        }
+        self.arm(records, now, None, true);
+    }
+
+    /// Gives all records back. The connection sends nothing any more.
+    pub(crate) fn clear(&mut self, records: &mut Records) {
+        while self.head != NIL {
+            let index = self.head;
+            records.unlink(Ring::Sequence, &mut self.head, index);
+            records.give(index);
+        }
+        self.oldest = NIL;
+        self.lost_head = NIL;
+        self.sacked = 0;
+        self.lost = 0;
+        self.timer = Timer::Idle;
+    }
+
+    /// The retransmission timeout, backed off as it is now.
+    pub(crate) fn rto(&self, records: &Records) -> Duration {
+        Duration::from_micros(u64::from(self.rto_us(&records.policy)))
+    }
+
+    /// SRTT; `None` before the first sample.
+    pub(crate) const fn srtt(&self) -> Option<Duration> {
+        match self.rtt.srtt_us() {
+            0 => None,
+            us => Some(Duration::from_micros(us as u64)),
+        }
+    }
+
+    /// RTTVAR.
+    pub(crate) const fn rttvar(&self) -> Duration {
+        Duration::from_micros(self.rtt.rttvar_us() as u64)
+    }
+
+    /// The smallest RTT of the last minutes; `None` before the first sample.
+    pub(crate) const fn min_rtt(&self) -> Option<Duration> {
+        match self.rtt.min_us() {
+            0 => None,
+            us => Some(Duration::from_micros(us as u64)),
+        }
+    }
+
+    /// The congestion window in bytes.
+    pub(crate) const fn cwnd(&self) -> u32 {
+        self.window.cwnd
+    }
+
+    /// The slow start threshold in bytes; `None`: not known yet.
+    pub(crate) const fn ssthresh(&self) -> Option<u32> {
+        match self.window.ssthresh {
+            u32::MAX => None,
+            bytes => Some(bytes),
+        }
+    }
+
+    /// Bytes that are marked lost and wait to be sent again.
+    pub(crate) const fn lost_bytes(&self) -> u32 {
+        self.lost
+    }
+
+    /// Bytes that the peer has out of order, as far as it said (without SACK: as duplicate ACKs
+    /// suggest).
+    pub(crate) const fn sacked_bytes(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Timeouts in a row without progress: R1 and R2 of RFC 9293 §3.8.3 count these.
+    pub(crate) const fn retransmissions(&self) -> u8 {
+        self.retries
+    }
+}
+
+/// The initial window in bytes (RFC 6928 §2).
+fn initial_window(policy: &Policy, mss: u32) -> u32 {
+    let segments = policy.initial_window.max(1);
+    let most = segments.saturating_mul(mss);
+    most.min(segments.saturating_mul(INITIAL_SEGMENT_BYTES).max(2 * mss)).max(mss)
+}

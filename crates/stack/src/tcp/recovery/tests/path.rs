@@ -1,0 +1,221 @@
+//! A sender for tests: SND.UNA, SND.NXT and a clock around a [`Recovery`].
+
+use core::time::Duration;
+
+use super::super::*;
+use crate::config::{Congestion, TcpConfig};
+
+pub(super) const MSS: u32 = 1000;
+
+pub(super) struct Sender {
+    pub(super) records: Records,
+    pub(super) recovery: Recovery,
+    pub(super) now: Instant,
+    pub(super) una: SeqNum,
+    pub(super) nxt: SeqNum,
+    pub(super) start: SeqNum,
+    /// The peer's timestamps are in use.
+    pub(super) timestamps: bool,
+    pub(super) unsent: bool,
+}
+
+pub(super) fn config(congestion: Congestion) -> TcpConfig {
+    TcpConfig { congestion, ..TcpConfig::default() }
+}
+
+impl Sender {
+    pub(super) fn new(config: &TcpConfig) -> Self {
+        Self::with_capacity(config, 4096)
+    }
+
+    pub(super) fn with_capacity(config: &TcpConfig, capacity: u32) -> Self {
+        let records = Records::new(capacity, config);
+        let now = Instant::from_millis(5_000_000);
+        let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt: None };
+        let recovery = Recovery::new(&records, now, &opening);
+        let start = SeqNum(u32::MAX - 20_000);
+        Self {
+            records,
+            recovery,
+            now,
+            una: start,
+            nxt: start,
+            start,
+            timestamps: false,
+            unsent: true,
+        }
+    }
+
+    pub(super) fn wait_ms(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+    }
+
+    pub(super) fn wait_us(&mut self, us: u64) {
+        self.now += Duration::from_micros(us);
+    }
+
+    /// The segment that begins `segment` full segments behind the stream's start.
+    pub(super) fn range(&self, segment: u32, segments: u32) -> SeqRange {
+        SeqRange::new(self.start + segment * MSS, segments * MSS)
+    }
+
+    /// Sends `bytes` new bytes whatever the window says.
+    pub(super) fn send(&mut self, bytes: u32) {
+        let range = SeqRange::new(self.nxt, bytes);
+        self.recovery.on_sent(&mut self.records, self.now, range, Sent::New).expect("a record");
+        self.nxt = range.end;
+        self.check();
+    }
+
+    /// Sends `segments` full segments, one record each: a microsecond apart.
+    pub(super) fn send_apart(&mut self, segments: u32) {
+        for _ in 0..segments {
+            self.wait_us(1);
+            self.send(MSS);
+        }
+    }
+
+    /// Sends again what is to be sent again, as far as the window goes; which segments that was.
+    pub(super) fn resend(&mut self) -> Vec<u32> {
+        let mut segments = Vec::new();
+        while let Some(range) = self.recovery.next_retransmission(&self.records) {
+            self.recovery
+                .on_sent(&mut self.records, self.now, range, Sent::Retransmission)
+                .expect("a retransmission needs no record");
+            segments.push(range.start.since(self.start) / MSS);
+            self.check();
+        }
+        segments
+    }
+
+    /// How many new full segments the window allows; they are sent.
+    pub(super) fn fill(&mut self) -> u32 {
+        let mut segments = 0;
+        while self.recovery.allowance(&self.records) >= MSS {
+            self.send(MSS);
+            segments += 1;
+        }
+        segments
+    }
+
+    /// An ACK of everything before `segment`, with SACK blocks given in segments.
+    pub(super) fn ack(&mut self, segment: u32, sack: &[(u32, u32)]) -> Acked {
+        self.ack_echo(segment, sack, None)
+    }
+
+    pub(super) fn ack_echo(
+        &mut self,
+        segment: u32,
+        sack: &[(u32, u32)],
+        echo_rtt: Option<Duration>,
+    ) -> Acked {
+        let blocks: Vec<SeqRange> =
+            sack.iter().map(|(from, to)| self.range(*from, to - from)).collect();
+        let ack = self.start + segment * MSS;
+        self.ack_raw(ack, &blocks, echo_rtt, false)
+    }
+
+    pub(super) fn ack_raw(
+        &mut self,
+        ack: SeqNum,
+        sack: &[SeqRange],
+        echo_rtt: Option<Duration>,
+        ece: bool,
+    ) -> Acked {
+        let input = Ack {
+            now: self.now,
+            ack,
+            una: self.una,
+            nxt: self.nxt,
+            sack,
+            echo_rtt,
+            ece,
+            window_changed: false,
+            has_payload: false,
+            unsent: self.unsent,
+        };
+        let acked = self.recovery.on_ack(&mut self.records, &input);
+        self.una = self.una.later(ack);
+        self.check();
+        acked
+    }
+
+    /// Lets time run to the deadline.
+    pub(super) fn time_out(&mut self) -> Timeout {
+        self.now = self.recovery.deadline().expect("a timer runs").max(self.now);
+        let timeout = self.recovery.on_timeout(&mut self.records, self.now, self.nxt);
+        self.check();
+        timeout
+    }
+
+    pub(super) fn until_deadline(&self) -> Duration {
+        self.recovery.deadline().expect("a timer runs").since(self.now)
+    }
+
+    /// Every invariant of the scoreboard.
+    pub(super) fn check(&self) {
+        check(&self.recovery, &self.records, self.una, self.nxt);
+    }
+}
+
+/// Walks all rings and compares them with the counts.
+pub(super) fn check(recovery: &Recovery, records: &Records, una: SeqNum, nxt: SeqNum) {
+    let (mut sacked, mut lost, mut at) = (0, 0, una);
+    let mut turns = 0;
+    if recovery.head != NIL {
+        let mut index = recovery.head;
+        loop {
+            let record = records.get(index);
+            assert_eq!(record.range.start, at, "records lie end to end");
+            assert!(!record.range.is_empty());
+            at = record.range.end;
+            match record.state {
+                State::Sacked => sacked += record.len(),
+                State::Lost => lost += record.len(),
+                State::InFlight => {}
+            }
+            turns += u32::from(record.state != State::Sacked);
+            index = records.next(Ring::Sequence, index);
+            if index == recovery.head {
+                break;
+            }
+        }
+    }
+    assert_eq!(at, nxt, "records reach from SND.UNA to SND.NXT");
+    assert_eq!(recovery.outstanding(records), nxt.since(una));
+    assert_eq!(recovery.lost, lost);
+    if recovery.has(flag::SACK) {
+        assert_eq!(recovery.sacked, sacked);
+    } else {
+        assert_eq!(sacked, 0, "nothing is marked without SACK");
+    }
+    assert!(recovery.sacked + recovery.lost <= recovery.outstanding(records));
+    let in_turn = ring(records, recovery.oldest, State::InFlight, |before, after| {
+        !rtt::is_later(before.sent_us, after.sent_us)
+    }) + ring(records, recovery.lost_head, State::Lost, |before, after| {
+        before.range.start.before(after.range.start)
+    });
+    assert_eq!(in_turn, turns, "each record that is not SACKed has its turn");
+    assert_eq!(recovery.deadline().is_some(), una != nxt, "a timer runs while bytes are out");
+    assert!(recovery.cwnd() >= recovery.mss());
+}
+
+fn ring(
+    records: &Records,
+    head: u32,
+    state: State,
+    sorted: impl Fn(&records::Record, &records::Record) -> bool,
+) -> u32 {
+    let (mut count, mut index) = (0, head);
+    while index != NIL {
+        count += 1;
+        assert_eq!(records.get(index).state, state);
+        let next = records.next(Ring::Turn, index);
+        if next == head {
+            break;
+        }
+        assert!(sorted(records.get(index), records.get(next)), "a ring of turn is sorted");
+        index = next;
+    }
+    count
+}

@@ -1,0 +1,210 @@
+//! One timer, three uses: retransmission, tail loss probe, reordering.
+//!
+//! Read first: RFC 6298 §5, RFC 8985 §7.2 (the probe's timeout) and §8 (one timer is enough).
+//!
+//! Zero-window probes have a timer of the caller's (RFC 9293 §3.8.6.1): here there is a deadline
+//! exactly while something is outstanding.
+
+use core::time::Duration;
+
+use super::records::{NIL, Policy, Records, State};
+use super::rtt::{back_off, stamp};
+use super::{Phase, RTO_AFTER_SYN_US, Recovery, Timeout, Timer, flag};
+use crate::seq::SeqNum;
+use crate::time::Instant;
+
+/// PTO before there is an RTT sample (RFC 8985 §7.2).
+const PTO_UNKNOWN_US: u32 = 1_000_000;
+/// Added to a PTO: a peer, or we, may be off the processor for so long.
+const PTO_SLACK_US: u32 = 2_000;
+
+impl Recovery {
+    pub(super) fn rto_us(&self, policy: &Policy) -> u32 {
+        if let Some(rto) = self.rtt.rto_us(policy, self.backoff) {
+            return rto;
+        }
+        // RFC 6298 §2.1 and §5.7.
+        let mut rto = policy.rto_initial_us;
+        if self.has(flag::SYN_RESENT) {
+            rto = rto.max(RTO_AFTER_SYN_US);
+        }
+        back_off(rto, policy, self.backoff)
+    }
+
+    /// PTO in microseconds (RFC 8985 §7.2).
+    fn pto_us(&self, records: &Records) -> u32 {
+        let srtt = self.rtt.srtt_us();
+        if srtt == 0 {
+            return PTO_UNKNOWN_US;
+        }
+        let mut pto = srtt.saturating_mul(2).saturating_add(PTO_SLACK_US);
+        if self.outstanding(records) <= self.mss() {
+            // The peer may hold back the ACK of a lone segment.
+            pto = pto.saturating_add(records.policy.rto_min_us);
+        }
+        pto
+    }
+
+    /// A probe would tell something (RFC 8985 §7.2): nothing else is going on.
+    fn may_probe(&self) -> bool {
+        self.has(flag::RACK)
+            && matches!(self.phase, Phase::Open | Phase::Reduced)
+            && self.sacked == 0
+            && self.lost == 0
+    }
+
+    /// When the retransmission timer goes off if what left longest ago started it.
+    fn rto_at(&self, records: &Records, now: Instant) -> Instant {
+        let rto = self.rto_us(&records.policy);
+        if self.oldest == NIL {
+            return after(now, rto);
+        }
+        let waited = stamp(now).wrapping_sub(records.get(self.oldest).sent_us);
+        after(now, rto.saturating_sub(waited))
+    }
+
+    /// Sets the timer after an acknowledgment or a timeout. `reorder`: what RACK waits for, in
+    /// microseconds. `restart`: something new was acknowledged.
+    pub(super) fn arm(
+        &mut self,
+        records: &Records,
+        now: Instant,
+        reorder: Option<u32>,
+        restart: bool,
+    ) {
+        if self.head == NIL {
+            if self.timer != Timer::Idle {
+                // RFC 6298 §5.2. What was sent last was delivered last.
+                self.timer = Timer::Idle;
+                let ago = stamp(now).wrapping_sub(self.rack_sent_us);
+                self.at = now - Duration::from_micros(u64::from(ago));
+            }
+            return;
+        }
+        if let Some(wait) = reorder {
+            self.timer = Timer::Reorder;
+            self.at = after(now, wait);
+            return;
+        }
+        if !restart && self.timer == Timer::Retransmit {
+            return;
+        }
+        // RFC 6298 §5.3.
+        let rto_at = if restart {
+            after(now, self.rto_us(&records.policy))
+        } else {
+            self.rto_at(records, now)
+        };
+        self.timer = Timer::Retransmit;
+        self.at = rto_at;
+        if self.may_probe() {
+            let pto_at = after(now, self.pto_us(records));
+            if pto_at < rto_at {
+                self.timer = Timer::Probe;
+                self.at = pto_at;
+            }
+        }
+    }
+
+    /// Something was sent.
+    pub(super) fn arm_on_sent(&mut self, records: &Records, now: Instant) {
+        match self.timer {
+            // RFC 6298 §5.1.
+            Timer::Idle => {
+                self.timer = Timer::Probe;
+                self.arm(records, now, None, true);
+            }
+            // RFC 8985 §7.2: new data puts the probe off, but never beyond the RTO.
+            Timer::Probe => self.arm(records, now, None, false),
+            Timer::Retransmit | Timer::Reorder => {}
+        }
+    }
+
+    /// Time has passed. `nxt` is SND.NXT.
+    pub(crate) fn on_timeout(
+        &mut self,
+        records: &mut Records,
+        now: Instant,
+        nxt: SeqNum,
+    ) -> Timeout {
+        if self.timer == Timer::Idle || now < self.at {
+            return Timeout::Nothing;
+        }
+        match self.timer {
+            Timer::Idle => Timeout::Nothing,
+            Timer::Probe => {
+                self.phase = Phase::ProbeDue;
+                self.flags &= !flag::PROBE_RESENT;
+                // RFC 8985 §7.3: the RTO waits from the probe on.
+                self.timer = Timer::Retransmit;
+                self.at = after(now, self.rto_us(&records.policy));
+                Timeout::Probe
+            }
+            Timer::Reorder => {
+                self.on_reorder_timeout(records, now, nxt);
+                Timeout::Nothing
+            }
+            Timer::Retransmit => self.on_retransmission_timeout(records, now, nxt),
+        }
+    }
+
+    /// RFC 8985 §6.2, step 5: what was waited for is lost.
+    fn on_reorder_timeout(&mut self, records: &mut Records, now: Instant, nxt: SeqNum) {
+        let flight = self.outstanding(records);
+        let reorder = self.detect(records, stamp(now));
+        if self.lost > 0 && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
+            self.enter(records, Phase::Recovery, flight, nxt);
+            self.window.cwnd = self.in_flight(records) + self.mss();
+        } else if self.lost > 0 && self.phase == Phase::Reduced {
+            self.phase = Phase::Recovery;
+            self.mark = nxt;
+            self.prior.cwnd = 0;
+        }
+        // Whatever is lost now is resent now, and the RTO counts from that.
+        self.timer = Timer::Probe;
+        self.arm(records, now, reorder, true);
+    }
+
+    fn on_retransmission_timeout(
+        &mut self,
+        records: &mut Records,
+        now: Instant,
+        nxt: SeqNum,
+    ) -> Timeout {
+        let flight = self.outstanding(records);
+        let first = self.retries == 0;
+        let recovering =
+            matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss);
+        if !recovering {
+            self.enter(records, Phase::FirstAck, flight, nxt);
+        } else if first {
+            // RFC 5681 §3.1: only where the same data timed out before does it stay as it is.
+            let kind = records.policy.congestion;
+            let mss = self.mss();
+            self.window.ssthresh = self.algorithm.reduce(kind, &self.window, flight, mss);
+        }
+        // RFC 5682 §2.1, step 1: F-RTO only for a timeout that begins an episode.
+        self.phase = if recovering || flight <= self.mss() { Phase::Loss } else { Phase::FirstAck };
+        self.mark = nxt;
+        self.dupacks = 0;
+        if !self.has(flag::SACK) {
+            self.sacked = 0;
+        } else if records.get(self.head).state == State::Sacked {
+            // RFC 2018 §8: it was SACKed, and yet not acknowledged.
+            self.forget_sacks(records);
+        }
+        self.mark_on_timeout(records, stamp(now));
+        // RFC 5681 §3.1: the loss window.
+        self.window.cwnd = self.in_flight(records) + self.mss();
+        // RFC 6298 §5.5 and §5.6.
+        self.backoff = self.backoff.saturating_add(1);
+        self.retries = self.retries.saturating_add(1);
+        self.timer = Timer::Retransmit;
+        self.at = after(now, self.rto_us(&records.policy));
+        Timeout::Retransmit { count: self.retries }
+    }
+}
+
+fn after(now: Instant, us: u32) -> Instant {
+    now + Duration::from_micros(u64::from(us))
+}
