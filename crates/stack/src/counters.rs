@@ -89,6 +89,9 @@ drops! {
     BadCookie => "bad_cookie",
     /// A segment that its state has no use for.
     UnexpectedSegment => "unexpected_segment",
+    /// A message that this host has no use for: redirects, routers' and group managers' messages,
+    /// echoes that it does not answer.
+    IgnoredMessage => "ignored_message",
     /// ARP or NDP that we do not believe.
     BadNeighbourMessage => "bad_neighbour_message",
     /// An ICMP error about nothing of ours, or one outside the window.
@@ -170,7 +173,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    #[cfg_attr(not(test), expect(dead_code, reason = "its callers arrive next"))]
     /// Counts a drop.
     pub(crate) fn drop(&mut self, reason: Drop) {
         self.dropped[reason as usize] += 1;

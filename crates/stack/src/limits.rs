@@ -37,7 +37,25 @@ pub const UNANSWERED_MAX: usize = 128;
 pub const DECISIONS_MAX: usize = 2 * UNANSWERED_MAX;
 /// Most questions for neighbours per second, to the whole link (RFC 6583 §7.1).
 pub const SOLICITATIONS_PER_S: u32 = 256;
+/// Most packets that are put together from fragments at once; 64 KiB are set aside for each.
+pub const REASSEMBLIES_MAX: usize = 32;
+/// Most fragments of one packet: 64 KiB in packets of 1280 bytes, and some.
+pub const FRAGMENTS_MAX: usize = 64;
+/// Most destinations whose path MTU is remembered.
+pub const PATH_MTUS_MAX: usize = 1024;
+/// Most ICMP messages that wait to be sent.
+pub const OUTBOX_MESSAGES: usize = 32;
+/// Longest ICMP message that we send, where the MTU allows it.
+pub const OUTBOX_MESSAGE_BYTES: usize = 9_216;
+/// Most answers to ARP and neighbour discovery that wait to be sent.
+pub const ANSWERS_MAX: usize = 128;
+/// Most ICMP errors that we send per second (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
+pub const ICMP_ERRORS_PER_S: u32 = 1000;
+/// As many of them at once.
+pub const ICMP_ERRORS_BURST: u32 = 50;
 
+const _: () = assert!(FRAGMENTS_MAX * 1232 > 65_535);
+const _: () = assert!(ADDRESSES_MAX < ANSWERS_MAX && OUTBOX_MESSAGES <= u8::MAX as usize);
 const _: () = assert!(UNANSWERED_MAX * 2 <= NEIGHBOURS_MAX && NEIGHBOURS_MAX < u16::MAX as usize);
 const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);
 const _: () = assert!(BUFFER_BYTES_MAX as u64 == (1 << (16 + WINDOW_SCALE_MAX)));

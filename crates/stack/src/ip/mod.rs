@@ -12,19 +12,34 @@
 //!   [`Ip::hop_is_fresh`] says so.
 
 pub(crate) mod address;
+pub(crate) mod icmp;
+pub(crate) mod input;
+mod link;
 pub(crate) mod neighbour;
+pub(crate) mod outbox;
+pub(crate) mod path_mtu;
+pub(crate) mod reassembly;
 pub(crate) mod route;
 
+use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::config::Config;
+use crate::config::{Config, Route};
+use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::frame::{Checksums, Medium};
-use crate::limits::HOP_LIMIT;
+use crate::limits::{
+    ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S, OUTBOX_MESSAGE_BYTES,
+};
+use crate::rate::TokenBucket;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::{Ecn, Protocol, ethernet, ipv4, ipv6};
 use address::Addresses;
+use link::Answer;
+use neighbour::{Neighbours, Place};
+use outbox::Outbox;
+use path_mtu::PathMtus;
 use route::Routes;
 
 /// A packet for a transport: whole, for one of our addresses, from a source that may be one.
@@ -115,16 +130,10 @@ pub(crate) enum Unreachable {
 /// The way to a neighbour. Eight bytes, for a connection to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hop {
-    /// Place in the neighbour table; [`Hop::NO_NEIGHBOUR`] where the medium has no addresses.
-    slot: u16,
-    /// Which of the neighbours that ever were in that place.
-    generation: u16,
+    /// Which neighbour; without meaning where the medium has no addresses.
+    place: Place,
     /// Which of the sets of routes and addresses that ever were.
     epoch: u32,
-}
-
-impl Hop {
-    const NO_NEIGHBOUR: u16 = u16::MAX;
 }
 
 const _: () = assert!(size_of::<Hop>() == 8);
@@ -145,8 +154,15 @@ pub(crate) struct Ip {
     medium: Medium,
     mtu: u16,
     vlan: Option<u16>,
+    external_neighbours: bool,
     addresses: Addresses,
     routes: Routes,
+    neighbours: Neighbours,
+    path_mtus: PathMtus,
+    /// Answers to questions of the link.
+    answers: VecDeque<Answer>,
+    outbox: Outbox,
+    icmp_errors: TokenBucket,
     /// Grows whenever `addresses` or `routes` change.
     epoch: u32,
     /// Identification of the next packet that may be cut.
@@ -159,17 +175,59 @@ impl Ip {
     /// # Errors
     ///
     /// Which of the settings of this layer is wrong, and why.
-    pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: &Config, now: Instant) -> Result<Self, ConfigError> {
         let addresses = Addresses::new(&config.addresses, config.medium, config.mtu)?;
-        Ok(Self {
+        let message_bytes = usize::from(config.mtu).min(OUTBOX_MESSAGE_BYTES);
+        let mut ip = Self {
             medium: config.medium,
             mtu: config.mtu,
             vlan: config.vlan,
+            external_neighbours: config.external_neighbours,
             routes: Routes::new(&config.routes)?,
             addresses,
+            neighbours: Neighbours::new(now),
+            path_mtus: PathMtus::new(),
+            answers: VecDeque::with_capacity(ANSWERS_MAX),
+            outbox: Outbox::new(message_bytes),
+            icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
             epoch: 0,
             identification: 0,
-        })
+        };
+        ip.announce();
+        Ok(ip)
+    }
+
+    /// Replaces our addresses; connections of those that are gone find no way out any more.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of them; the old ones stay.
+    pub(crate) fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
+        self.addresses = Addresses::new(addresses, self.medium, self.mtu)?;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.announce();
+        Ok(())
+    }
+
+    /// Replaces the routes.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of them; the old ones stay.
+    pub(crate) fn set_routes(&mut self, routes: &[Route]) -> Result<(), ConfigError> {
+        self.routes = Routes::new(routes)?;
+        self.epoch = self.epoch.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The caller knows where the neighbour `ip` is. False: there is no room for it.
+    pub(crate) fn set_neighbour(&mut self, now: Instant, ip: IpAddr, mac: [u8; 6]) -> bool {
+        self.neighbours.set(now, ip, mac)
+    }
+
+    /// The caller does not know any more.
+    pub(crate) fn remove_neighbour(&mut self, ip: IpAddr) {
+        self.neighbours.remove(ip);
     }
 
     /// `ip` is an address of ours.
@@ -194,25 +252,32 @@ impl Ip {
     }
 
     /// The way to `dst`. Asks the link for the neighbour where that is not known.
-    pub(crate) fn next_hop(&mut self, _now: Instant, dst: IpAddr) -> NextHop {
-        let Some(_via) = self.via(dst) else { return NextHop::NoRoute };
-        match self.medium {
-            Medium::Ip => {
-                NextHop::Ready(Hop { slot: Hop::NO_NEIGHBOUR, generation: 0, epoch: self.epoch })
-            }
-            Medium::Ethernet(_) => NextHop::NoRoute,
+    pub(crate) fn next_hop(&mut self, now: Instant, dst: IpAddr) -> NextHop {
+        let Some(via) = self.via(dst) else { return NextHop::NoRoute };
+        let place = match self.medium {
+            Medium::Ip => Some(Place { slot: 0, generation: 0 }),
+            Medium::Ethernet(_) => self.neighbours.find(now, via, true),
+        };
+        match place {
+            Some(place) => NextHop::Ready(Hop { place, epoch: self.epoch }),
+            None => NextHop::Waiting,
         }
     }
 
     /// `hop` may still be used, and is about to be.
     #[inline]
-    pub(crate) fn hop_is_fresh(&mut self, _now: Instant, hop: Hop) -> bool {
-        hop.epoch == self.epoch && hop.slot == Hop::NO_NEIGHBOUR
+    pub(crate) fn hop_is_fresh(&mut self, now: Instant, hop: Hop) -> bool {
+        hop.epoch == self.epoch
+            && (self.medium == Medium::Ip || self.neighbours.is_fresh(now, hop.place))
     }
 
     /// The peer behind `hop` made progress, so the neighbour is there (RFC 4861 §7.3.1).
     #[inline]
-    pub(crate) fn confirm(&mut self, _now: Instant, _hop: Hop) {}
+    pub(crate) fn confirm(&mut self, now: Instant, hop: Hop) {
+        if hop.epoch == self.epoch && self.medium != Medium::Ip {
+            self.neighbours.confirm(now, hop.place);
+        }
+    }
 
     /// Bytes of the headers before a transport header, on the way to `dst`.
     #[inline]
@@ -235,9 +300,11 @@ impl Ip {
     }
 
     /// Writes the headers of link and IP to the start of `frame`: [`Ip::header_bytes`] of them.
+    /// `hop` was ready, or fresh, in this turn.
     #[inline]
-    pub(crate) fn write_headers(&mut self, frame: &mut [u8], _hop: Hop, departing: &Departing) {
-        let at = self.link_header_bytes();
+    pub(crate) fn write_headers(&mut self, frame: &mut [u8], hop: Hop, departing: &Departing) {
+        let ethertype = if departing.dst.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
+        let at = self.write_link_header(frame, self.neighbours.mac(hop.place), ethertype);
         self.write_ip_header(&mut frame[at..], departing);
     }
 
@@ -284,7 +351,86 @@ impl Ip {
 
     /// The largest packet in bytes that reaches `dst`, as far as we know.
     #[inline]
-    pub(crate) fn path_mtu(&self, _dst: &IpAddr) -> u16 {
-        self.mtu
+    pub(crate) fn path_mtu(&self, dst: &IpAddr) -> u16 {
+        self.path_mtus.get(dst).unwrap_or(self.mtu)
+    }
+
+    /// A transport recognised the packet that [`IcmpErrorKind::FragmentationNeeded`] quotes as one
+    /// that it sent: packets to `dst` may have `mtu` bytes.
+    pub(crate) fn learn_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: u16) {
+        if mtu < self.path_mtu(&dst) {
+            self.path_mtus.learn(now, dst, mtu);
+        }
+    }
+
+    /// Writes the next frame of ARP, neighbour discovery or ICMP; its length in bytes.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        if let Some(len) = self.poll_link(now, frame) {
+            return Some(len);
+        }
+        while let Some(message) = self.outbox.next() {
+            let NextHop::Ready(hop) = self.next_hop(now, message.dst) else {
+                self.outbox.park();
+                if self.via(message.dst).is_none() {
+                    let dropped = self.outbox.on_neighbour(false, |dst| dst == message.dst);
+                    (0..dropped).for_each(|_| counters.drop(Drop::NextHopUnresolved));
+                }
+                continue;
+            };
+            let departing = Departing {
+                src: message.src,
+                dst: message.dst,
+                protocol: message.protocol,
+                ecn: Ecn::NotEct,
+                payload_bytes: message.len,
+                dont_fragment: false,
+            };
+            let at = self.header_bytes(&message.dst);
+            self.write_headers(frame, hop, &departing);
+            self.outbox.take(&mut frame[at..at + message.len]);
+            counters.totals.icmp_out += 1;
+            return Some(at + message.len);
+        }
+        // Asking for the next hop of a message may have made a question.
+        self.poll_link(now, frame)
+    }
+
+    /// Looks after what waits for time to pass.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        self.neighbours.on_timeout(now);
+        self.path_mtus.on_timeout(now);
+    }
+
+    /// When [`Ip::on_timeout`] has something to do, at the earliest.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let timers = [self.neighbours.poll_timeout(), self.path_mtus.poll_timeout()];
+        timers.into_iter().flatten().min()
+    }
+
+    /// The next neighbour that was found, or given up: who, and which of both.
+    pub(crate) fn poll_neighbour(&mut self, counters: &mut Counters) -> Option<(IpAddr, bool)> {
+        let (neighbour, resolved) = self.neighbours.poll_decided()?;
+        let Self { outbox, routes, addresses, .. } = self;
+        let concerns = |dst| routes.via(dst, addresses) == Some(neighbour);
+        let dropped = outbox.on_neighbour(resolved, concerns);
+        (0..dropped).for_each(|_| counters.drop(Drop::NextHopUnresolved));
+        Some((neighbour, resolved))
+    }
+
+    /// With `external_neighbours`: the next neighbour that somebody waits for, to be given to
+    /// [`Ip::set_neighbour`].
+    pub(crate) fn poll_wanted(&mut self, now: Instant) -> Option<IpAddr> {
+        if !self.external_neighbours {
+            return None;
+        }
+        self.neighbours.poll_question(now).map(|question| question.ip)
     }
 }
+
+#[cfg(test)]
+mod tests;

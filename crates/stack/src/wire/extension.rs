@@ -11,6 +11,7 @@
 //!   (§4.4; RFC 5095 for type 0).
 
 use super::field::{put_u16, put_u32, rest, u8_at, u16_at, u32_at};
+use super::ipv6;
 use crate::counters::Drop;
 
 /// Most extension headers of one packet.
@@ -196,4 +197,24 @@ fn refuse_unknown(kind: u8, at: usize) -> Result<(), Problem> {
         2 => Err(Problem { drop: Drop::ForbiddenOption, report: report(true) }),
         _ => Err(Problem { drop: Drop::ForbiddenOption, report: report(false) }),
     }
+}
+
+/// Makes the headers of a first fragment, `header_bytes` of them with the fragment header as the
+/// last, and all of the fragmented part behind them, one packet. `named_at` is the byte that names
+/// the fragment header, if it is not the IPv6 header's own; `next_header` takes its place.
+/// `None`: it is longer than a packet can be, or has no such headers.
+pub fn remove_fragment_header(
+    packet: &mut [u8],
+    header_bytes: usize,
+    named_at: Option<usize>,
+    next_header: u8,
+) -> Option<&[u8]> {
+    let kept = header_bytes.checked_sub(FRAGMENT_BYTES)?;
+    let total_bytes = packet.len().checked_sub(FRAGMENT_BYTES)?;
+    let payload_bytes = u16::try_from(total_bytes.checked_sub(ipv6::HEADER_BYTES)?).ok()?;
+    *packet.get_mut(named_at.unwrap_or(6)).filter(|_| kept >= ipv6::HEADER_BYTES)? = next_header;
+    packet.copy_within(..kept, FRAGMENT_BYTES);
+    let packet = &mut packet[FRAGMENT_BYTES..];
+    put_u16(packet, 4, payload_bytes);
+    Some(packet)
 }

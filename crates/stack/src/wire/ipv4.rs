@@ -268,3 +268,19 @@ impl Repr {
         put_u16(header, 10, checksum);
     }
 }
+
+/// Makes a first fragment's header, and all of the fragmented part behind it, one packet of
+/// `total_bytes` bytes.
+///
+/// # Panics
+///
+/// If `packet` is shorter than its header.
+pub fn set_whole(packet: &mut [u8], total_bytes: u16) -> &[u8] {
+    let header_bytes = usize::from(packet[0] & 0x0f) * 4;
+    put_u16(packet, 2, total_bytes);
+    put_u16(packet, 6, 0);
+    put_u16(packet, 10, 0);
+    let checksum = checksum::finish(checksum::sum(&packet[..header_bytes]));
+    put_u16(packet, 10, checksum);
+    packet
+}

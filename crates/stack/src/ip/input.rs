@@ -1,0 +1,396 @@
+//! A frame on its way in: from the link's header to the transport that it is for.
+//!
+//! Read first: RFC 1122 §3.2.1 (what a host checks), RFC 8200 §4 (the order of headers).
+//!
+//! Invariants
+//! - What reaches a transport was sent by one host, which is not we, to one address of ours, on
+//!   the link too; it is whole, and so are its headers.
+//! - Datagrams to IPv4 groups and broadcast addresses are refused: nothing here asks for them.
+//!   Groups of IPv6 are heard for neighbour discovery and options that want a report.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::icmp::{Complaint, Incoming, Original};
+use super::reassembly::{Key, Piece, Reassembly};
+use super::{Arrived, IcmpError, Ip, address};
+use crate::counters::{Counters, Drop};
+use crate::frame::{Checksums, Medium, Received};
+use crate::time::Instant;
+use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
+
+/// What became of a frame.
+pub(crate) enum Inbound<'a> {
+    /// A segment.
+    Tcp(Arrived<'a>),
+    /// A datagram, and the packet to quote if nobody wants it.
+    Udp(Arrived<'a>, Original<'a>),
+    /// An error about something that a transport sent.
+    Icmp(IcmpError),
+    /// It was for this layer, or waits for other fragments.
+    Handled,
+}
+
+/// What the link says about a packet.
+#[derive(Clone, Copy)]
+struct Envelope {
+    src_mac: [u8; 6],
+    /// It went to a group's or everybody's link address.
+    to_group: bool,
+    received: Received,
+}
+
+/// A whole packet whose headers were followed.
+struct Packet<'a> {
+    src: IpAddr,
+    dst: IpAddr,
+    ecn: Ecn,
+    hop_limit: u8,
+    protocol: u8,
+    /// Where `protocol` stands, counted from the IP header.
+    named_at: usize,
+    payload: &'a [u8],
+    original: Original<'a>,
+    reassembled: bool,
+}
+
+impl Ip {
+    /// Follows a frame's headers, and handles it if it is for this layer.
+    ///
+    /// # Errors
+    ///
+    /// Why it is dropped.
+    pub(crate) fn on_frame<'a>(
+        &mut self,
+        now: Instant,
+        (frame, received): (&'a [u8], Received),
+        reassembly: &'a mut Reassembly,
+        counters: &mut Counters,
+    ) -> Result<Inbound<'a>, Drop> {
+        let (ethertype, envelope, bytes) = match self.medium {
+            Medium::Ip => {
+                let ethertype = match frame.first().map(|byte| byte >> 4) {
+                    Some(4) => ethernet::IPV4,
+                    Some(6) => ethernet::IPV6,
+                    Some(_) => return Err(Drop::UnknownNetworkProtocol),
+                    None => return Err(Drop::Truncated),
+                };
+                (ethertype, Envelope { src_mac: [0; 6], to_group: false, received }, frame)
+            }
+            Medium::Ethernet(_) => self.open(frame, received)?,
+        };
+        match ethertype {
+            ethernet::IPV4 => self.on_ipv4(now, envelope, (bytes, reassembly), counters),
+            ethernet::IPV6 => self.on_ipv6(now, envelope, (bytes, reassembly), counters),
+            ethernet::ARP => self.on_arp(now, bytes).map(|()| Inbound::Handled),
+            _ => Err(Drop::UnknownNetworkProtocol),
+        }
+    }
+
+    /// Takes off the Ethernet header: EtherType, what the link says, payload.
+    #[inline]
+    fn open<'a>(
+        &self,
+        frame: &'a [u8],
+        received: Received,
+    ) -> Result<(u16, Envelope, &'a [u8]), Drop> {
+        let view = ethernet::View::new(frame)?;
+        if !self.takes_link_address(view.dst()) || view.vlan() != self.vlan {
+            return Err(Drop::OtherLinkAddress);
+        }
+        if ethernet::is_group(view.src()) {
+            return Err(Drop::BadSource);
+        }
+        let to_group = ethernet::is_group(view.dst());
+        Ok((view.ethertype(), Envelope { src_mac: view.src(), to_group, received }, view.payload()))
+    }
+
+    fn on_ipv4<'a>(
+        &mut self,
+        now: Instant,
+        envelope: Envelope,
+        (bytes, reassembly): (&'a [u8], &'a mut Reassembly),
+        counters: &mut Counters,
+    ) -> Result<Inbound<'a>, Drop> {
+        let view = ipv4::View::new(bytes)?;
+        if !view.checksum_is_right() {
+            return Err(Drop::BadIpChecksum);
+        }
+        view.check_options()?;
+        self.check_ipv4_addresses(view.src(), view.dst(), envelope)?;
+        if !view.is_fragment() {
+            return self.deliver(now, envelope, packet_of_v4(&view, view.ecn()), counters);
+        }
+        let key = Key {
+            src: view.src().into(),
+            dst: view.dst().into(),
+            protocol: view.protocol(),
+            identification: view.identification().into(),
+        };
+        let piece = Piece {
+            key,
+            header: &bytes[..view.header_bytes()],
+            offset: view.fragment_offset(),
+            more: view.more_fragments(),
+            ecn: view.ecn(),
+            payload: view.payload(),
+        };
+        let Some(whole) = reassembly.add(now, &piece)? else { return Ok(Inbound::Handled) };
+        counters.totals.packets_reassembled += 1;
+        let total = u16::try_from(whole.packet.len()).map_err(|_| Drop::BadFragment)?;
+        let packet = ipv4::set_whole(whole.packet, total);
+        let view = ipv4::View::new(packet)?;
+        let mut packet = packet_of_v4(&view, whole.ecn);
+        packet.reassembled = true;
+        self.deliver(now, envelope, packet, counters)
+    }
+
+    #[inline]
+    fn check_ipv4_addresses(
+        &self,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        envelope: Envelope,
+    ) -> Result<(), Drop> {
+        if !self.is_ours(dst.into()) {
+            return Err(Drop::OtherAddress);
+        }
+        // One of our addresses in a frame to everybody (RFC 1122 §3.3.6).
+        if envelope.to_group {
+            return Err(Drop::OtherLinkAddress);
+        }
+        let src = src.into();
+        if !address::is_unicast(src) || self.is_ours(src) || self.addresses.is_broadcast(src) {
+            return Err(Drop::BadSource);
+        }
+        Ok(())
+    }
+
+    fn on_ipv6<'a>(
+        &mut self,
+        now: Instant,
+        envelope: Envelope,
+        (bytes, reassembly): (&'a [u8], &'a mut Reassembly),
+        counters: &mut Counters,
+    ) -> Result<Inbound<'a>, Drop> {
+        let view = ipv6::View::new(bytes)?;
+        let to_group = self.check_ipv6_addresses(&view, envelope)?;
+        let original = Original { packet: view.bytes(), to_group };
+        let chain = self.follow(now, &view, original, counters)?;
+        if chain.protocol != extension::FRAGMENT {
+            let packet = packet_of_v6(&view, chain, original, view.ecn());
+            return self.deliver(now, envelope, packet, counters);
+        }
+        if to_group {
+            return Err(Drop::BadFragment);
+        }
+        let (piece, next_header) = self.piece_of_v6(now, &view, chain, counters)?;
+        let Some(whole) = reassembly.add(now, &piece)? else { return Ok(Inbound::Handled) };
+        counters.totals.packets_reassembled += 1;
+        let named_at = chain.named_at.map(|at| at + ipv6::HEADER_BYTES);
+        let ecn = whole.ecn;
+        let packet = extension::remove_fragment_header(
+            whole.packet,
+            whole.header_bytes,
+            named_at,
+            next_header,
+        )
+        .ok_or(Drop::BadFragment)?;
+        let view = ipv6::View::new(packet)?;
+        let original = Original { packet, to_group };
+        let chain = self.follow(now, &view, original, counters)?;
+        if chain.protocol == extension::FRAGMENT {
+            return Err(Drop::BadFragment);
+        }
+        let mut packet = packet_of_v6(&view, chain, original, ecn);
+        packet.reassembled = true;
+        self.deliver(now, envelope, packet, counters)
+    }
+
+    /// Whether the packet goes to a group of ours.
+    #[inline]
+    fn check_ipv6_addresses(
+        &self,
+        view: &ipv6::View<'_>,
+        envelope: Envelope,
+    ) -> Result<bool, Drop> {
+        let (src, dst): (Ipv6Addr, Ipv6Addr) = (view.src(), view.dst());
+        let to_group = dst.is_multicast();
+        let is_for_us =
+            if to_group { self.is_group_of_ours(dst) } else { self.is_ours(dst.into()) };
+        if !is_for_us {
+            return Err(Drop::OtherAddress);
+        }
+        if envelope.to_group && !to_group {
+            return Err(Drop::OtherLinkAddress);
+        }
+        // Nobody's address is for those that are looking for one (RFC 4861 §4.3), to a group.
+        let is_nobody = src.is_unspecified() && to_group;
+        let src = src.into();
+        if (!address::is_unicast(src) && !is_nobody) || self.is_ours(src) {
+            return Err(Drop::BadSource);
+        }
+        Ok(to_group)
+    }
+
+    /// Follows extension headers, and reports what is wrong with them.
+    #[inline]
+    fn follow(
+        &mut self,
+        now: Instant,
+        view: &ipv6::View<'_>,
+        original: Original<'_>,
+        counters: &mut Counters,
+    ) -> Result<extension::Chain, Drop> {
+        match extension::walk(view.next_header(), view.payload(), true) {
+            Ok(chain) => Ok(chain),
+            Err(problem) => {
+                let report = problem.report.filter(|it| it.even_to_group || !original.to_group);
+                if let Some(report) = report {
+                    let pointer =
+                        report.pointer.map_or(NEXT_HEADER_AT, |at| at + ipv6::HEADER_BYTES);
+                    let complaint = Complaint::Header { code: report.code, pointer };
+                    self.complain(now, &original, complaint, counters);
+                }
+                Err(problem.drop)
+            }
+        }
+    }
+
+    /// The fragment that `chain` leads to, and what its packet goes on with.
+    fn piece_of_v6<'a>(
+        &mut self,
+        now: Instant,
+        view: &ipv6::View<'a>,
+        chain: extension::Chain,
+        counters: &mut Counters,
+    ) -> Result<(Piece<'a>, u8), Drop> {
+        let rest = view.payload().get(chain.offset..).ok_or(Drop::Truncated)?;
+        let fragment = extension::Fragment::parse(rest).ok_or(Drop::Truncated)?;
+        let payload = &rest[extension::FRAGMENT_BYTES..];
+        let header_bytes = ipv6::HEADER_BYTES + chain.offset + extension::FRAGMENT_BYTES;
+        let field_at = if fragment.more && !payload.len().is_multiple_of(8) {
+            Some(PAYLOAD_LENGTH_AT)
+        } else if fragment.offset + payload.len() > usize::from(u16::MAX) {
+            Some(ipv6::HEADER_BYTES + chain.offset + 2)
+        } else {
+            None
+        };
+        if let Some(pointer) = field_at {
+            // RFC 8200 §4.5: both are told to the sender.
+            let original = Original { packet: view.bytes(), to_group: false };
+            let complaint = Complaint::Header { code: extension::CODE_FIELD, pointer };
+            self.complain(now, &original, complaint, counters);
+            return Err(Drop::BadFragment);
+        }
+        // All headers are in the first fragment (RFC 7112 §5).
+        if fragment.offset == 0 && extension::walk(fragment.next_header, payload, false).is_err() {
+            return Err(Drop::BadFragment);
+        }
+        // A fragment that is the whole takes no place and hurts no other (RFC 6946 §4): its
+        // number is joined by a bit that no other has.
+        let is_whole = fragment.offset == 0 && !fragment.more;
+        let key = Key {
+            src: view.src().into(),
+            dst: view.dst().into(),
+            protocol: u8::from(is_whole),
+            identification: fragment.identification,
+        };
+        let piece = Piece {
+            key,
+            header: &view.bytes()[..header_bytes],
+            offset: fragment.offset,
+            more: fragment.more,
+            ecn: view.ecn(),
+            payload,
+        };
+        Ok((piece, fragment.next_header))
+    }
+
+    /// Hands a packet to the transport that it is for.
+    #[inline]
+    fn deliver<'a>(
+        &mut self,
+        now: Instant,
+        envelope: Envelope,
+        packet: Packet<'a>,
+        counters: &mut Counters,
+    ) -> Result<Inbound<'a>, Drop> {
+        let Packet { src, dst, ecn, hop_limit, payload, original, reassembled, .. } = packet;
+        let to_group = original.to_group;
+        let arrived = Arrived {
+            src,
+            dst,
+            ecn,
+            hop_limit,
+            payload,
+            // The link saw fragments, and cannot vouch for the whole.
+            checksums: if reassembled {
+                Checksums::Unverified
+            } else {
+                envelope.received.checksums
+            },
+            segment_bytes: envelope.received.segment_bytes,
+        };
+        match (Protocol::from_number(packet.protocol), src) {
+            (Some(Protocol::Tcp), _) if !to_group => Ok(Inbound::Tcp(arrived)),
+            (Some(Protocol::Udp), _) if !to_group => Ok(Inbound::Udp(arrived, original)),
+            // No group that we are in has members of TCP or UDP.
+            (Some(Protocol::Tcp | Protocol::Udp), _) => Err(Drop::OtherAddress),
+            (Some(Protocol::Icmp), IpAddr::V4(_)) | (Some(Protocol::Icmp6), IpAddr::V6(_)) => {
+                counters.totals.icmp_in += 1;
+                let src_mac = envelope.src_mac;
+                let message = payload;
+                let incoming =
+                    Incoming { src, dst, src_mac, hop_limit, to_group, reassembled, message };
+                if src.is_ipv4() { self.on_icmp4(&incoming) } else { self.on_icmp6(now, &incoming) }
+            }
+            _ => {
+                if packet.protocol != extension::NO_NEXT || src.is_ipv4() {
+                    let complaint = Complaint::Transport { pointer: packet.named_at };
+                    self.complain(now, &original, complaint, counters);
+                }
+                Err(Drop::UnknownTransport)
+            }
+        }
+    }
+}
+
+/// Where the IPv6 header's own next header field is.
+const NEXT_HEADER_AT: usize = 6;
+/// Where the IPv6 header's payload length is.
+const PAYLOAD_LENGTH_AT: usize = 4;
+
+#[inline]
+fn packet_of_v4<'a>(view: &ipv4::View<'a>, ecn: Ecn) -> Packet<'a> {
+    Packet {
+        src: view.src().into(),
+        dst: view.dst().into(),
+        ecn,
+        hop_limit: view.ttl(),
+        protocol: view.protocol(),
+        named_at: 9,
+        payload: view.payload(),
+        original: Original { packet: view.bytes(), to_group: false },
+        reassembled: false,
+    }
+}
+
+#[inline]
+fn packet_of_v6<'a>(
+    view: &ipv6::View<'a>,
+    chain: extension::Chain,
+    original: Original<'a>,
+    ecn: Ecn,
+) -> Packet<'a> {
+    Packet {
+        src: view.src().into(),
+        dst: view.dst().into(),
+        ecn,
+        hop_limit: view.hop_limit(),
+        protocol: chain.protocol,
+        named_at: chain.named_at.map_or(NEXT_HEADER_AT, |at| at + ipv6::HEADER_BYTES),
+        payload: view.payload().get(chain.offset..).unwrap_or_default(),
+        original,
+        reassembled: false,
+    }
+}

@@ -1,0 +1,197 @@
+//! Messages of ICMP that wait to be sent: answers to echoes, and errors.
+//!
+//! Invariants
+//! - At most [`OUTBOX_MESSAGES`] of them, each as long as a packet; the oldest goes first.
+//! - One whose next hop is not known yet is parked, and lets the others pass. Where there is no
+//!   room, the oldest parked one goes: whoever makes us answer to hosts that do not exist crowds
+//!   out nobody but himself.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::counters::Drop;
+use crate::limits::OUTBOX_MESSAGES;
+use crate::wire::Protocol;
+
+/// A message, without IP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// One of our addresses.
+    pub src: IpAddr,
+    /// To whom.
+    pub dst: IpAddr,
+    /// Which version of ICMP.
+    pub protocol: Protocol,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    message: Message,
+    slot: u8,
+    parked: bool,
+}
+
+/// The messages.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    waiting: VecDeque<Waiting>,
+    free: Vec<u8>,
+    bytes: Vec<u8>,
+    slot_bytes: usize,
+    parked: usize,
+}
+
+impl Outbox {
+    /// For messages of up to `slot_bytes` bytes.
+    pub(crate) fn new(slot_bytes: usize) -> Self {
+        Self {
+            waiting: VecDeque::with_capacity(OUTBOX_MESSAGES),
+            free: (0..OUTBOX_MESSAGES as u8).rev().collect(),
+            bytes: alloc::vec![0; OUTBOX_MESSAGES * slot_bytes],
+            slot_bytes,
+            parked: 0,
+        }
+    }
+
+    /// Takes a message, whose bytes `write` writes.
+    ///
+    /// # Errors
+    ///
+    /// [`Drop::QueueFull`]; also for a message that is longer than a packet.
+    pub(crate) fn push(
+        &mut self,
+        message: Message,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Drop> {
+        if message.len > self.slot_bytes {
+            return Err(Drop::QueueFull);
+        }
+        let slot = self.free.pop().or_else(|| self.give_up_parked()).ok_or(Drop::QueueFull)?;
+        let start = usize::from(slot) * self.slot_bytes;
+        write(&mut self.bytes[start..start + message.len]);
+        self.waiting.push_back(Waiting { message, slot, parked: false });
+        Ok(())
+    }
+
+    /// The oldest message that is not parked.
+    pub(crate) fn next(&self) -> Option<Message> {
+        if self.waiting.len() == self.parked {
+            return None;
+        }
+        self.waiting.iter().find(|waiting| !waiting.parked).map(|waiting| waiting.message)
+    }
+
+    /// Takes out what [`Outbox::next`] gave, and copies its bytes to `to`, which is as long.
+    pub(crate) fn take(&mut self, to: &mut [u8]) {
+        let Some(at) = self.waiting.iter().position(|waiting| !waiting.parked) else { return };
+        let Some(waiting) = self.waiting.remove(at) else { return };
+        let start = usize::from(waiting.slot) * self.slot_bytes;
+        let len = waiting.message.len.min(to.len());
+        to[..len].copy_from_slice(&self.bytes[start..start + len]);
+        self.free.push(waiting.slot);
+    }
+
+    /// Lets what [`Outbox::next`] gave wait for its next hop.
+    pub(crate) fn park(&mut self) {
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| !waiting.parked) {
+            waiting.parked = true;
+            self.parked += 1;
+        }
+    }
+
+    /// A neighbour was found, or given up: those that `concerns` says are sent, or dropped.
+    /// Returns how many were dropped.
+    pub(crate) fn on_neighbour(
+        &mut self,
+        resolved: bool,
+        mut concerns: impl FnMut(IpAddr) -> bool,
+    ) -> usize {
+        if self.parked == 0 {
+            return 0;
+        }
+        let mut dropped = 0;
+        let Self { waiting, free, parked, .. } = self;
+        waiting.retain_mut(|waiting| {
+            if !waiting.parked || !concerns(waiting.message.dst) {
+                return true;
+            }
+            waiting.parked = false;
+            *parked -= 1;
+            if !resolved {
+                free.push(waiting.slot);
+                dropped += 1;
+            }
+            resolved
+        });
+        dropped
+    }
+
+    fn give_up_parked(&mut self) -> Option<u8> {
+        let at = self.waiting.iter().position(|waiting| waiting.parked)?;
+        self.parked -= 1;
+        self.waiting.remove(at).map(|waiting| waiting.slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::V4((0x0a00_0000 + n).into())
+    }
+
+    fn push(outbox: &mut Outbox, n: u32) -> Result<(), Drop> {
+        let message = Message { src: ip(0), dst: ip(n), protocol: Protocol::Icmp, len: 4 };
+        outbox.push(message, |bytes| bytes.copy_from_slice(&n.to_be_bytes()))
+    }
+
+    fn take(outbox: &mut Outbox) -> u32 {
+        let mut bytes = [0; 4];
+        outbox.take(&mut bytes);
+        u32::from_be_bytes(bytes)
+    }
+
+    #[test]
+    fn is_bounded_and_in_order() {
+        let mut outbox = Outbox::new(8);
+        for n in 0..OUTBOX_MESSAGES as u32 {
+            push(&mut outbox, n).unwrap();
+        }
+        assert_eq!(push(&mut outbox, 99), Err(Drop::QueueFull));
+        for n in 0..OUTBOX_MESSAGES as u32 {
+            assert_eq!(outbox.next().unwrap().dst, ip(n));
+            assert_eq!(take(&mut outbox), n);
+        }
+        assert_eq!(outbox.next(), None);
+        let long = Message { src: ip(0), dst: ip(1), protocol: Protocol::Icmp, len: 9 };
+        assert_eq!(outbox.push(long, |_| ()), Err(Drop::QueueFull));
+    }
+
+    #[test]
+    fn a_parked_message_lets_others_pass_and_goes_first() {
+        let mut outbox = Outbox::new(8);
+        push(&mut outbox, 1).unwrap();
+        push(&mut outbox, 2).unwrap();
+        outbox.park();
+        assert_eq!(take(&mut outbox), 2);
+        assert_eq!(outbox.next(), None);
+        assert_eq!(outbox.on_neighbour(true, |dst| dst == ip(9)), 0);
+        assert_eq!(outbox.next(), None);
+        assert_eq!(outbox.on_neighbour(true, |dst| dst == ip(1)), 0);
+        assert_eq!(take(&mut outbox), 1);
+        push(&mut outbox, 3).unwrap();
+        outbox.park();
+        assert_eq!(outbox.on_neighbour(false, |_| true), 1);
+        assert_eq!(outbox.next(), None);
+        for n in 0..OUTBOX_MESSAGES as u32 {
+            push(&mut outbox, n).unwrap();
+        }
+        outbox.park();
+        push(&mut outbox, 77).unwrap();
+        assert_eq!(take(&mut outbox), 1, "0 was parked, and made room");
+    }
+}
