@@ -6,6 +6,7 @@
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
+//! | [`record`] | what those records say, checked once at the border |
 //!
 //! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
 //! through rings, in batches.
@@ -32,6 +33,8 @@ mod doorbell;
 pub mod limits;
 #[cfg(not(loom))]
 mod pool;
+#[cfg(not(loom))]
+pub mod record;
 #[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
