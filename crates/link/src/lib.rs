@@ -22,7 +22,9 @@ pub mod limits;
 mod link;
 pub mod memif;
 mod ownership;
+pub mod packet;
 mod pair;
+mod reservation;
 mod sleep;
 pub mod tap;
 mod virtio;
@@ -33,3 +35,4 @@ pub use link::{
 };
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
 pub use pair::{Pair, PairConfig, pair};
+pub use reservation::{Reservation, ReservationError};
