@@ -26,6 +26,7 @@ pub mod packet;
 mod pair;
 mod reservation;
 mod sleep;
+pub mod spec;
 pub mod tap;
 mod virtio;
 
@@ -36,3 +37,4 @@ pub use link::{
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
 pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError};
+pub use spec::LinkSpec;
