@@ -21,6 +21,7 @@ mod interface;
 pub mod limits;
 mod link;
 pub mod memif;
+mod open;
 mod ownership;
 pub mod packet;
 mod pair;
@@ -34,6 +35,7 @@ pub use capture::{Capture, Pcap};
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
 };
+pub use open::open;
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
 pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError};

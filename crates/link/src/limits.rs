@@ -61,5 +61,7 @@ pub const PACKET_BATCH_MAX: usize = 32;
 pub const PACKET_SOCKET_BUFFER_BYTES: i32 = 8 << 20;
 /// Ports of one link that the kernel is kept silent on, each by a socket.
 pub const RESERVATIONS_MAX: usize = 4_096;
+/// How long opening a described memif waits for its peer, in milliseconds.
+pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
 /// Queues of an interface that a description may name.
 pub const XDP_QUEUES_MAX: u32 = 64;
