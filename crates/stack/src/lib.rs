@@ -24,11 +24,10 @@ extern crate alloc;
 mod chunk;
 mod config;
 mod counters;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod cx;
 mod error;
 mod event;
-#[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
+#[allow(dead_code, reason = "its callers arrive next")]
 mod flow_table;
 mod frame;
 mod heap;
@@ -37,15 +36,16 @@ mod id;
 mod ip;
 pub mod limits;
 mod memory;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod rate;
+#[allow(dead_code, reason = "its callers arrive next")]
 mod seq;
-#[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
+#[allow(dead_code, reason = "its callers arrive next")]
 mod slab;
-#[cfg_attr(not(test), allow(dead_code, reason = "`Stack` is to use it"))]
+mod stack;
+#[allow(dead_code, reason = "its callers arrive next")]
 mod tcp;
 mod time;
-#[cfg_attr(not(test), allow(dead_code, reason = "`tcp` is to use it"))]
+#[allow(dead_code, reason = "its callers arrive next")]
 mod wheel;
 pub mod wire;
 
@@ -59,4 +59,6 @@ pub use heap::HeapMemory;
 pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
+pub use stack::Stack;
+pub use tcp::{ConnInfo, ConnOption, TcpState};
 pub use time::Instant;

@@ -67,3 +67,22 @@ pub const SPARSE_CHUNKS_MAX: u32 = 64;
 pub const SPARSE_CHUNK_BYTES_MIN: u32 = 256;
 
 const _: () = assert!(SPARSE_CHUNKS_MAX < OUT_OF_ORDER_CHUNKS_MAX);
+/// Answers that wait to be sent and belong to no connection.
+pub const REPLIES_MAX: usize = 256;
+/// Most connections between SYN and its last ACK, of all listeners of a shard.
+pub const EMBRYOS_MAX: u32 = 1 << 16;
+/// Most connections that wait to be accepted by one listener.
+pub const BACKLOG_MAX: u32 = 1 << 16;
+/// Chunks in the queues of a shard, for each connection that there may be. Most have none, and one
+/// that has many takes the others' share.
+pub const NODES_PER_CONNECTION: u32 = 8;
+/// Records of what was sent, for each connection that there may be.
+pub const RECORDS_PER_CONNECTION: u32 = 4;
+/// Chunks and records of a shard at least: a few connections may need many.
+pub const NODES_MIN: u32 = 1 << 14;
+/// Counters of ports (RFC 6056 §3.3.4).
+pub const PORT_COUNTERS: usize = 256;
+/// What full segments shrink to first where they vanish without a word (RFC 4821 §7.2).
+pub const BLACK_HOLE_MSS: u16 = 1024;
+
+const _: () = assert!(MSS_DEFAULT < BLACK_HOLE_MSS);

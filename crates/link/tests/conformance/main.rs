@@ -1,9 +1,7 @@
-//! Every driver of this crate against the one suite, and what some of them promise beyond it.
+//! Every driver of this crate against the one suite.
 
 mod counting;
-mod hosts;
 mod memif;
-mod packet;
 mod pair;
 mod tap;
 mod wire;

@@ -1,7 +1,248 @@
-//! TCP (RFC 9293).
+//! TCP (RFC 9293): the connections of one shard.
+//!
+//! Read first: RFC 9293 §3; then `state.rs` (what can happen), `connection.rs` (what is
+//! remembered), `segment_arrives/mod.rs` (what a segment does), `output.rs` (what leaves).
+//!
+//! ```text
+//!   on_segment ──> flow table ──> connection ──> segment_arrives ──┐
+//!   on_icmp_error ───────────────────┤                             ├──> settle ──> lists, wheel,
+//!   on_timeout ──> wheel ────────────┤                             │               events
+//!   commands ────────────────────────┴─────────────────────────────┘
+//!   poll_transmit <── control, ACK and data lists [mTCP 3.2.3]     poll_event <── event list
+//! ```
+//!
+//! Everything that happens to a connection changes its record, then [`Tcp::settle`] looks at the
+//! record once: what does it want to send, when does it want to be woken, has it something to
+//! report, is it over. No other place decides that.
+//!
+//! An *entry* is a number for what can wait in lists and in the wheel: connections first, embryonic
+//! connections after them. The flow table knows a third kind after these, TIME-WAIT records.
+//!
+//! Invariants
+//! - After every call each connection is settled.
+//! - A connection is in the flow table until it is over; TIME-WAIT records take its place there.
+//! - A place of a connection that is over is free as soon as its end was reported, or at once if
+//!   nobody is there to hear of it.
 
+mod challenge;
 mod chunks;
-pub(crate) mod congestion;
+mod close;
+mod congestion;
+mod connection;
+mod cookie;
+mod deadline;
+mod embryo;
+mod events;
+mod facts;
+mod handshake;
+mod icmp;
+mod info;
+#[cfg(any(test, feature = "invariants"))]
+mod invariants;
+mod isn;
+mod listen;
+mod listeners;
+mod lists;
+mod open;
+mod output;
+mod ports;
 mod receive_queue;
-pub(crate) mod recovery;
+mod recovery;
+mod replies;
+mod segment;
+mod segment_arrives;
 mod send_queue;
+mod settle;
+mod state;
+mod time_wait;
+mod timers;
+mod window;
+
+use alloc::vec::Vec;
+
+use challenge::Challenges;
+use chunks::ChunkNodes;
+use connection::Connection;
+use embryo::Embryos;
+pub use info::{ConnInfo, ConnOption, TcpState};
+use isn::Secret;
+use listeners::Listeners;
+use lists::Lists;
+use ports::PortCounters;
+use recovery::Records;
+use replies::Replies;
+use time_wait::TimeWaits;
+
+use crate::config::Config;
+use crate::cx::Cx;
+use crate::flow_table::{Flow, FlowTable};
+use crate::id::ConnId;
+use crate::ip::Arrived;
+use crate::limits::{EMBRYOS_MAX, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
+use crate::memory::Memory;
+use crate::slab::Places;
+use crate::time::Instant;
+use crate::wheel::Wheel;
+use segment::Segment;
+
+/// SYN, RST, probes.
+const CONTROL: usize = 0;
+/// Segments without payload.
+const ACK: usize = 1;
+/// Segments with payload, and FINs.
+const DATA: usize = 2;
+/// Something to send, and nobody knows the next hop's address yet.
+const PARKED: usize = 3;
+const LISTS: usize = 4;
+
+/// What the connections of a shard share.
+pub(crate) struct Shard {
+    pub(crate) nodes: ChunkNodes,
+    pub(crate) records: Records,
+    wheel: Wheel,
+    transmit: Lists<LISTS>,
+    /// Connections, then listeners, with something to report.
+    events: Lists<1>,
+    flows: FlowTable,
+    secret: Secret,
+    replies: Replies,
+    challenges: Challenges,
+    ports: PortCounters,
+    /// The time of the last call.
+    now: Instant,
+}
+
+/// All connections of a shard.
+pub(crate) struct Tcp {
+    connections: Vec<Connection>,
+    places: Places,
+    embryos: Embryos,
+    time_waits: TimeWaits,
+    listeners: Listeners,
+    shard: Shard,
+    /// First entry of embryonic connections: how many connections there may be.
+    embryos_from: u32,
+    /// First number of TIME-WAIT records in the flow table.
+    time_waits_from: u32,
+}
+
+/// What an entry of the flow table is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Connection(u32),
+    Embryo(u32),
+    TimeWait(u32),
+}
+
+impl Tcp {
+    /// Everything that is ever needed is allocated here.
+    pub(crate) fn new(config: &Config, now: Instant) -> Self {
+        let [hash_key, secret_key] = split(&config.secret);
+        let connections = config.connections;
+        let embryos = config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, EMBRYOS_MAX);
+        let time_waits = config.time_waits.max(1);
+        let entries = connections + embryos;
+        let two_msl_ms = (config.tcp.msl.as_millis() as u64).saturating_mul(2);
+        Self {
+            connections: Vec::with_capacity(connections as usize),
+            places: Places::new(connections),
+            embryos: Embryos::new(embryos),
+            time_waits: TimeWaits::new(time_waits, two_msl_ms),
+            listeners: Listeners::new(config.listeners),
+            shard: Shard {
+                nodes: ChunkNodes::new(connections.saturating_mul(NODES_PER_CONNECTION)),
+                records: Records::new(
+                    connections.saturating_mul(RECORDS_PER_CONNECTION),
+                    &config.tcp,
+                ),
+                wheel: Wheel::new(entries, now),
+                transmit: Lists::new(entries),
+                events: Lists::new(connections + config.listeners),
+                flows: FlowTable::new(entries + time_waits, &hash_key),
+                secret: Secret::new(&secret_key),
+                replies: Replies::new(),
+                challenges: Challenges::new(config.tcp.challenge_acks_per_s),
+                ports: PortCounters::new(),
+                now,
+            },
+            embryos_from: connections,
+            time_waits_from: entries,
+        }
+    }
+
+    /// A segment for one of our addresses.
+    pub(crate) fn on_segment<M: Memory>(&mut self, cx: &mut Cx<'_, M>, arrived: &Arrived<'_>) {
+        cx.counters.totals.segments_in += 1;
+        let segment = match Segment::parse(arrived) {
+            Ok(segment) => segment,
+            Err(reason) => return cx.counters.drop(reason),
+        };
+        match self.find(&segment.flow) {
+            Some(Found::Connection(index)) => {
+                let conn = &mut self.connections[index as usize];
+                segment_arrives::on_segment(conn, &mut self.shard, cx, &segment);
+                self.settle(cx, index);
+            }
+            Some(Found::Embryo(index)) => self.on_segment_for_embryo(cx, index, &segment),
+            Some(Found::TimeWait(index)) => self.on_segment_in_time_wait(cx, index, &segment),
+            None => self.on_segment_without_connection(cx, &segment),
+        }
+    }
+
+    fn find(&self, flow: &Flow) -> Option<Found> {
+        let hash = self.shard.flows.hash(flow);
+        let entry = self.shard.flows.find(hash, |entry| match self.found(entry) {
+            Found::Connection(index) => self.connections[index as usize].flow == *flow,
+            Found::Embryo(index) => self.embryos.get(index).flow == *flow,
+            Found::TimeWait(index) => self.time_waits.get(index).0.flow == *flow,
+        })?;
+        Some(self.found(entry))
+    }
+
+    const fn found(&self, entry: u32) -> Found {
+        if entry < self.embryos_from {
+            Found::Connection(entry)
+        } else if entry < self.time_waits_from {
+            Found::Embryo(entry - self.embryos_from)
+        } else {
+            Found::TimeWait(entry - self.time_waits_from)
+        }
+    }
+
+    /// The connection that `id` names and its index, unless it is stale or over.
+    fn by_id(&mut self, id: ConnId) -> Option<&mut Connection> {
+        if !self.places.holds(id.index, id.generation) {
+            return None;
+        }
+        self.connections.get_mut(id.index as usize)
+    }
+
+    fn id(&self, index: u32) -> ConnId {
+        ConnId { index, generation: self.places.generation(index) }
+    }
+
+    /// Gives a new connection its place, and the flow table an entry.
+    fn place(&mut self, connection: Connection) -> Result<u32, Connection> {
+        let Some((index, _)) = self.places.take() else { return Err(connection) };
+        let hash = self.shard.flows.hash(&connection.flow);
+        // The table has room for every entry that there can be.
+        let inserted = self.shard.flows.insert(hash, index);
+        debug_assert!(inserted.is_ok(), "the flow table is smaller than the tables that use it");
+        match self.connections.get_mut(index as usize) {
+            Some(place) => *place = connection,
+            None => self.connections.push(connection),
+        }
+        Ok(index)
+    }
+}
+
+/// Two keys out of one secret.
+fn split(secret: &[u8; 32]) -> [[u8; 16]; 2] {
+    let mut keys = [[0; 16]; 2];
+    keys[0].copy_from_slice(&secret[..16]);
+    keys[1].copy_from_slice(&secret[16..]);
+    keys
+}
+
+#[cfg(test)]
+mod tests;

@@ -61,8 +61,8 @@ pub struct Options {
     pub timestamps: Option<Timestamps>,
     /// The list ended in an option of impossible length.
     pub malformed: bool,
-    sack_count: u8,
-    sack: [SackBlock; SACK_BLOCKS_MAX],
+    pub(crate) sack_count: u8,
+    pub(crate) sack: [SackBlock; SACK_BLOCKS_MAX],
 }
 
 impl Options {

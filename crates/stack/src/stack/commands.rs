@@ -1,0 +1,197 @@
+//! The commands of applications to TCP.
+//!
+//! Read first: RFC 9293 §3.9.1, whose calls these are, split into what does not block.
+
+use core::net::SocketAddr;
+
+use super::Stack;
+use crate::chunk::Chunk;
+use crate::error::{ConnectError, ListenError, OperationError};
+use crate::id::{ConnId, ListenerId, PoolId};
+use crate::memory::Memory;
+use crate::tcp::{ConnInfo, ConnOption};
+use crate::time::Instant;
+
+impl Stack {
+    /// Takes connections to `local` from now on; an unspecified address means any of ours of that
+    /// family. `backlog`: most connections that wait to be reported. Their bytes go to `pool`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ListenError`].
+    pub fn listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+        pool: PoolId,
+    ) -> Result<ListenerId, ListenError> {
+        self.tcp.listen(&self.ip, local, backlog, pool)
+    }
+
+    /// Lets `credit` more [`crate::Event::Incoming`] come.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn accept(&mut self, listener: ListenerId, credit: u32) -> Result<(), OperationError> {
+        self.tcp.accept(listener, credit)
+    }
+
+    /// Takes no more connections. Those that were not reported yet are reset.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn unlisten<M: Memory>(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.unlisten(cx, listener))
+    }
+
+    /// Begins a connection to `remote`, from `local` or from an address and a port that the stack
+    /// chooses (either part of `local` may be left open: unspecified, 0). Its bytes go to `pool`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConnectError`].
+    pub fn connect<M: Memory>(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        (pool, memory): (PoolId, &mut M),
+    ) -> Result<ConnId, ConnectError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.connect(cx, remote, local, pool))
+    }
+
+    /// Asks for the next bytes: one [`crate::Event::Received`], or
+    /// [`crate::Event::PeerClosed`]. Until then they wait here, and the peer's window closes.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError> {
+        self.tick(now);
+        self.tcp.receive(conn)
+    }
+
+    /// Sends `chunk`. Its buffer is the stack's until the peer has acknowledged all of it; then it
+    /// is given up by [`Memory::free`].
+    ///
+    /// # Errors
+    ///
+    /// The buffer is still the caller's. [`OperationError::QueueFull`]: enough is queued already.
+    pub fn send<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        chunk: Chunk,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.send(cx, conn, chunk))
+    }
+
+    /// Asks for one [`crate::Event::Acked`].
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.tcp.await_acks(conn)
+    }
+
+    /// Sends no more: FIN after what is queued. The peer may go on.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Closing`] the second time.
+    pub fn shutdown<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.shutdown(cx, conn))
+    }
+
+    /// The application is gone: what is queued is sent, then FIN. Bytes that it has not read, or
+    /// that come later, are answered by a RST (RFC 9293 §3.6.1). The id is stale.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn close<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.close(cx, conn))
+    }
+
+    /// RST. The id is stale.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn abort<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.abort(cx, conn))
+    }
+
+    /// Sets something.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`]; for [`ConnOption::Urgent`] those of [`Stack::send`].
+    pub fn set_option<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        option: ConnOption,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.set_option(cx, conn, option))
+    }
+
+    /// What is known about a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn info(&self, conn: ConnId) -> Result<ConnInfo, OperationError> {
+        self.tcp.info(conn)
+    }
+
+    /// Both ends: ours, then the peer's.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn addresses(&self, conn: ConnId) -> Result<(SocketAddr, SocketAddr), OperationError> {
+        self.tcp.addresses(conn)
+    }
+
+    /// Bytes that come from now on go to `pool`.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn set_pool(&mut self, conn: ConnId, pool: PoolId) -> Result<(), OperationError> {
+        self.tcp.set_pool(conn, pool)
+    }
+}

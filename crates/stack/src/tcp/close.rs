@@ -1,0 +1,158 @@
+//! Changes of state, and what ends a connection.
+//!
+//! Read first: RFC 9293 §3.6, §3.10.4 (CLOSE), §3.10.5 (ABORT).
+
+use super::connection::Connection;
+use super::deadline::Deadline;
+use super::facts::Facts;
+use super::replies::Reply;
+use super::segment_arrives::queue_reset;
+use super::state::{Action, Closed, Input, State, transition};
+use super::{Shard, Tcp};
+use crate::cx::Cx;
+use crate::error::{CloseReason, OperationError};
+use crate::id::ConnId;
+use crate::memory::Memory;
+use crate::wire::tcp::{Flags, Options};
+
+/// Changes the state as `input` says, with all that follows.
+pub(super) fn apply<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    input: Input,
+) {
+    let Some((state, action)) = transition(conn.state, input) else { return };
+    conn.state = state;
+    match action {
+        Action::SendAck | Action::StartTimeWait => conn.facts.set(Facts::ACK_NOW),
+        Action::SendSyn | Action::SendSynAck => conn.facts.set(Facts::SYN_DUE),
+        Action::CloseLater => conn.facts.set(Facts::CLOSE_LATER),
+        Action::SendReset => queue_reset(shard, cx, reset(conn)),
+        // A FIN is sent because the state owes one.
+        Action::Nothing | Action::SendFin | Action::Forget => {}
+    }
+    match conn.state {
+        State::FinWait2(_) => limit_orphan(conn, cx),
+        State::Established(_) if conn.facts.take(Facts::CLOSE_LATER) => {
+            apply_close(conn);
+        }
+        State::Listen(_) => conn.state = State::Closed(Closed { reason: CloseReason::ResetByPeer }),
+        _ => {}
+    }
+    if conn.state.is_closed() {
+        release_queues(conn, shard, cx);
+    }
+}
+
+fn apply_close(conn: &mut Connection) {
+    if let Some((state, _)) = transition(conn.state, Input::Close) {
+        conn.state = state;
+    }
+}
+
+/// The RST of an abort: at `snd.nxt`, so that the peer believes it (RFC 5961 §3.2).
+fn reset(conn: &Connection) -> Reply {
+    Reply {
+        flow: conn.flow,
+        seq: conn.snd_nxt,
+        ack: conn.rcv_nxt,
+        flags: Flags::RST | Flags::ACK,
+        window: 0,
+        options: Options::default(),
+    }
+}
+
+/// What was to be sent is lost. What was received is still good if both sides finished.
+fn release_queues<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    conn.send.clear(&mut shard.nodes, cx.memory);
+    conn.cold.recovery.clear(&mut shard.records);
+    let finished = conn.state == State::Closed(Closed { reason: CloseReason::Finished });
+    if !finished || conn.facts.has(Facts::ORPHAN) {
+        conn.receive.clear(&mut shard.nodes, cx.memory);
+    } else {
+        conn.receive.forget_apart(&mut shard.nodes, cx.memory);
+    }
+}
+
+/// FIN-WAIT-2 has no end of its own; without an application it gets one.
+fn limit_orphan<M>(conn: &mut Connection, cx: &Cx<'_, M>) {
+    if conn.facts.has(Facts::ORPHAN) && matches!(conn.state, State::FinWait2(_)) {
+        conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.fin_timeout);
+    }
+}
+
+impl Tcp {
+    /// No more bytes from us: FIN after what is queued.
+    ///
+    /// # Errors
+    /// The id is stale, the handshake is not complete, or that was said before.
+    pub(crate) fn shutdown<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+    ) -> Result<(), OperationError> {
+        let conn = self.open(id)?;
+        if !conn.state.is_synchronized() {
+            return Err(OperationError::NotConnected);
+        }
+        if !conn.state.may_send() {
+            return Err(OperationError::Closing);
+        }
+        apply_close(conn);
+        conn.cold.progress_at = cx.now;
+        self.settle(cx, id.index);
+        Ok(())
+    }
+
+    /// The application is gone. What is queued is sent, then FIN; what it has not read, or what
+    /// still comes, it will never see, and the peer learns that by a RST (§3.6.1, SHLD-3).
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn close<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+    ) -> Result<(), OperationError> {
+        let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
+        let unread = conn.receive.ready_bytes() > 0;
+        conn.facts.set(Facts::ORPHAN);
+        conn.facts.clear(Facts::CREDIT.or(Facts::AWAIT_ACKS));
+        let input = if unread && !conn.state.is_closed() { Input::Abort } else { Input::Close };
+        let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
+        conn.receive.clear(&mut shard.nodes, cx.memory);
+        apply(conn, shard, cx, input);
+        limit_orphan(conn, cx);
+        self.settle(cx, id.index);
+        Ok(())
+    }
+
+    /// RST, and nothing more is heard of it.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn abort<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+    ) -> Result<(), OperationError> {
+        let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
+        conn.facts.set(Facts::ORPHAN);
+        self.end(cx, id.index, Input::Abort);
+        Ok(())
+    }
+
+    /// Ends a connection, whatever its state.
+    pub(super) fn end<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32, input: Input) {
+        apply(&mut self.connections[index as usize], &mut self.shard, cx, input);
+        self.settle(cx, index);
+    }
+
+    /// The connection that `id` names, if it is not over.
+    pub(super) fn open(&mut self, id: ConnId) -> Result<&mut Connection, OperationError> {
+        self.by_id(id)
+            .filter(|conn| !conn.state.is_closed() && !conn.facts.has(Facts::ORPHAN))
+            .ok_or(OperationError::Unknown)
+    }
+}

@@ -1,0 +1,178 @@
+//! What the application is told, and when.
+//!
+//! Invariants
+//! - Bytes are handed over against credit, one buffer for each; connections against a listener's.
+//! - `Closed` is the last event of a connection, and frees its place. If both sides finished it
+//!   waits until every byte was taken; otherwise nothing that came before matters any more.
+
+use core::net::SocketAddr;
+
+use super::Tcp;
+use super::chunks::ChunkNodes;
+use super::connection::Connection;
+use super::facts::Facts;
+use super::state::State;
+use super::window;
+use crate::error::{CloseReason, OperationError};
+use crate::event::Event;
+use crate::id::{ConnId, ListenerId};
+use crate::time::Instant;
+
+/// The reason, if it is over and all that may be read was.
+fn closed(conn: &Connection) -> Option<CloseReason> {
+    let State::Closed(closed) = conn.state else { return None };
+    let drained = conn.receive.ready_bytes() == 0;
+    (drained || closed.reason != CloseReason::Finished).then_some(closed.reason)
+}
+
+fn may_report_end(conn: &Connection) -> bool {
+    if conn.receive.ready_bytes() > 0 || conn.facts.has(Facts::END_REPORTED) {
+        return false;
+    }
+    match closed(conn) {
+        Some(reason) => reason == CloseReason::Finished,
+        None => conn.state.peer_has_closed() && conn.facts.has(Facts::CREDIT),
+    }
+}
+
+/// There is something to report.
+pub(super) fn has_news(conn: &Connection) -> bool {
+    let facts = conn.facts;
+    if facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
+        return false;
+    }
+    facts.any(Facts::CONNECTED.or(Facts::URGENT))
+        || (facts.has(Facts::CREDIT) && conn.receive.ready_bytes() > 0)
+        || (facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
+        || may_report_end(conn)
+        || closed(conn).is_some()
+}
+
+/// The next event of a connection.
+fn next(conn: &mut Connection, id: ConnId, nodes: &mut ChunkNodes, now: Instant) -> Option<Event> {
+    let conn_id = id;
+    let over = closed(conn).filter(|reason| *reason != CloseReason::Finished);
+    if over.is_none() {
+        if conn.facts.take(Facts::CONNECTED) {
+            return Some(Event::Connected { conn: conn_id });
+        }
+        if conn.facts.take(Facts::URGENT) {
+            return Some(Event::Urgent { conn: conn_id });
+        }
+        if conn.facts.has(Facts::CREDIT)
+            && let Some(chunk) = conn.receive.pop(nodes)
+        {
+            conn.facts.clear(Facts::CREDIT);
+            window::on_taken(conn, now, chunk.len);
+            return Some(Event::Received { conn: conn_id, chunk });
+        }
+        if conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0 {
+            conn.facts.clear(Facts::AWAIT_ACKS);
+            let chunks = core::mem::take(&mut conn.cold.acked_chunks);
+            let queued_bytes = conn.send.bytes();
+            return Some(Event::Acked { conn: conn_id, chunks, queued_bytes });
+        }
+        if may_report_end(conn) {
+            conn.facts.set(Facts::END_REPORTED);
+            conn.facts.clear(Facts::CREDIT);
+            return Some(Event::PeerClosed { conn: conn_id });
+        }
+    }
+    closed(conn).map(|reason| Event::Closed { conn: conn_id, reason })
+}
+
+impl Tcp {
+    /// The next event, of whichever connection or listener has waited longest.
+    pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        while let Some(entry) = self.shard.events.pop(0) {
+            let event = match entry.checked_sub(self.embryos_from) {
+                Some(listener) => self.next_incoming(listener),
+                None => self.next_of_connection(entry, now),
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    fn next_of_connection(&mut self, index: u32, now: Instant) -> Option<Event> {
+        let id = self.id(index);
+        let conn = &mut self.connections[index as usize];
+        if conn.facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
+            return None;
+        }
+        let event = next(conn, id, &mut self.shard.nodes, now)?;
+        if let Event::Closed { .. } = event {
+            self.free(index);
+        } else {
+            self.relist(index);
+        }
+        Some(event)
+    }
+
+    fn next_incoming(&mut self, index: u32) -> Option<Event> {
+        let id = self.listeners.id(index);
+        let listener = self.listeners.get_mut(index)?;
+        if listener.credit == 0 {
+            return None;
+        }
+        let conn = listener.waiting.pop_front()?;
+        listener.credit -= 1;
+        let waiting = listener.waiting.len() as u32;
+        if listener.credit > 0 && waiting > 0 {
+            self.shard.events.put(0, self.embryos_from + index);
+        }
+        let record = &mut self.connections[conn as usize];
+        record.facts.clear(Facts::WAITS_FOR_ACCEPT);
+        let remote = SocketAddr::new(record.flow.remote, record.flow.remote_port);
+        self.relist(conn);
+        Some(Event::Incoming { listener: id, conn: self.id(conn), remote, waiting })
+    }
+
+    /// Lets `credit` more `Incoming` come.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn accept(&mut self, id: ListenerId, credit: u32) -> Result<(), OperationError> {
+        let listener = self.listeners.by_id(id).ok_or(OperationError::Unknown)?;
+        listener.credit = listener.credit.saturating_add(credit);
+        self.announce_incoming(id.index);
+        Ok(())
+    }
+
+    /// A listener may have something to report.
+    pub(super) fn announce_incoming(&mut self, index: u32) {
+        let ready = |listener: &super::listeners::Listener| {
+            listener.credit > 0 && !listener.waiting.is_empty()
+        };
+        if self.listeners.get(index).is_some_and(ready) {
+            self.shard.events.put(0, self.embryos_from + index);
+        }
+    }
+
+    /// Lets the next bytes come.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn receive(&mut self, id: ConnId) -> Result<(), OperationError> {
+        // A connection that is over may still have bytes to read.
+        let conn = self
+            .by_id(id)
+            .filter(|conn| !conn.facts.has(Facts::ORPHAN))
+            .ok_or(OperationError::Unknown)?;
+        conn.facts.set(Facts::CREDIT);
+        self.relist(id.index);
+        Ok(())
+    }
+
+    /// Asks for one `Acked`.
+    ///
+    /// # Errors
+    /// The id is stale, or the connection is over.
+    pub(crate) fn await_acks(&mut self, id: ConnId) -> Result<(), OperationError> {
+        self.open(id)?.facts.set(Facts::AWAIT_ACKS);
+        self.relist(id.index);
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! ICMP errors about segments of ours.
+//!
+//! Read first: RFC 9293 §3.9.2.2; RFC 5927 §4 (only what is in flight can be the matter); RFC 5461
+//! (soft errors); RFC 1191, RFC 8201.
+
+use super::connection::Connection;
+use super::handshake::mss_of_mtu;
+use super::state::{Input, State};
+use super::{Found, Shard, Tcp};
+use crate::counters::Drop;
+use crate::cx::Cx;
+use crate::error::CloseReason;
+use crate::flow_table::Flow;
+use crate::ip::{IcmpError, IcmpErrorKind, Unreachable};
+use crate::memory::Memory;
+
+impl Tcp {
+    /// An ICMP error about a segment.
+    pub(crate) fn on_icmp_error<M: Memory>(&mut self, cx: &mut Cx<'_, M>, error: &IcmpError) {
+        let flow = Flow {
+            local: error.local.ip(),
+            remote: error.remote.ip(),
+            local_port: error.local.port(),
+            remote_port: error.remote.port(),
+        };
+        match self.find(&flow) {
+            Some(Found::Connection(index)) => {
+                let conn = &mut self.connections[index as usize];
+                on_error(conn, &mut self.shard, cx, error);
+                self.settle(cx, index);
+            }
+            Some(Found::Embryo(index)) => {
+                // MUST-54: the SYN-ACK is all that can be the matter. Its retries decide.
+                if self.embryos.get(index).iss != error.seq {
+                    cx.counters.drop(Drop::BadIcmpError);
+                }
+            }
+            Some(Found::TimeWait(_)) | None => cx.counters.drop(Drop::BadIcmpError),
+        }
+    }
+}
+
+fn on_error<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    error: &IcmpError,
+) {
+    // MUST-54: the quoted segment is in flight.
+    if !error.seq.within(conn.snd_una, conn.flight()) {
+        return cx.counters.drop(Drop::BadIcmpError);
+    }
+    match error.kind {
+        IcmpErrorKind::FragmentationNeeded { mtu } => on_too_big(conn, shard, cx, mtu),
+        // SHLD-26, but RFC 5461 §4.1: once data flowed, a forged error is likelier than a port
+        // that vanished; retransmissions decide.
+        IcmpErrorKind::Unreachable(Unreachable::Protocol | Unreachable::Port) => {
+            if let State::SynSent(_) | State::SynReceived(_) = conn.state {
+                super::close::apply(conn, shard, cx, Input::GiveUp(CloseReason::Refused));
+            }
+        }
+        // MUST-56, SHLD-25: soft errors. While a SYN is unanswered they are told (RFC 5461 §4.2
+        // would give up; Linux and we try on).
+        IcmpErrorKind::Unreachable(_)
+        | IcmpErrorKind::TimeExceeded
+        | IcmpErrorKind::ParameterProblem => conn.cold.soft_error = true,
+    }
+}
+
+/// RFC 1191 §6.4, RFC 8201 §5.2: smaller segments from now on, and those in flight again.
+fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, mtu: u16) {
+    if !cx.config.tcp.path_mtu_discovery {
+        return cx.counters.drop(Drop::BadIcmpError);
+    }
+    let mss = conn.mss_within(mss_of_mtu(mtu, conn.flow.remote));
+    if mss >= conn.mss || !conn.state.is_synchronized() {
+        return;
+    }
+    conn.mss = mss;
+    conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
+}

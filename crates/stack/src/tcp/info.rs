@@ -1,0 +1,228 @@
+//! What can be known about a connection, and set: a TCP_INFO of our own.
+
+use core::time::Duration;
+
+use super::Tcp;
+use super::facts::Facts;
+use super::state::{State, SynReceived};
+use crate::cx::Cx;
+use crate::error::OperationError;
+use crate::id::ConnId;
+use crate::memory::Memory;
+
+/// The state of a connection (RFC 9293 §3.3.2). TIME-WAIT is not among them: by then the connection
+/// is closed, as far as an application can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TcpState {
+    /// Over.
+    Closed,
+    /// Sent a SYN.
+    SynSent,
+    /// Sent and received a SYN.
+    SynReceived,
+    /// Data flows.
+    Established,
+    /// We closed.
+    FinWait1,
+    /// We closed, and the peer knows.
+    FinWait2,
+    /// The peer closed.
+    CloseWait,
+    /// Both closed at once.
+    Closing,
+    /// Both closed, the peer first.
+    LastAck,
+}
+
+/// What is known about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnInfo {
+    /// Its state.
+    pub state: TcpState,
+    /// Smoothed round-trip time (RFC 6298); `None`: no sample yet.
+    pub srtt: Option<Duration>,
+    /// Its variation.
+    pub rttvar: Duration,
+    /// Retransmission timeout.
+    pub rto: Duration,
+    /// The smallest round trip of late.
+    pub min_rtt: Option<Duration>,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow start threshold in bytes; `None`: not known yet.
+    pub ssthresh: Option<u32>,
+    /// The peer's window in bytes.
+    pub snd_wnd: u32,
+    /// Our window in bytes, as the peer knows it.
+    pub rcv_wnd: u32,
+    /// Largest payload of a segment that we send, in bytes.
+    pub mss: u16,
+    /// Bytes sent and not acknowledged.
+    pub flight_bytes: u32,
+    /// Bytes queued, sent or not.
+    pub queued_bytes: u32,
+    /// Bytes received and not taken.
+    pub unread_bytes: u32,
+    /// Size of the receive buffer in bytes.
+    pub receive_buffer_bytes: u32,
+    /// Size of the send buffer in bytes.
+    pub send_buffer_bytes: u32,
+    /// Bytes received in order.
+    pub bytes_in: u64,
+    /// Bytes sent, retransmissions included.
+    pub bytes_out: u64,
+    /// Segments received.
+    pub segments_in: u32,
+    /// Segments sent.
+    pub segments_out: u32,
+    /// Segments sent again.
+    pub segments_retransmitted: u32,
+    /// Timeouts in a row without progress.
+    pub timeouts: u8,
+    /// The peer's window shift and ours, if windows are scaled.
+    pub window_scale: Option<(u8, u8)>,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+    /// SACK is in use.
+    pub sack: bool,
+    /// ECN is in use.
+    pub ecn: bool,
+    /// Urgent bytes that are still to be read (MUST-33); 0: none.
+    pub urgent_bytes: u32,
+    /// ICMP said that something is wrong, but not for good (SHLD-25).
+    pub soft_error: bool,
+}
+
+/// Something that an application sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnOption {
+    /// Small segments are not held back (MUST-17).
+    NoDelay(bool),
+    /// Keepalives after so much idle time; `None`: none (MUST-24).
+    KeepaliveIdle(Option<Duration>),
+    /// Time between keepalives.
+    KeepaliveInterval(Duration),
+    /// Unanswered keepalives before giving up.
+    KeepaliveProbes(u8),
+    /// Give up when nothing was acknowledged for so long (MUST-21); `None`: retries decide.
+    UserTimeout(Option<Duration>),
+    /// Receive buffer in bytes; it is not tuned any more.
+    ReceiveBuffer(u32),
+    /// Send buffer in bytes; it is not tuned any more.
+    SendBuffer(u32),
+    /// What was queued so far is urgent (MUST-30).
+    Urgent,
+    /// Acknowledge at once what has been received.
+    QuickAck,
+}
+
+fn state(state: State) -> TcpState {
+    match state {
+        State::Closed(_) | State::Listen(_) | State::TimeWait(_) => TcpState::Closed,
+        State::SynSent(_) => TcpState::SynSent,
+        State::SynReceived(SynReceived { .. }) => TcpState::SynReceived,
+        State::Established(_) => TcpState::Established,
+        State::FinWait1(_) => TcpState::FinWait1,
+        State::FinWait2(_) => TcpState::FinWait2,
+        State::CloseWait(_) => TcpState::CloseWait,
+        State::Closing(_) => TcpState::Closing,
+        State::LastAck(_) => TcpState::LastAck,
+    }
+}
+
+/// In whole milliseconds, 1 at least: 0 means "off".
+fn milliseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).max(1)
+}
+
+impl Tcp {
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn info(&self, id: ConnId) -> Result<ConnInfo, OperationError> {
+        if !self.places.holds(id.index, id.generation) {
+            return Err(OperationError::Unknown);
+        }
+        let conn = self.connection(id.index);
+        let (cold, tally) = (&conn.cold, &conn.cold.tally);
+        let urgent = conn.facts.has(Facts::RCV_URGENT);
+        let read = conn.rcv_nxt - conn.receive.ready_bytes();
+        Ok(ConnInfo {
+            state: state(conn.state),
+            srtt: cold.recovery.srtt(),
+            rttvar: cold.recovery.rttvar(),
+            rto: cold.recovery.rto(&self.shard.records),
+            min_rtt: cold.recovery.min_rtt(),
+            cwnd: cold.recovery.cwnd(),
+            ssthresh: cold.recovery.ssthresh(),
+            snd_wnd: conn.snd_wnd,
+            rcv_wnd: conn.rcv_wnd(),
+            mss: conn.mss,
+            flight_bytes: conn.flight(),
+            queued_bytes: conn.send.bytes(),
+            unread_bytes: conn.receive.ready_bytes(),
+            receive_buffer_bytes: cold.receive_buffer,
+            send_buffer_bytes: cold.send_buffer,
+            bytes_in: tally.bytes_in,
+            bytes_out: tally.bytes_out,
+            segments_in: tally.segments_in,
+            segments_out: tally.segments_out,
+            segments_retransmitted: tally.segments_retransmitted,
+            timeouts: cold.recovery.retransmissions(),
+            window_scale: conn
+                .facts
+                .has(Facts::WINDOW_SCALE)
+                .then_some((conn.snd_scale, conn.rcv_scale)),
+            timestamps: conn.facts.has(Facts::TIMESTAMPS),
+            sack: conn.facts.has(Facts::SACK),
+            ecn: conn.facts.has(Facts::ECN),
+            urgent_bytes: if urgent { cold.rcv_up.since(read) } else { 0 },
+            soft_error: cold.soft_error,
+        })
+    }
+
+    /// # Errors
+    /// The id is stale, or for [`ConnOption::Urgent`], nothing can be sent.
+    pub(crate) fn set_option<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+        option: ConnOption,
+    ) -> Result<(), OperationError> {
+        if option == ConnOption::Urgent {
+            return self.mark_urgent(cx, id);
+        }
+        let conn = self.open(id)?;
+        let options = &mut conn.cold.options;
+        match option {
+            ConnOption::NoDelay(on) => conn.facts.put(Facts::NO_DELAY, on),
+            ConnOption::KeepaliveIdle(idle) => {
+                options.keepalive_idle_ms = idle.map_or(0, milliseconds);
+            }
+            ConnOption::KeepaliveInterval(interval) => {
+                options.keepalive_interval_ms = milliseconds(interval);
+            }
+            ConnOption::KeepaliveProbes(probes) => options.keepalive_probes = probes,
+            ConnOption::UserTimeout(timeout) => {
+                options.user_timeout_ms = timeout.map_or(0, milliseconds);
+            }
+            ConnOption::ReceiveBuffer(bytes) => {
+                let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
+                conn.cold.receive_buffer = bytes;
+                conn.cold.receive_buffer_max = bytes;
+            }
+            ConnOption::SendBuffer(bytes) => {
+                let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
+                conn.cold.send_buffer = bytes;
+                conn.cold.send_buffer_max = bytes;
+            }
+            ConnOption::QuickAck => {
+                conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);
+            }
+            ConnOption::Urgent => {}
+        }
+        self.settle(cx, id.index);
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! What holds between two calls, said as a program: for tests, simulations and fuzzing.
+
+use super::Tcp;
+use super::connection::Connection;
+use super::facts::Facts;
+use super::state::State;
+
+impl Tcp {
+    /// Checks every connection, and that the tables agree about who exists.
+    ///
+    /// # Panics
+    /// If something is wrong with this stack.
+    pub(crate) fn check_invariants(&self) {
+        let mut found = 0;
+        for index in self.places.iter() {
+            let conn = &self.connections[index as usize];
+            if conn.facts.has(Facts::RELEASED) {
+                continue;
+            }
+            found += 1;
+            check(conn);
+        }
+        let flows = found + self.embryos.len() + self.time_waits.len();
+        assert_eq!(self.shard.flows.len(), flows, "the flow table knows who exists");
+    }
+}
+
+fn check(conn: &Connection) {
+    let queued = conn.send.bytes();
+    let syn = u32::from(!conn.state.is_synchronized());
+    let fin = u32::from(conn.facts.has(Facts::FIN_SENT));
+    assert!(conn.snd_una.at_or_before(conn.snd_nxt), "snd.una <= snd.nxt: {conn:?}");
+    assert!(conn.flight() <= queued + syn + fin, "nothing in flight but what is queued: {conn:?}");
+    assert!(conn.rcv_nxt.at_or_before(conn.rcv_adv), "rcv.nxt <= rcv.adv: {conn:?}");
+    assert!(conn.last_ack_sent.at_or_before(conn.rcv_nxt), "no ACK of what never came: {conn:?}");
+    if let State::FinWait2(_) = conn.state {
+        assert_eq!((queued, conn.flight()), (0, 0), "FIN-WAIT-2 owes nothing: {conn:?}");
+    }
+    if conn.state.is_synchronized() && !conn.receive.has_gap() {
+        assert_eq!(conn.receive.apart_bytes(), 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! Numbers that nobody outside can guess: initial sequence numbers, timestamp offsets, cookies'
+//! keys.
+//!
+//! Read first: RFC 6528 §3 (ISN = M + F(flow, secret)), RFC 7323 §5.4 (timestamps start
+//! anywhere), RFC 6056 §3.3.4.
+
+use core::hash::Hasher;
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher24;
+
+use crate::flow_table::Flow;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+
+/// What a hash is for: no two uses share values.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Use {
+    Isn = 1,
+    Timestamp,
+    PortOffset,
+    PortCounter,
+    Cookie,
+    CookieCount,
+    Challenge,
+}
+
+/// A keyed hash of flows.
+#[derive(Debug)]
+pub(crate) struct Secret {
+    hasher: SipHasher24,
+}
+
+impl Secret {
+    pub(crate) fn new(key: &[u8; 16]) -> Self {
+        Self { hasher: SipHasher24::new_with_key(key) }
+    }
+
+    /// The hash of `flow` and `extra` for `purpose`.
+    pub(crate) fn hash(&self, purpose: Use, flow: &Flow, extra: u64) -> u64 {
+        let mut hasher = self.hasher;
+        for address in [flow.local, flow.remote] {
+            let bits = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits(),
+            };
+            hasher.write_u64((bits >> 64) as u64);
+            hasher.write_u64(bits as u64);
+        }
+        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
+        hasher.write_u64(ports | (purpose as u64) << 32);
+        hasher.write_u64(extra);
+        hasher.finish()
+    }
+
+    /// The first sequence number of `flow` (RFC 6528 §3): one more every 4 µs (MUST-8), from a
+    /// place that depends on the flow (SHLD-1) and on the secret (MUST-9).
+    pub(crate) fn isn(&self, flow: &Flow, now: Instant) -> SeqNum {
+        let clock = (now.as_micros() / 4) as u32;
+        SeqNum((self.hash(Use::Isn, flow, 0) as u32).wrapping_add(clock))
+    }
+
+    /// What is added to the millisecond clock for our timestamps to this peer. It hangs on the
+    /// addresses alone, so that the timestamps of one pair of ports used again go on (RFC 6191).
+    pub(crate) fn timestamp_offset(&self, flow: &Flow) -> u32 {
+        let hosts = Flow { local_port: 0, remote_port: 0, ..*flow };
+        self.hash(Use::Timestamp, &hosts, 0) as u32
+    }
+}
+
+/// Our timestamp clock: milliseconds (RFC 7323 §5.4), from `offset`.
+pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
+    (now.as_millis() as u32).wrapping_add(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    fn flow(remote_port: u16) -> Flow {
+        Flow {
+            local: Ipv4Addr::new(10, 0, 0, 1).into(),
+            remote: Ipv4Addr::new(10, 0, 0, 2).into(),
+            local_port: 80,
+            remote_port,
+        }
+    }
+
+    #[test]
+    fn the_isn_ticks_every_four_microseconds_and_hangs_on_flow_and_secret() {
+        let secret = Secret::new(&[1; 16]);
+        let at = |us| secret.isn(&flow(1), Instant::from_micros(us));
+        assert_eq!(at(4).since(at(0)), 1);
+        assert_eq!(at(4_000_000).since(at(0)), 1_000_000);
+        assert_ne!(at(0), secret.isn(&flow(2), Instant::ZERO));
+        assert_ne!(at(0), Secret::new(&[2; 16]).isn(&flow(1), Instant::ZERO));
+    }
+
+    #[test]
+    fn timestamps_go_on_across_ports_and_the_uses_differ() {
+        let secret = Secret::new(&[1; 16]);
+        assert_eq!(secret.timestamp_offset(&flow(1)), secret.timestamp_offset(&flow(2)));
+        assert_ne!(secret.hash(Use::Isn, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 0));
+        assert_ne!(secret.hash(Use::Cookie, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 1));
+    }
+}

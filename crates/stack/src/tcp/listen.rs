@@ -1,0 +1,464 @@
+//! LISTEN and SYN-RECEIVED: from a SYN to a connection.
+//!
+//! Read first: RFC 9293 §3.10.7.2, §3.10.7.4; RFC 4987 (SYN floods), `embryo.rs`, `cookie.rs`.
+//!
+//! A SYN costs one small record; the connection is made when the peer has answered our SYN-ACK, and
+//! so has shown that it is where it says. If there is no record left, a cookie in the sequence
+//! number costs nothing.
+
+use super::connection::{Begin, Connection};
+use super::cookie::{self, Cookie};
+use super::deadline::Deadline;
+use super::embryo::Embryo;
+use super::facts::Facts;
+use super::handshake::{self, Offer};
+use super::isn::timestamp;
+use super::replies::Reply;
+use super::segment::Segment;
+use super::segment_arrives::{self, queue_reset, reset_sender};
+use super::state::{Input, Listen, State, SynReceived, transition};
+use super::time_wait::Verdict;
+use super::{CONTROL, PARKED, Tcp, output, timers, window};
+use crate::config::SynCookies;
+use crate::counters::Drop;
+use crate::cx::Cx;
+use crate::error::{ListenError, OperationError};
+use crate::frame::Transmit;
+use crate::id::{ListenerId, PoolId};
+use crate::ip::{Ip, NextHop};
+use crate::memory::Memory;
+use crate::seq::SeqNum;
+use crate::wire::tcp::{Flags, Options, Repr, Timestamps};
+use core::net::SocketAddr;
+
+impl Tcp {
+    /// Takes connections to `local` from now on.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub(crate) fn listen(
+        &mut self,
+        ip: &Ip,
+        local: SocketAddr,
+        backlog: u32,
+        pool: PoolId,
+    ) -> Result<ListenerId, ListenError> {
+        if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
+            return Err(ListenError::BadLocalAddress);
+        }
+        self.listeners.insert(local, backlog, pool)
+    }
+
+    /// Takes no more; connections that nobody accepted are reset.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn unlisten<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ListenerId,
+    ) -> Result<(), OperationError> {
+        self.listeners.by_id(id).ok_or(OperationError::Unknown)?;
+        while let Some(conn) =
+            self.listeners.get_mut(id.index).and_then(|listener| listener.waiting.pop_front())
+        {
+            self.connections[conn as usize].facts.clear(Facts::WAITS_FOR_ACCEPT);
+            self.connections[conn as usize].facts.set(Facts::ORPHAN);
+            self.end(cx, conn, Input::Abort);
+        }
+        while let Some(embryo) = self.embryos.of(id.index) {
+            self.forget_embryo(embryo);
+        }
+        self.shard.events.take_off(self.embryos_from + id.index);
+        self.listeners.remove(id.index);
+        Ok(())
+    }
+
+    /// RFC 9293 §3.10.7.1 and §3.10.7.2: no connection has this flow.
+    pub(super) fn on_segment_without_connection<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        segment: &Segment<'_>,
+    ) {
+        let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
+        let Some(listener) = listener else {
+            return reset_sender(&mut self.shard, cx, segment);
+        };
+        // First: a RST is of no use here.
+        if segment.has(Flags::RST) {
+            return cx.counters.drop(Drop::NoConnection);
+        }
+        // Second: an ACK, unless it brings back a cookie.
+        if segment.has(Flags::ACK) {
+            return self.on_cookie(cx, listener, segment);
+        }
+        // Third.
+        if segment.has(Flags::SYN) {
+            return self.on_syn(cx, listener, segment, None);
+        }
+        cx.counters.drop(Drop::UnexpectedSegment);
+    }
+
+    /// A SYN for a listener. `after`: our numbers of an older connection end there.
+    fn on_syn<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        listener: u32,
+        segment: &Segment<'_>,
+        after: Option<SeqNum>,
+    ) {
+        debug_assert!(transition(State::Listen(Listen), Input::Syn).is_some());
+        let config = &cx.config.tcp;
+        let flow = segment.flow;
+        let mut offer = Offer::of(config, &segment.options, flow.remote);
+        // A peer that asks for ECN gets it, whatever we ask for ourselves.
+        offer.ecn = handshake::is_ecn_setup_syn(segment.flags);
+        let waiting = self.listeners.get(listener).map_or(0, |listener| listener.embryos);
+        let full = waiting >= config.syn_backlog;
+        if config.syn_cookies == SynCookies::Always
+            || (full && config.syn_cookies == SynCookies::WhenFull)
+        {
+            return self.send_cookie(cx, segment, &offer);
+        }
+        let mut iss = self.shard.secret.isn(&flow, cx.now);
+        if let Some(after) = after
+            && iss.at_or_before(after)
+        {
+            // RFC 9293 §3.6.1 (MAY-2): beyond what the old connection used.
+            iss = after + 1;
+        }
+        let embryo = Embryo {
+            flow,
+            listener,
+            iss,
+            irs: segment.seq,
+            ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
+            ts_offset: self.shard.secret.timestamp_offset(&flow),
+            offer,
+            sent: 0,
+            again_at: Deadline::after(cx.now, config.rto_initial),
+        };
+        let place = if full { None } else { self.embryos.insert(embryo) };
+        let Some(index) = place else {
+            if config.syn_cookies == SynCookies::WhenFull {
+                return self.send_cookie(cx, segment, &offer);
+            }
+            return cx.counters.drop(Drop::QueueFull);
+        };
+        let hash = self.shard.flows.hash(&flow);
+        let entry = self.embryos_from + index;
+        let inserted = self.shard.flows.insert(hash, entry);
+        debug_assert!(inserted.is_ok(), "the flow table has room for every embryo");
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.embryos += 1;
+        }
+        self.shard.transmit.put(CONTROL, entry);
+        self.arm_embryo(index);
+    }
+
+    fn arm_embryo(&mut self, index: u32) {
+        if let Some(at) = self.embryos.get(index).again_at.get() {
+            self.shard.wheel.arm(self.embryos_from + index, at);
+        }
+    }
+
+    /// The SYN-ACK is sent again, or nobody waits any more (RFC 4987 §3.3).
+    pub(super) fn on_embryo_timeout<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
+        let config = &cx.config.tcp;
+        let embryo = self.embryos.get_mut(index);
+        if !embryo.again_at.has_come(cx.now) {
+            return self.arm_embryo(index);
+        }
+        if embryo.sent > config.synack_retries {
+            self.forget_embryo(index);
+            return;
+        }
+        let wait = timers::back_off(config.rto_initial, embryo.sent, config.rto_max);
+        embryo.again_at = Deadline::after(cx.now, wait);
+        self.shard.transmit.put(CONTROL, self.embryos_from + index);
+        self.arm_embryo(index);
+        cx.counters.totals.segments_retransmitted += 1;
+    }
+
+    /// Writes the SYN-ACK of an embryonic connection.
+    pub(super) fn send_syn_ack<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        index: u32,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let embryo = self.embryos.get_mut(index);
+        let NextHop::Ready(hop) = cx.ip.next_hop(cx.now, embryo.flow.remote) else {
+            self.shard.transmit.put(PARKED, self.embryos_from + index);
+            return None;
+        };
+        embryo.sent = embryo.sent.saturating_add(1);
+        let embryo = *embryo;
+        let head = syn_ack(cx, &embryo);
+        Some(output::write_reply_head(cx, embryo.flow, head, hop, frame))
+    }
+
+    pub(super) fn forget_embryo(&mut self, index: u32) -> Embryo {
+        let embryo = self.embryos.remove(index);
+        let entry = self.embryos_from + index;
+        let hash = self.shard.flows.hash(&embryo.flow);
+        self.shard.flows.remove(hash, entry);
+        self.shard.wheel.cancel(entry);
+        self.shard.transmit.take_off(entry);
+        if let Some(listener) = self.listeners.get_mut(embryo.listener) {
+            listener.embryos = listener.embryos.saturating_sub(1);
+        }
+        embryo
+    }
+
+    /// §3.10.7.4 for SYN-RECEIVED from LISTEN.
+    pub(super) fn on_segment_for_embryo<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        index: u32,
+        segment: &Segment<'_>,
+    ) {
+        let embryo = *self.embryos.get(index);
+        let rcv_nxt = embryo.irs + 1;
+        let wnd = window::first(cx.config.tcp.receive_buffer);
+        if segment.has(Flags::SYN) && !segment.has(Flags::ACK) && segment.seq == embryo.irs {
+            // The peer did not see our SYN-ACK.
+            return self.shard.transmit.put(CONTROL, self.embryos_from + index);
+        }
+        let acceptable = segment.seq.within(rcv_nxt, wnd.max(1));
+        if segment.has(Flags::RST) {
+            return self.on_reset_for_embryo(cx, index, segment);
+        }
+        if !acceptable || segment.has(Flags::SYN) {
+            let reason = if acceptable { Drop::SynInConnection } else { Drop::OutsideWindow };
+            cx.counters.drop(reason);
+            return self.challenge_embryo(cx, &embryo);
+        }
+        if !segment.has(Flags::ACK) {
+            return cx.counters.drop(Drop::UnexpectedSegment);
+        }
+        if segment.ack != embryo.iss + 1 {
+            cx.counters.drop(Drop::BadAck);
+            if let Some(reply) = Reply::reset(segment) {
+                queue_reset(&mut self.shard, cx, reply);
+            }
+            return;
+        }
+        self.promote(cx, Some(index), &embryo, segment);
+    }
+
+    fn on_reset_for_embryo<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        index: u32,
+        segment: &Segment<'_>,
+    ) {
+        let embryo = *self.embryos.get(index);
+        let rcv_nxt = embryo.irs + 1;
+        let wnd = window::first(cx.config.tcp.receive_buffer);
+        if segment.seq == rcv_nxt {
+            cx.counters.totals.resets_in += 1;
+            self.forget_embryo(index);
+        } else if segment.seq.within(rcv_nxt, wnd) {
+            cx.counters.drop(Drop::UnexactReset);
+            self.challenge_embryo(cx, &embryo);
+        } else {
+            cx.counters.drop(Drop::OutsideWindow);
+        }
+    }
+
+    /// An ACK that says what we expect.
+    fn challenge_embryo<M>(&mut self, cx: &mut Cx<'_, M>, embryo: &Embryo) {
+        if !self.shard.challenges.may_send(cx.now, &self.shard.secret, &embryo.flow) {
+            return;
+        }
+        cx.counters.totals.challenge_acks += 1;
+        let value = timestamp(cx.now, embryo.ts_offset);
+        let times = Timestamps { value, echo: embryo.ts_recent };
+        let timestamps = embryo.offer.timestamps.then_some(times);
+        let options = Options { timestamps, ..Options::default() };
+        let reply = Reply::ack(embryo.flow, embryo.iss + 1, embryo.irs + 1, options);
+        if !self.shard.replies.push(reply) {
+            cx.counters.drop(Drop::RateLimited);
+        }
+    }
+
+    /// The handshake is complete: the record becomes a connection, which sees `segment`.
+    fn promote<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        index: Option<u32>,
+        embryo: &Embryo,
+        segment: &Segment<'_>,
+    ) {
+        let Some(listener) = self.listeners.get(embryo.listener) else {
+            return cx.counters.drop(Drop::NoConnection);
+        };
+        if listener.waiting.len() as u32 >= listener.backlog {
+            // Nobody accepts. The SYN-ACK is sent again, and the peer answers again.
+            return cx.counters.drop(Drop::QueueFull);
+        }
+        if self.places.len() >= self.embryos_from {
+            return cx.counters.drop(Drop::NoConnectionRoom);
+        }
+        let mut conn = self.grown_up(cx, embryo, listener.pool);
+        conn.cold.listener = Some(self.listeners.id(embryo.listener));
+        if let Some(index) = index {
+            self.forget_embryo(index);
+        }
+        let Ok(place) = self.place(conn) else { return };
+        let conn = &mut self.connections[place as usize];
+        segment_arrives::on_segment(conn, &mut self.shard, cx, segment);
+        if conn.state.is_synchronized() {
+            cx.counters.totals.accepts += 1;
+            conn.facts.set(Facts::WAITS_FOR_ACCEPT);
+            if let Some(listener) = self.listeners.get_mut(embryo.listener) {
+                listener.waiting.push_back(place);
+            }
+            self.announce_incoming(embryo.listener);
+        } else {
+            conn.facts.set(Facts::ORPHAN);
+        }
+        self.settle(cx, place);
+    }
+
+    fn grown_up<M>(&self, cx: &Cx<'_, M>, embryo: &Embryo, pool: PoolId) -> Connection {
+        let config = &cx.config.tcp;
+        let begin = Begin {
+            flow: embryo.flow,
+            state: State::SynReceived(SynReceived { passive: true }),
+            iss: embryo.iss,
+            ts_offset: embryo.ts_offset,
+            pool,
+        };
+        let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
+        let mtu = cx.ip.path_mtu(&embryo.flow.remote);
+        conn.agree(config, &embryo.offer, handshake::mss_of_mtu(mtu, embryo.flow.remote));
+        conn.cold.irs = embryo.irs;
+        conn.rcv_nxt = embryo.irs + 1;
+        conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
+        conn.last_ack_sent = conn.rcv_nxt;
+        conn.ts_recent = embryo.ts_recent;
+        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
+        conn.cold.attempts = embryo.sent.saturating_sub(1);
+        // When the SYN-ACK was sent is not kept for the first round trip: timestamps tell it.
+        conn.cold.sent_at = cx.now;
+        conn
+    }
+
+    fn send_cookie<M>(&mut self, cx: &mut Cx<'_, M>, segment: &Segment<'_>, offer: &Offer) {
+        let config = &cx.config.tcp;
+        let flow = segment.flow;
+        let iss = cookie::make(&self.shard.secret, &flow, segment.seq, cx.now, offer.mss);
+        let clock = timestamp(cx.now, self.shard.secret.timestamp_offset(&flow));
+        let value = cookie::stamp(clock, offer);
+        let echo = segment.options.timestamps.map_or(0, |times| times.value);
+        let offer = cookie::kept(offer);
+        let mss = handshake::announced_mss(config, cx.ip.path_mtu(&flow.remote), flow.remote);
+        let times = Timestamps { value, echo };
+        let mut flags = Flags::SYN | Flags::ACK;
+        if offer.ecn {
+            flags = flags | Flags::ECE;
+        }
+        let reply = Reply {
+            flow,
+            seq: iss,
+            ack: segment.seq + 1,
+            flags,
+            window: window::first(config.receive_buffer) as u16,
+            options: handshake::syn_ack_options(config, &offer, mss, times),
+        };
+        if self.shard.replies.push(reply) {
+            cx.counters.totals.cookies_sent += 1;
+        } else {
+            cx.counters.drop(Drop::RateLimited);
+        }
+    }
+
+    /// An ACK for a listener: the last one of a handshake that we kept nothing of, or nonsense.
+    fn on_cookie<M: Memory>(&mut self, cx: &mut Cx<'_, M>, listener: u32, segment: &Segment<'_>) {
+        let flow = segment.flow;
+        let irs = segment.seq - 1;
+        let iss = segment.ack - 1;
+        let allowed = cx.config.tcp.syn_cookies != SynCookies::Never && !segment.has(Flags::SYN);
+        let mss = match cookie::check(&self.shard.secret, &flow, irs, cx.now, iss) {
+            Some(Cookie { mss }) if allowed => mss,
+            _ => {
+                cx.counters.drop(Drop::BadCookie);
+                if let Some(reply) = Reply::reset(segment) {
+                    queue_reset(&mut self.shard, cx, reply);
+                }
+                return;
+            }
+        };
+        let ts_offset = self.shard.secret.timestamp_offset(&flow);
+        let embryo = Embryo {
+            flow,
+            listener,
+            iss,
+            irs,
+            ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
+            ts_offset,
+            offer: cookie::read_stamp(segment.options.timestamps, mss),
+            sent: 1,
+            again_at: Deadline::NEVER,
+        };
+        cx.counters.totals.cookies_accepted += 1;
+        self.promote(cx, None, &embryo, segment);
+    }
+
+    /// §3.10.7.4 for TIME-WAIT.
+    pub(super) fn on_segment_in_time_wait<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        index: u32,
+        segment: &Segment<'_>,
+    ) {
+        let (record, timestamps) = self.time_waits.get(index);
+        let record = *record;
+        match record.judge(segment, timestamps) {
+            Verdict::Drop => cx.counters.drop(Drop::UnexpectedSegment),
+            Verdict::Acknowledge => {
+                cx.counters.drop(Drop::UnexpectedSegment);
+                self.acknowledge_in_time_wait(cx, &record, timestamps);
+            }
+            Verdict::Restart => {
+                self.time_waits.restart(cx.now, index);
+                self.acknowledge_in_time_wait(cx, &record, timestamps);
+            }
+            Verdict::Reopen { after } => {
+                let flow = segment.flow;
+                let Some(listener) = self.listeners.find(flow.local, flow.local_port) else {
+                    cx.counters.drop(Drop::UnexpectedSegment);
+                    return self.acknowledge_in_time_wait(cx, &record, timestamps);
+                };
+                self.end_time_wait(index);
+                self.on_syn(cx, listener, segment, Some(after));
+            }
+        }
+    }
+}
+
+/// The SYN-ACK that answers a SYN.
+fn syn_ack<M>(cx: &Cx<'_, M>, embryo: &Embryo) -> Repr {
+    let config = &cx.config.tcp;
+    let flow = embryo.flow;
+    let mss = handshake::announced_mss(config, cx.ip.path_mtu(&flow.remote), flow.remote);
+    let value = timestamp(cx.now, embryo.ts_offset);
+    let times = Timestamps { value, echo: embryo.ts_recent };
+    let mut flags = Flags::SYN | Flags::ACK;
+    // RFC 3168 §6.1.1: not in one that is sent again, ECN may be what is in its way.
+    if embryo.offer.ecn {
+        flags = flags | Flags::ECE;
+    }
+    Repr {
+        src_port: flow.local_port,
+        dst_port: flow.remote_port,
+        seq: embryo.iss,
+        ack: embryo.irs + 1,
+        flags,
+        window: window::first(config.receive_buffer) as u16,
+        urgent: 0,
+        options: handshake::syn_ack_options(config, &embryo.offer, mss, times),
+    }
+}

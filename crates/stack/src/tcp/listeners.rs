@@ -1,0 +1,182 @@
+//! Who listens, and who waits to be accepted.
+//!
+//! Read first: RFC 9293 §3.10.1 (passive OPEN), MUST-41 and MUST-42.
+//!
+//! Invariants
+//! - `order` lists the listeners by port, those with an address before those without: a lookup
+//!   takes the first that fits.
+//! - `waiting` never holds more than `backlog`.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::error::ListenError;
+use crate::id::{ListenerId, PoolId};
+use crate::slab::Places;
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) local: SocketAddr,
+    pub(crate) pool: PoolId,
+    /// How many `Incoming` may be reported.
+    pub(crate) credit: u32,
+    pub(crate) backlog: u32,
+    /// Connections, by index, that are established and not reported.
+    pub(crate) waiting: VecDeque<u32>,
+    /// How many embryonic connections it has.
+    pub(crate) embryos: u32,
+}
+
+/// All of a shard.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    slots: Vec<Option<Listener>>,
+    places: Places,
+    /// Port, and index.
+    order: Vec<(u16, u32)>,
+}
+
+impl Listeners {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self {
+            slots: Vec::with_capacity(capacity as usize),
+            places: Places::new(capacity),
+            order: Vec::with_capacity(capacity as usize),
+        }
+    }
+
+    /// # Errors
+    /// The port is 0, somebody has the same pair of address and port, or the table is full.
+    pub(crate) fn insert(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+        pool: PoolId,
+    ) -> Result<ListenerId, ListenError> {
+        if local.port() == 0 {
+            return Err(ListenError::BadPort);
+        }
+        if self.iter().any(|(_, listener)| listener.local == local) {
+            return Err(ListenError::InUse);
+        }
+        let (index, generation) = self.places.take().ok_or(ListenError::TooManyListeners)?;
+        let backlog = backlog.clamp(1, crate::limits::BACKLOG_MAX);
+        let waiting = VecDeque::with_capacity(backlog as usize);
+        let listener = Listener { local, pool, credit: 0, backlog, waiting, embryos: 0 };
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => *slot = Some(listener),
+            None => self.slots.push(Some(listener)),
+        }
+        let key = (local.port(), local.ip().is_unspecified());
+        let place = self.order.partition_point(|(port, other)| {
+            let any = self.slots[*other as usize].as_ref().is_some_and(Listener::is_any);
+            (*port, any) <= key
+        });
+        self.order.insert(place, (local.port(), index));
+        Ok(ListenerId { index, generation })
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Listener> {
+        let listener = self.slots.get_mut(index as usize)?.take()?;
+        self.order.retain(|(_, other)| *other != index);
+        self.places.give_back(index);
+        Some(listener)
+    }
+
+    /// Who listens at `ip` and `port`.
+    pub(crate) fn find(&self, ip: IpAddr, port: u16) -> Option<u32> {
+        let from = self.order.partition_point(|(other, _)| *other < port);
+        self.order[from..]
+            .iter()
+            .take_while(|(other, _)| *other == port)
+            .map(|(_, index)| *index)
+            .find(|index| self.get(*index).is_some_and(|listener| listener.takes(ip)))
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Listener> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Listener> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The listener that `id` names, unless it is stale.
+    pub(crate) fn by_id(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        if !self.places.holds(id.index, id.generation) {
+            return None;
+        }
+        self.get_mut(id.index)
+    }
+
+    pub(crate) fn id(&self, index: u32) -> ListenerId {
+        ListenerId { index, generation: self.places.generation(index) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Listener)> {
+        let with_index =
+            |(index, slot): (usize, &'_ Option<Listener>)| (index as u32, slot.is_some());
+        self.slots
+            .iter()
+            .enumerate()
+            .map(with_index)
+            .filter(|(_, is)| *is)
+            .filter_map(|(index, _)| Some((index, self.get(index)?)))
+    }
+}
+
+impl Listener {
+    fn is_any(&self) -> bool {
+        self.local.ip().is_unspecified()
+    }
+
+    fn takes(&self, ip: IpAddr) -> bool {
+        self.local.ip() == ip || (self.is_any() && self.local.is_ipv4() == ip.is_ipv4())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_most_specific_listener_gets_a_port() {
+        let mut listeners = Listeners::new(8);
+        let mut add = |text| listeners.insert(at(text), 1, PoolId(0)).unwrap().index;
+        let any = add("0.0.0.0:80");
+        let one = add("10.0.0.1:80");
+        let six = add("[::]:80");
+        let other = add("10.0.0.1:81");
+        let find = |text| listeners.find(at(text).ip(), at(text).port());
+        assert_eq!(find("10.0.0.1:80"), Some(one));
+        assert_eq!(find("10.0.0.2:80"), Some(any));
+        assert_eq!(find("[::1]:80"), Some(six));
+        assert_eq!(find("10.0.0.1:81"), Some(other));
+        assert_eq!(find("10.0.0.2:81"), None);
+        assert_eq!(find("10.0.0.2:79"), None);
+    }
+
+    #[test]
+    fn an_address_is_taken_once_and_free_again_after() {
+        let mut listeners = Listeners::new(2);
+        let id = listeners.insert(at("0.0.0.0:80"), 1, PoolId(0)).unwrap();
+        let again = |listeners: &mut Listeners, text| {
+            listeners.insert(at(text), 1, PoolId(0)).map(|id| id.index)
+        };
+        assert_eq!(again(&mut listeners, "0.0.0.0:80"), Err(ListenError::InUse));
+        assert_eq!(again(&mut listeners, "0.0.0.0:0"), Err(ListenError::BadPort));
+        assert_eq!(again(&mut listeners, "0.0.0.0:81"), Ok(1));
+        assert_eq!(again(&mut listeners, "0.0.0.0:82"), Err(ListenError::TooManyListeners));
+        assert!(listeners.by_id(id).is_some());
+        listeners.remove(id.index);
+        assert!(listeners.by_id(id).is_none());
+        assert_eq!(listeners.find(at("1.2.3.4:80").ip(), 80), None);
+        assert_eq!(again(&mut listeners, "0.0.0.0:82"), Ok(0));
+    }
+}

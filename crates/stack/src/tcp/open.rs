@@ -1,0 +1,195 @@
+//! `connect` and `send`.
+//!
+//! Read first: RFC 9293 §3.10.1 (OPEN), §3.10.2 (SEND); RFC 6056 for ports.
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::connection::{Begin, Connection};
+use super::deadline::Deadline;
+use super::facts::Facts;
+use super::state::{Closed, Input, State, transition};
+use super::{Found, Tcp};
+use crate::chunk::Chunk;
+use crate::cx::Cx;
+use crate::error::{CloseReason, ConnectError, OperationError};
+use crate::flow_table::Flow;
+use crate::id::{ConnId, PoolId};
+use crate::memory::Memory;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+
+impl Tcp {
+    /// Begins a connection: the SYN leaves with the next `poll_transmit`.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) fn connect<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        pool: PoolId,
+    ) -> Result<ConnId, ConnectError> {
+        let flow = self.choose_flow(cx, remote, local)?;
+        let ts_offset = self.shard.secret.timestamp_offset(&flow);
+        let mut iss = self.shard.secret.isn(&flow, cx.now);
+        if self.places.len() >= self.embryos_from {
+            return Err(ConnectError::TooManyConnections);
+        }
+        if let Some(after) = self.take_over_time_wait(&flow)
+            && iss.at_or_before(after)
+        {
+            iss = after + 1;
+        }
+        let closed = State::Closed(Closed { reason: CloseReason::Aborted });
+        let Some((state, _)) = transition(closed, Input::OpenActive) else {
+            return Err(ConnectError::InUse);
+        };
+        let begin = Begin { flow, state, iss, ts_offset, pool };
+        let mut conn = Connection::new(&cx.config.tcp, &self.shard.records, &begin, cx.now);
+        conn.facts.set(Facts::SYN_DUE);
+        conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
+        let index = self.place(conn).map_err(|_| ConnectError::TooManyConnections)?;
+        cx.counters.totals.connects += 1;
+        self.settle(cx, index);
+        Ok(self.id(index))
+    }
+
+    fn choose_flow<M>(
+        &mut self,
+        cx: &Cx<'_, M>,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<Flow, ConnectError> {
+        // MUST-46.
+        if remote.port() == 0 || !may_call(remote.ip()) {
+            return Err(ConnectError::BadRemoteAddress);
+        }
+        let wanted = local.filter(|local| !local.ip().is_unspecified());
+        let ip = match wanted {
+            // MUST-43.
+            Some(local) if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(local.ip()) => {
+                return Err(ConnectError::BadLocalAddress);
+            }
+            Some(local) => local.ip(),
+            // MUST-44.
+            None => cx.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
+        };
+        let port = local.map_or(0, |local| local.port());
+        let flow =
+            Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
+        if port != 0 {
+            return if self.is_free(&flow, cx.now) { Ok(flow) } else { Err(ConnectError::InUse) };
+        }
+        let range = cx.config.ephemeral_ports;
+        let candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
+        candidates
+            .map(|local_port| Flow { local_port, ..flow })
+            .find(|flow| self.is_free(flow, cx.now))
+            .ok_or(ConnectError::NoPort)
+    }
+
+    /// Nobody uses `flow`, or only what waits for old segments that timestamps tell apart.
+    fn is_free(&self, flow: &Flow, now: Instant) -> bool {
+        match self.find(flow) {
+            None => true,
+            Some(Found::TimeWait(index)) => {
+                let (record, timestamps) = self.time_waits.get(index);
+                timestamps && record.is_older_than(now)
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Ends the wait of an older connection of this flow; our numbers went up to there.
+    fn take_over_time_wait(&mut self, flow: &Flow) -> Option<SeqNum> {
+        let Some(Found::TimeWait(index)) = self.find(flow) else { return None };
+        let after = self.time_waits.get(index).0.snd_nxt;
+        self.end_time_wait(index);
+        Some(after)
+    }
+
+    /// Queues a chunk. Its buffer is the stack's until it is acknowledged.
+    ///
+    /// # Errors
+    /// Nothing was taken, and why.
+    pub(crate) fn send<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+        chunk: Chunk,
+    ) -> Result<(), OperationError> {
+        let (conn, shard) = self.sender(id)?;
+        if chunk.len == 0 {
+            return Err(OperationError::BadChunk);
+        }
+        let queued = conn.send.bytes();
+        let fits = queued.checked_add(chunk.len).is_some_and(|all| all <= conn.cold.send_buffer);
+        if queued > 0 && !fits {
+            return Err(OperationError::QueueFull);
+        }
+        if chunk.len > crate::limits::BUFFER_BYTES_MAX {
+            return Err(OperationError::BadChunk);
+        }
+        conn.send.push(&mut shard.nodes, chunk).map_err(|_| OperationError::QueueFull)?;
+        self.settle(cx, id.index);
+        Ok(())
+    }
+
+    /// Everything queued so far is urgent (RFC 9293 §3.8.5).
+    ///
+    /// # Errors
+    /// The id is stale, or nothing can be sent.
+    pub(crate) fn mark_urgent<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+    ) -> Result<(), OperationError> {
+        let (conn, _) = self.sender(id)?;
+        // MUST-62: the byte after the last urgent one.
+        conn.cold.snd_up = conn.fin_seq();
+        self.settle(cx, id.index);
+        Ok(())
+    }
+
+    fn sender(
+        &mut self,
+        id: ConnId,
+    ) -> Result<(&mut Connection, &mut super::Shard), OperationError> {
+        let conn = self.open(id)?;
+        if !conn.state.is_synchronized() {
+            return Err(OperationError::NotConnected);
+        }
+        if !conn.state.may_send() {
+            return Err(OperationError::Closing);
+        }
+        Ok((&mut self.connections[id.index as usize], &mut self.shard))
+    }
+
+    /// Where the bytes of a connection go from now on.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn set_pool(&mut self, id: ConnId, pool: PoolId) -> Result<(), OperationError> {
+        self.open(id)?.cold.pool = pool;
+        Ok(())
+    }
+
+    /// Both ends of a connection: ours, and the peer's.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn addresses(&self, id: ConnId) -> Result<(SocketAddr, SocketAddr), OperationError> {
+        if !self.places.holds(id.index, id.generation) {
+            return Err(OperationError::Unknown);
+        }
+        let flow = &self.connection(id.index).flow;
+        let local = SocketAddr::new(flow.local, flow.local_port);
+        Ok((local, SocketAddr::new(flow.remote, flow.remote_port)))
+    }
+}
+
+fn may_call(ip: IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !(ip.is_unspecified() || ip.is_multicast() || broadcast)
+}

@@ -1,0 +1,574 @@
+//! What leaves, when, and how it looks.
+//!
+//! Read first: RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows, the sender's side), §3.8.6.1
+//! (zero windows); [mTCP 3.2.3] for the order of the lists.
+//!
+//! One call writes one frame. Answers that no connection stands behind go first, then the lists of
+//! control, ACKs and data; a connection that has more to send goes to the end of its list.
+//!
+//! Invariants
+//! - What may be sent is decided by [`next_data`] alone, for the lists and for the frame.
+//! - No data leaves that lies beyond the peer's window, but for retransmissions (MAY-7).
+//! - Every segment of a synchronized connection has ACK set and acknowledges `rcv_nxt`.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use super::connection::Connection;
+use super::deadline::Deadline;
+use super::facts::Facts;
+use super::isn::timestamp;
+use super::recovery::Sent;
+use super::replies::Reply;
+use super::state::{Input, State};
+use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, window};
+use crate::cx::Cx;
+use crate::error::CloseReason;
+use crate::flow_table::Flow;
+use crate::frame::Transmit;
+use crate::ip::{Departing, Hop, NextHop};
+use crate::memory::Memory;
+use crate::seq::{SeqNum, SeqRange};
+use crate::wire::tcp::{
+    self as wire, Flags, Options, Repr, SACK_BLOCKS_MAX, SackBlock, Timestamps,
+};
+use crate::wire::{Ecn, Protocol, checksum};
+
+/// Largest payload of one frame where the link cuts it: what an IP packet holds.
+const TSO_BYTES_MAX: u32 = 65_535 - 60 - 60;
+
+/// R2 of data at least (SHLD-11).
+const R2_MIN: Duration = Duration::from_secs(100);
+
+/// Data to be sent in one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Data {
+    /// Its sequence numbers, a FIN's included.
+    pub(super) range: SeqRange,
+    pub(super) kind: Sent,
+    /// The last of `range` is our FIN.
+    pub(super) fin: bool,
+}
+
+/// The list that a connection belongs on.
+pub(super) fn wants(conn: &mut Connection, shard: &Shard) -> Option<usize> {
+    if conn.state.is_closed() {
+        return None;
+    }
+    if conn.facts.any(Facts::SYN_DUE.or(Facts::PROBE_DUE)) {
+        return Some(CONTROL);
+    }
+    if !conn.state.is_synchronized() {
+        return None;
+    }
+    if conn.facts.has(Facts::PURE_ACK) {
+        return Some(ACK);
+    }
+    if next_data(conn, shard).is_some() {
+        return Some(DATA);
+    }
+    conn.facts.has(Facts::ACK_NOW).then_some(ACK)
+}
+
+/// What data may be sent now. Retransmissions first, then a tail loss probe, then new data.
+pub(super) fn next_data(conn: &Connection, shard: &Shard) -> Option<Data> {
+    let recovery = &conn.cold.recovery;
+    if let Some(range) = recovery.next_retransmission(&shard.records) {
+        return Some(data(conn, range, Sent::Retransmission));
+    }
+    if conn.facts.has(Facts::TAIL_PROBE_DUE) {
+        return tail_probe(conn, shard);
+    }
+    if conn.facts.has(Facts::STARVED) {
+        return None;
+    }
+    let allowance = recovery.allowance(&shard.records);
+    let len = new_len(conn, allowance)?;
+    Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New))
+}
+
+fn data(conn: &Connection, range: SeqRange, kind: Sent) -> Data {
+    let fin = conn.state.owes_fin() && range.end == conn.fin_seq() + 1;
+    Data { range, kind, fin }
+}
+
+/// RFC 8985 §7.3: new data if there is some, else the last segment again.
+fn tail_probe(conn: &Connection, shard: &Shard) -> Option<Data> {
+    let waiting = conn.unsent() + u32::from(conn.fin_waits());
+    let len = waiting.min(u32::from(conn.mss)).min(conn.window_room());
+    if len > 0 {
+        return Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New));
+    }
+    let range = conn.cold.recovery.probe(&shard.records)?;
+    Some(data(conn, range, Sent::Probe))
+}
+
+/// How much new data may be sent, a FIN included: RFC 9293 §3.8.6.2.1, with Nagle's algorithm in
+/// Minshall's form: it holds a small segment back only while another small one is in flight.
+fn new_len(conn: &Connection, allowance: u32) -> Option<u32> {
+    let waiting = conn.unsent() + u32::from(conn.fin_waits());
+    if waiting == 0 {
+        return None;
+    }
+    let usable = waiting.min(conn.window_room()).min(allowance);
+    let mss = u32::from(conn.mss);
+    if usable >= mss {
+        // (1) A full segment. What is left over follows by the rules below.
+        return Some(if usable == waiting { usable } else { usable - usable % mss });
+    }
+    if usable == 0 {
+        return None;
+    }
+    let small_in_flight = conn.cold.small_end.after(conn.snd_una);
+    let nagle = small_in_flight && !conn.facts.has(Facts::NO_DELAY) && !conn.fin_waits();
+    // (2) All there is, and Nagle's algorithm allows it.
+    if usable == waiting && !nagle {
+        return Some(usable);
+    }
+    // (3) A good part of the largest window that the peer ever had.
+    let part = usable >= conn.cold.snd_wnd_max / 2 && usable < allowance;
+    // (4) The override timeout, and no sooner: `timers.rs` sets the fact.
+    let overdue = conn.facts.has(Facts::OVERRIDE);
+    ((part && !nagle) || overdue).then_some(usable)
+}
+
+/// The peer's window keeps us from sending, and nothing in flight will bring an ACK: only a timer
+/// can go on (MUST-36, and the override timeout of §3.8.6.2.1).
+pub(super) fn is_stuck(conn: &Connection, shard: &Shard) -> bool {
+    conn.state.is_synchronized()
+        && conn.flight() == 0
+        && (conn.unsent() > 0 || conn.fin_waits())
+        && next_data(conn, shard).is_none()
+}
+
+/// A frame on its way out.
+struct Draft {
+    flow: Flow,
+    head: Repr,
+    ecn: Ecn,
+    dont_fragment: bool,
+}
+
+impl Tcp {
+    /// Writes the next frame into `frame`.
+    pub(crate) fn poll_transmit<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        while let Some(reply) = self.shard.replies.pop() {
+            if let Some(transmit) = send_reply(cx, &reply, frame) {
+                return Some(transmit);
+            }
+        }
+        for list in [CONTROL, ACK, DATA] {
+            while let Some(entry) = self.shard.transmit.pop(list) {
+                let sent = match entry.checked_sub(self.embryos_from) {
+                    Some(embryo) => self.send_syn_ack(cx, embryo, frame),
+                    None => self.send_segment(cx, entry, frame),
+                };
+                if sent.is_some() {
+                    return sent;
+                }
+            }
+        }
+        None
+    }
+
+    fn send_segment<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        index: u32,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let conn = &mut self.connections[index as usize];
+        let shard = &mut self.shard;
+        let Some(hop) = hop(cx, conn) else {
+            self.park(cx, index);
+            return None;
+        };
+        let transmit = if conn.facts.has(Facts::SYN_DUE) {
+            Some(send_syn(conn, cx, hop, frame))
+        } else if conn.facts.has(Facts::PROBE_DUE) {
+            conn.facts.clear(Facts::PROBE_DUE);
+            Some(send_ack(conn, shard, cx, (hop, conn.snd_una - 1), frame))
+        } else if conn.facts.has(Facts::PURE_ACK) {
+            Some(send_ack(conn, shard, cx, (hop, conn.snd_nxt), frame))
+        } else if let Some(data) = next_data(conn, shard) {
+            send_data(conn, shard, cx, (hop, data), frame)
+        } else if conn.facts.has(Facts::ACK_NOW) {
+            Some(send_ack(conn, shard, cx, (hop, conn.snd_nxt), frame))
+        } else {
+            None
+        };
+        if transmit.is_some() {
+            conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
+        }
+        self.settle(cx, index);
+        transmit
+    }
+
+    /// Nobody knows the next hop's address yet, or there is no way at all.
+    fn park<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
+        self.connections[index as usize].facts.set(Facts::PARKED);
+        self.settle(cx, index);
+    }
+
+    /// A next hop was found, or nobody is there: all that wait try again, and those that wait for
+    /// another one wait again.
+    pub(crate) fn on_neighbour<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        neighbour: IpAddr,
+        resolved: bool,
+    ) {
+        while let Some(entry) = self.shard.transmit.pop(PARKED) {
+            let lost = |dst| !resolved && cx.ip.via(dst) == Some(neighbour);
+            if let Some(embryo) = entry.checked_sub(self.embryos_from) {
+                if lost(self.embryos.get(embryo).flow.remote) {
+                    self.forget_embryo(embryo);
+                } else {
+                    self.shard.transmit.put(CONTROL, entry);
+                }
+                continue;
+            }
+            let conn = &mut self.connections[entry as usize];
+            conn.facts.clear(Facts::PARKED);
+            // Who spoke to us a while ago may come back (SHLD-11); who never did is not there.
+            let silent = cx.now.since(conn.cold.heard_at) > R2_MIN;
+            if lost(conn.flow.remote) && (silent || !conn.state.is_synchronized()) {
+                self.end(cx, entry, Input::GiveUp(CloseReason::HostUnreachable));
+            } else {
+                self.settle(cx, entry);
+            }
+        }
+    }
+}
+
+/// The way to the peer: the one used last, or a new one.
+fn hop<M>(cx: &mut Cx<'_, M>, conn: &mut Connection) -> Option<Hop> {
+    if let Some(hop) = conn.cold.hop
+        && cx.ip.hop_is_fresh(cx.now, hop)
+    {
+        return Some(hop);
+    }
+    conn.cold.hop = match cx.ip.next_hop(cx.now, conn.flow.remote) {
+        NextHop::Ready(hop) => Some(hop),
+        NextHop::Waiting | NextHop::NoRoute => None,
+    };
+    conn.cold.hop
+}
+
+fn send_reply<M>(cx: &mut Cx<'_, M>, reply: &Reply, frame: &mut [u8]) -> Option<Transmit> {
+    let NextHop::Ready(hop) = cx.ip.next_hop(cx.now, reply.flow.remote) else {
+        cx.counters.drop(crate::counters::Drop::NextHopUnresolved);
+        return None;
+    };
+    let head = Repr {
+        src_port: reply.flow.local_port,
+        dst_port: reply.flow.remote_port,
+        seq: reply.seq,
+        ack: reply.ack,
+        flags: reply.flags,
+        window: reply.window,
+        urgent: 0,
+        options: reply.options,
+    };
+    let draft = Draft { flow: reply.flow, head, ecn: Ecn::NotEct, dont_fragment: true };
+    Some(write_empty(cx, &draft, hop, frame))
+}
+
+/// Our SYN, or in SYN-RECEIVED our SYN-ACK.
+fn send_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, hop: Hop, frame: &mut [u8]) -> Transmit {
+    let config = &cx.config.tcp;
+    let mss = handshake::announced_mss(config, cx.ip.path_mtu(&conn.flow.remote), conn.flow.remote);
+    let value = timestamp(cx.now, conn.cold.ts_offset);
+    let answers = matches!(conn.state, State::SynReceived(_));
+    let (mut flags, ack, options) = if answers {
+        let offer = handshake::Offer {
+            mss,
+            window_scale: conn.facts.has(Facts::WINDOW_SCALE).then_some(conn.snd_scale),
+            timestamps: conn.facts.has(Facts::TIMESTAMPS),
+            sack: conn.facts.has(Facts::SACK),
+            ecn: conn.facts.has(Facts::ECN),
+        };
+        let times = Timestamps { value, echo: conn.ts_recent };
+        let options = handshake::syn_ack_options(config, &offer, mss, times);
+        (Flags::SYN | Flags::ACK, conn.rcv_nxt, options)
+    } else {
+        (Flags::SYN, SeqNum(0), handshake::syn_options(config, mss, value))
+    };
+    if answers && conn.facts.has(Facts::ECN) {
+        flags = flags | Flags::ECE;
+    } else if !answers && config.ecn && conn.cold.attempts == 0 {
+        // RFC 3168 §6.1.1.1: a SYN sent again asks for nothing that may be in the way.
+        flags = flags | Flags::ECE | Flags::CWR;
+    }
+    conn.facts.clear(Facts::SYN_DUE.or(Facts::ACK_NOW).or(Facts::PURE_ACK));
+    conn.cold.sent_at = cx.now;
+    let head = Repr {
+        src_port: conn.flow.local_port,
+        dst_port: conn.flow.remote_port,
+        seq: conn.cold.iss,
+        ack,
+        flags,
+        window: window::first(conn.cold.receive_buffer) as u16,
+        urgent: 0,
+        options,
+    };
+    write_empty(cx, &draft(conn, cx, head, false), hop, frame)
+}
+
+/// A segment without payload at `at.1`.
+fn send_ack<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    cx: &mut Cx<'_, M>,
+    at: (Hop, SeqNum),
+    frame: &mut [u8],
+) -> Transmit {
+    let head = head(conn, shard, cx, at.1, Flags::ACK);
+    write_empty(cx, &draft(conn, cx, head, false), at.0, frame)
+}
+
+fn draft<M>(conn: &Connection, cx: &Cx<'_, M>, head: Repr, is_new_data: bool) -> Draft {
+    // RFC 3168 §6.1.4 and §6.1.5: neither pure ACKs nor retransmissions.
+    let ecn = if is_new_data && conn.facts.has(Facts::ECN) { Ecn::Ect0 } else { Ecn::NotEct };
+    Draft { flow: conn.flow, head, ecn, dont_fragment: cx.config.tcp.path_mtu_discovery }
+}
+
+/// The header of a segment of a synchronized connection. Whatever it is, it acknowledges.
+fn head<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    cx: &Cx<'_, M>,
+    seq: SeqNum,
+    flags: Flags,
+) -> Repr {
+    let mut options = Options::default();
+    if conn.facts.has(Facts::TIMESTAMPS) {
+        let value = timestamp(cx.now, conn.cold.ts_offset);
+        options.timestamps = Some(Timestamps { value, echo: conn.ts_recent });
+    }
+    put_sack(conn, shard, &mut options);
+    let window = window::announce(conn);
+    conn.last_ack_sent = conn.rcv_nxt;
+    conn.cold.ack_at = Deadline::NEVER;
+    conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    let echo = if conn.facts.has(Facts::ECE_DUE) { Flags::ECE } else { Flags::NONE };
+    Repr {
+        src_port: conn.flow.local_port,
+        dst_port: conn.flow.remote_port,
+        seq,
+        ack: conn.rcv_nxt,
+        flags: flags | echo,
+        window,
+        urgent: 0,
+        options,
+    }
+}
+
+/// SACK blocks, a duplicate first (RFC 2018 §4, RFC 2883 §4).
+fn put_sack(conn: &mut Connection, shard: &Shard, options: &mut Options) {
+    let duplicate = conn.cold.duplicate.take();
+    if !conn.facts.has(Facts::SACK) || (duplicate.is_none() && !conn.receive.has_gap()) {
+        return;
+    }
+    let mut blocks = [SackBlock::default(); SACK_BLOCKS_MAX];
+    let mut count = 0;
+    let (ranges, len) = conn.receive.sack_blocks(&shard.nodes);
+    for range in duplicate.iter().chain(&ranges[..len]) {
+        if count < blocks.len() {
+            blocks[count] = SackBlock { start: range.start, end: range.end };
+            count += 1;
+        }
+    }
+    options.set_sack(&blocks[..count]);
+}
+
+/// Cuts `data` to what fits beside the options, and into the frame.
+fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, frame: usize) -> Data {
+    let usual = if conn.facts.has(Facts::TIMESTAMPS) { handshake::TIMESTAMPS_BYTES } else { 0 };
+    let room = u32::from(conn.mss) + u32::from(usual);
+    let one = room.saturating_sub(options.bytes() as u32).max(1);
+    let headers = cx.ip.header_bytes(&conn.flow.remote) + wire::HEADER_BYTES + options.bytes();
+    let frame = (frame.saturating_sub(headers) as u32).min(TSO_BYTES_MAX);
+    let most = if cx.config.tso && data.kind == Sent::New {
+        (frame - frame % one).max(one.min(frame))
+    } else {
+        one.min(frame)
+    };
+    let payload = data.range.len() - u32::from(data.fin);
+    if payload <= most {
+        return data;
+    }
+    Data { range: SeqRange::new(data.range.start, most), fin: false, ..data }
+}
+
+fn send_data<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    what: (Hop, Data),
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let (hop, data) = what;
+    let was_idle = conn.flight() == 0;
+    if was_idle {
+        conn.cold.recovery.restart_after_idle(&shard.records, cx.now);
+    }
+    let mut head = head(conn, shard, cx, data.range.start, Flags::ACK);
+    let data = fit(conn, cx, data, &head.options, frame.len());
+    let sent = conn.cold.recovery.on_sent(&mut shard.records, cx.now, data.range, data.kind);
+    if sent.is_err() {
+        // No record is free. The ACK goes anyway; a timer tries again.
+        conn.facts.set(Facts::STARVED);
+        let draft = draft(conn, cx, head, false);
+        return Some(write_empty(cx, &draft, hop, frame));
+    }
+    let payload = data.range.len() - u32::from(data.fin);
+    let offset = data.range.start.since(conn.snd_una);
+    head.flags = head.flags | data_flags(conn, &data);
+    point_at_urgent(conn, &mut head);
+    note_sent(conn, cx, &data, was_idle);
+    let draft = draft(conn, cx, head, data.kind == Sent::New);
+    let at = start_frame(cx, &draft, hop, payload as usize, frame);
+    let text = &mut frame[at.text..at.text + payload as usize];
+    let sum = conn.send.copy_out(&shard.nodes, cx.memory, offset, text);
+    let mut transmit = finish_frame(cx, &draft, &at, sum, frame);
+    let one = u32::from(conn.mss) + usual_bytes(conn) - draft.head.options.bytes() as u32;
+    if payload > one {
+        transmit.segment_bytes = one as u16;
+        transmit.header_bytes = at.text as u16;
+    }
+    Some(transmit)
+}
+
+fn usual_bytes(conn: &Connection) -> u32 {
+    if conn.facts.has(Facts::TIMESTAMPS) { u32::from(handshake::TIMESTAMPS_BYTES) } else { 0 }
+}
+
+/// FIN, PSH with the last byte of the queue (MUST-61), CWR with new data (RFC 3168 §6.1.2).
+fn data_flags(conn: &mut Connection, data: &Data) -> Flags {
+    let mut flags = Flags::NONE;
+    if data.fin {
+        flags = flags | Flags::FIN;
+    }
+    let has_text = data.range.len() > u32::from(data.fin);
+    if has_text && data.range.end.at_or_after(conn.fin_seq()) {
+        flags = flags | Flags::PSH;
+    }
+    if data.kind == Sent::New && conn.facts.take(Facts::CWR_DUE) {
+        flags = flags | Flags::CWR;
+    }
+    flags
+}
+
+/// §3.8.5: every segment before the urgent pointer carries it.
+fn point_at_urgent(conn: &Connection, head: &mut Repr) {
+    let ahead = conn.cold.snd_up.since(head.seq);
+    if conn.cold.snd_up.after(head.seq) {
+        head.flags = head.flags | Flags::URG;
+        head.urgent = ahead.min(u32::from(u16::MAX)) as u16;
+    }
+}
+
+/// Moves `snd.nxt`, and counts.
+fn note_sent<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, data: &Data, was_idle: bool) {
+    let payload = data.range.len() - u32::from(data.fin);
+    conn.cold.tally.bytes_out += u64::from(payload);
+    cx.counters.totals.bytes_out += u64::from(payload);
+    conn.facts.clear(Facts::TAIL_PROBE_DUE.or(Facts::OVERRIDE).or(Facts::STARVED));
+    conn.cold.sent_at = cx.now;
+    if data.fin {
+        conn.facts.set(Facts::FIN_SENT);
+    }
+    if data.kind != Sent::New {
+        cx.counters.totals.segments_retransmitted += 1;
+        let count = &mut conn.cold.tally.segments_retransmitted;
+        *count = count.wrapping_add(1);
+        return;
+    }
+    if was_idle {
+        conn.cold.progress_at = cx.now;
+    }
+    conn.snd_nxt = data.range.end;
+    if payload > 0 && !payload.is_multiple_of(u32::from(conn.mss)) {
+        conn.cold.small_end = data.range.end;
+    }
+}
+
+/// Where the parts of a frame begin.
+struct Parts {
+    transport: usize,
+    text: usize,
+    header_sum: u16,
+    payload: usize,
+}
+
+pub(super) fn write_reply_head<M>(
+    cx: &mut Cx<'_, M>,
+    flow: Flow,
+    head: Repr,
+    hop: Hop,
+    frame: &mut [u8],
+) -> Transmit {
+    let draft = Draft { flow, head, ecn: Ecn::NotEct, dont_fragment: true };
+    write_empty(cx, &draft, hop, frame)
+}
+
+/// A whole frame without payload.
+fn write_empty<M>(cx: &mut Cx<'_, M>, draft: &Draft, hop: Hop, frame: &mut [u8]) -> Transmit {
+    let parts = start_frame(cx, draft, hop, 0, frame);
+    finish_frame(cx, draft, &parts, 0, frame)
+}
+
+/// Writes the headers.
+fn start_frame<M>(
+    cx: &mut Cx<'_, M>,
+    draft: &Draft,
+    hop: Hop,
+    payload: usize,
+    frame: &mut [u8],
+) -> Parts {
+    let transport = cx.ip.header_bytes(&draft.flow.remote);
+    let header_bytes = draft.head.header_bytes();
+    let departing = Departing {
+        src: draft.flow.local,
+        dst: draft.flow.remote,
+        protocol: Protocol::Tcp,
+        ecn: draft.ecn,
+        payload_bytes: header_bytes + payload,
+        dont_fragment: draft.dont_fragment,
+    };
+    cx.ip.write_headers(frame, hop, &departing);
+    let header_sum = draft.head.emit(&mut frame[transport..]);
+    Parts { transport, text: transport + header_bytes, header_sum, payload }
+}
+
+/// Writes the checksum (MUST-2), or leaves it to the link.
+fn finish_frame<M>(
+    cx: &mut Cx<'_, M>,
+    draft: &Draft,
+    parts: &Parts,
+    text_sum: u16,
+    frame: &mut [u8],
+) -> Transmit {
+    let len = parts.text + parts.payload;
+    let segment = &mut frame[parts.transport..len];
+    let Flow { local, remote, .. } = draft.flow;
+    let pseudo = checksum::pseudo_header(local, remote, Protocol::Tcp.number(), segment.len());
+    cx.counters.totals.segments_out += 1;
+    if cx.config.tx_checksum {
+        wire::write_partial_checksum(segment, pseudo);
+        return Transmit {
+            len,
+            checksum_start: parts.transport as u16,
+            checksum_field: wire::CHECKSUM_OFFSET as u16,
+            ..Transmit::default()
+        };
+    }
+    let sum = checksum::combine(checksum::combine(pseudo, parts.header_sum), text_sum);
+    wire::write_checksum(segment, sum);
+    Transmit { len, ..Transmit::default() }
+}

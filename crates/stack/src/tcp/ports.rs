@@ -1,0 +1,82 @@
+//! Which port a connection leaves from.
+//!
+//! Read first: RFC 6056 §3.3.4 (algorithm 4, double hash-based): ports to one peer follow one
+//! another from a secret place, and what one peer sees says little about another's.
+
+use super::isn::{Secret, Use};
+use crate::flow_table::Flow;
+use crate::limits::PORT_COUNTERS;
+
+/// How often each group of peers was called.
+#[derive(Debug)]
+pub(crate) struct PortCounters {
+    counters: [u32; PORT_COUNTERS],
+}
+
+/// Ports to try, in order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidates {
+    first: u16,
+    count: u32,
+    offset: u32,
+    tried: u32,
+}
+
+impl PortCounters {
+    pub(crate) const fn new() -> Self {
+        Self { counters: [0; PORT_COUNTERS] }
+    }
+
+    /// The ports from `range`'s first to its last, each once, for `flow` (its local port is not
+    /// looked at).
+    pub(crate) fn candidates(
+        &mut self,
+        secret: &Secret,
+        flow: &Flow,
+        range: (u16, u16),
+    ) -> Candidates {
+        let flow = Flow { local_port: 0, ..*flow };
+        let group = secret.hash(Use::PortCounter, &flow, 0) as usize % PORT_COUNTERS;
+        let offset = secret.hash(Use::PortOffset, &flow, 0) as u32;
+        let counter = self.counters[group];
+        self.counters[group] = counter.wrapping_add(1);
+        let first = range.0.min(range.1);
+        let count = u32::from(range.0.max(range.1) - first) + 1;
+        Candidates { first, count, offset: offset.wrapping_add(counter), tried: 0 }
+    }
+}
+
+impl Iterator for Candidates {
+    type Item = u16;
+
+    fn next(&mut self) -> Option<u16> {
+        if self.tried == self.count {
+            return None;
+        }
+        let step = (self.offset % self.count + self.tried) % self.count;
+        self.tried += 1;
+        Some(self.first + step as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn each_port_comes_once_and_calls_follow_one_another() {
+        let secret = Secret::new(&[4; 16]);
+        let ip = Ipv4Addr::LOCALHOST.into();
+        let flow = Flow { local: ip, remote: ip, local_port: 0, remote_port: 80 };
+        let mut counters = PortCounters::new();
+        let mut ports: Vec<u16> = counters.candidates(&secret, &flow, (10, 19)).collect();
+        let second = counters.candidates(&secret, &flow, (10, 19)).next().unwrap();
+        assert_eq!(second, ports[1]);
+        ports.sort_unstable();
+        assert_eq!(ports, (10..20).collect::<Vec<_>>());
+        let all = counters.candidates(&secret, &flow, (0, u16::MAX)).count();
+        assert_eq!(all, 65_536);
+    }
+}

@@ -1,0 +1,101 @@
+//! A segment that arrived, with what the packet around it says.
+
+use super::isn::timestamp;
+use crate::counters::Drop;
+use crate::flow_table::Flow;
+use crate::frame::Checksums;
+use crate::ip::Arrived;
+use crate::seq::SeqNum;
+use crate::wire::tcp::{Flags, Options, View};
+use crate::wire::{Ecn, Protocol, checksum};
+
+/// A segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment<'a> {
+    pub(crate) flow: Flow,
+    pub(crate) seq: SeqNum,
+    /// Means something with ACK only.
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: Flags,
+    /// Not scaled.
+    pub(crate) window: u16,
+    pub(crate) urgent: u16,
+    pub(crate) options: Options,
+    pub(crate) payload: &'a [u8],
+    pub(crate) ecn: Ecn,
+    /// Payload bytes of each of the segments that the link merged; 0: it is one.
+    pub(crate) segment_bytes: u16,
+}
+
+impl<'a> Segment<'a> {
+    /// Checks lengths and checksum.
+    pub(crate) fn parse(arrived: &Arrived<'a>) -> Result<Self, Drop> {
+        let view = View::new(arrived.payload)?;
+        if arrived.checksums == Checksums::Unverified {
+            let pseudo = checksum::pseudo_header(
+                arrived.src,
+                arrived.dst,
+                Protocol::Tcp.number(),
+                arrived.payload.len(),
+            );
+            // MUST-3.
+            if !view.checksum_is_right(pseudo) {
+                return Err(Drop::BadTransportChecksum);
+            }
+        }
+        Ok(Self {
+            flow: Flow {
+                local: arrived.dst,
+                remote: arrived.src,
+                local_port: view.dst_port(),
+                remote_port: view.src_port(),
+            },
+            seq: view.seq(),
+            ack: view.ack(),
+            flags: view.flags(),
+            window: view.window(),
+            urgent: view.urgent(),
+            options: view.options(),
+            payload: view.payload(),
+            ecn: arrived.ecn,
+            segment_bytes: arrived.segment_bytes,
+        })
+    }
+
+    pub(crate) fn has(&self, flags: Flags) -> bool {
+        self.flags.contains(flags)
+    }
+
+    /// SEG.LEN: sequence numbers that it takes (RFC 9293 §3.3.1).
+    pub(crate) fn len(&self) -> u32 {
+        self.payload.len() as u32
+            + u32::from(self.has(Flags::SYN))
+            + u32::from(self.has(Flags::FIN))
+    }
+
+    /// One past its last sequence number.
+    pub(crate) fn end(&self) -> SeqNum {
+        self.seq + self.len()
+    }
+
+    /// Where its payload starts.
+    pub(crate) fn payload_seq(&self) -> SeqNum {
+        self.seq + u32::from(self.has(Flags::SYN))
+    }
+
+    /// How many segments the peer sent for it.
+    pub(crate) fn merged(&self) -> u32 {
+        match self.segment_bytes {
+            0 => 1,
+            bytes => (self.payload.len() as u32).div_ceil(u32::from(bytes)).max(1),
+        }
+    }
+
+    /// The time since our timestamp was made that it echoes, in milliseconds; `None`: it echoes
+    /// none, or one that we cannot have sent.
+    pub(crate) fn echo_age_ms(&self, now: crate::time::Instant, ts_offset: u32) -> Option<u32> {
+        let echo = self.options.timestamps.filter(|_| self.has(Flags::ACK))?.echo;
+        let age = timestamp(now, ts_offset).wrapping_sub(echo);
+        (age < 1 << 31).then_some(age)
+    }
+}

@@ -1,0 +1,182 @@
+//! The ACK field (RFC 9293 §3.10.7.4 fifth): what the peer has, and how much more it takes.
+//!
+//! Read first: RFC 5961 §5 for which ACKs are believed, RFC 5681 and 6675 through `recovery`.
+
+use super::*;
+use crate::tcp::deadline::Deadline;
+use crate::tcp::recovery::{Ack, Acked};
+use crate::wire::tcp::SACK_BLOCKS_MAX;
+
+/// Takes in acknowledgment and window. `false`: the segment is done with.
+pub(super) fn on_ack<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) -> bool {
+    if let State::SynReceived(SynReceived { passive }) = conn.state {
+        // A segment that acknowledges anything else is of another connection.
+        if segment.ack != conn.snd_nxt {
+            cx.counters.drop(Drop::BadAck);
+            if let Some(reply) = Reply::reset(segment) {
+                queue_reset(shard, cx, reply);
+            }
+            return false;
+        }
+        on_established(conn, shard, cx, segment);
+        close::apply(conn, shard, cx, Input::AckOfSyn);
+        if !passive {
+            conn.facts.set(Facts::CONNECTED);
+        }
+    }
+    if segment.ack.after(conn.snd_nxt) {
+        // RFC 9293: ack of what was never sent. RFC 5961 §5.2.
+        cx.counters.drop(Drop::BadAck);
+        challenge(conn, shard, cx);
+        return false;
+    }
+    if segment.ack.before(conn.snd_una) {
+        let oldest = conn.snd_una - conn.cold.snd_wnd_max;
+        if segment.ack.before(oldest) {
+            cx.counters.drop(Drop::BadAck);
+            challenge(conn, shard, cx);
+            return false;
+        }
+        // Old, but of this connection: its text counts.
+        return true;
+    }
+    let window_changed = update_window(conn, segment);
+    acknowledge(conn, shard, cx, segment, window_changed);
+    !conn.state.is_closed()
+}
+
+/// The peer acknowledged our SYN.
+pub(super) fn on_established<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    conn.snd_una = conn.snd_nxt;
+    conn.facts.clear(Facts::SYN_DUE);
+    conn.cold.small_end = conn.snd_una;
+    conn.cold.snd_up = conn.snd_una;
+    // RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its
+    // timestamp says which one was answered.
+    let sample = match echo_age(conn, cx, segment) {
+        Some(age) => Some(age),
+        None if conn.cold.attempts == 0 => Some(cx.now.since(conn.cold.sent_at)),
+        None => None,
+    };
+    conn.begin_recovery(&shard.records, cx.now, sample);
+    conn.cold.attempts = 0;
+    conn.cold.attend_at = Deadline::NEVER;
+    conn.cold.progress_at = cx.now;
+    // §3.10.7.4: SND.WND, SND.WL1. A SYN-ACK's window is not scaled.
+    let shift = if segment.has(Flags::SYN) { 0 } else { conn.snd_scale };
+    conn.snd_wnd = u32::from(segment.window) << shift;
+    conn.snd_wl1 = segment.seq;
+    conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(conn.snd_wnd);
+}
+
+/// §3.10.7.4: a window counts if it is not older than the last that did.
+fn update_window(conn: &mut Connection, segment: &Segment<'_>) -> bool {
+    if segment.seq.before(conn.snd_wl1) {
+        return false;
+    }
+    let wnd = u32::from(segment.window) << conn.snd_scale;
+    let changed = wnd != conn.snd_wnd;
+    conn.snd_wnd = wnd;
+    conn.snd_wl1 = segment.seq;
+    conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
+    changed
+}
+
+fn acknowledge<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+    window_changed: bool,
+) {
+    let una = conn.snd_una;
+    let advanced = segment.ack.since(una);
+    let has_sack = !segment.options.sack().is_empty();
+    if conn.flight() == 0 && !has_sack {
+        // Nothing is in flight: the answer to a probe, at most (MUST-37).
+        conn.cold.attempts = 0;
+        if conn.snd_wnd > 0 && window_changed {
+            conn.facts.clear(Facts::PERSIST);
+        }
+        return;
+    }
+    let (blocks, count) = sack_ranges(conn, segment);
+    let acked = conn.cold.recovery.on_ack(
+        &mut shard.records,
+        &Ack {
+            now: cx.now,
+            ack: segment.ack,
+            una,
+            nxt: conn.snd_nxt,
+            sack: &blocks[..count],
+            echo_rtt: if advanced > 0 { echo_age(conn, cx, segment) } else { None },
+            ece: conn.facts.has(Facts::ECN) && segment.has(Flags::ECE),
+            window_changed,
+            has_payload: segment.len() > 0,
+            unsent: conn.unsent() > 0 && conn.window_room() > 0,
+        },
+    );
+    note(conn, cx, &acked);
+    conn.cold.attempts = 0;
+    if advanced > 0 {
+        advance(conn, shard, cx, segment.ack);
+    }
+}
+
+/// The SACK blocks, if SACK was agreed on.
+fn sack_ranges(conn: &Connection, segment: &Segment<'_>) -> ([SeqRange; SACK_BLOCKS_MAX], usize) {
+    let mut ranges = [SeqRange::default(); SACK_BLOCKS_MAX];
+    if !conn.facts.has(Facts::SACK) {
+        return (ranges, 0);
+    }
+    let blocks = segment.options.sack();
+    for (range, block) in ranges.iter_mut().zip(blocks) {
+        *range = SeqRange { start: block.start, end: block.end };
+    }
+    (ranges, blocks.len())
+}
+
+/// Counts what an acknowledgment did, and remembers to tell the peer of a smaller window.
+fn note<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, acked: &Acked) {
+    cx.counters.totals.recoveries += u64::from(acked.entered);
+    cx.counters.totals.spurious_retransmissions += u64::from(acked.dsack || acked.undone);
+    if acked.cwr && conn.facts.has(Facts::ECN) {
+        conn.facts.set(Facts::CWR_DUE);
+    }
+}
+
+/// `snd.una` moves to `to`.
+fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, to: SeqNum) {
+    let fin_acked =
+        conn.facts.has(Facts::FIN_SENT) && conn.state.owes_fin() && to.after(conn.fin_seq());
+    let bytes = to.since(conn.snd_una) - u32::from(fin_acked);
+    let chunks = conn.send.acknowledge(&mut shard.nodes, cx.memory, bytes);
+    conn.snd_una = to;
+    conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
+    conn.cold.progress_at = cx.now;
+    conn.cold.full_timeouts = 0;
+    conn.facts.clear(Facts::PERSIST);
+    if conn.cold.small_end.before(to) {
+        conn.cold.small_end = to;
+    }
+    if conn.cold.snd_up.before(to) {
+        conn.cold.snd_up = to;
+    }
+    if let Some(hop) = conn.cold.hop {
+        cx.ip.confirm(cx.now, hop);
+    }
+    window::grow_send_buffer(conn);
+    if fin_acked {
+        close::apply(conn, shard, cx, Input::AckOfFin);
+    }
+}

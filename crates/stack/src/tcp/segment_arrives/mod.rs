@@ -1,0 +1,218 @@
+//! What a segment does to its connection (RFC 9293 §3.10.7).
+//!
+//! Read first: RFC 9293 §3.10.7.3 and §3.10.7.4, whose order of checks this follows; RFC 5961 for
+//! what blind attackers may not do; RFC 7323 §5.3 for PAWS. SYN-SENT is in `syn_sent.rs`, the
+//! ACK's side in `ack.rs`, the text's and the FIN's in `text.rs`.
+//!
+//! Nothing here sends: it changes the record, and says by `Facts::ACK_NOW` that an ACK is wanted.
+//! So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59).
+
+mod ack;
+mod syn_sent;
+mod text;
+
+use core::time::Duration;
+
+use super::connection::Connection;
+use super::facts::Facts;
+use super::isn::timestamp;
+use super::replies::Reply;
+use super::segment::Segment;
+use super::state::{Input, State, SynReceived, transition};
+use super::{Shard, close, window};
+use crate::counters::Drop;
+use crate::cx::Cx;
+use crate::memory::Memory;
+use crate::seq::{SeqNum, SeqRange};
+use crate::wire::Ecn;
+use crate::wire::tcp::Flags;
+
+/// A timestamp older than this says nothing (RFC 7323 §5.5): 24 days.
+const TS_RECENT_AGE_MS_MAX: u32 = 24 * 24 * 3600 * 1000;
+
+/// A segment of the connection's flow.
+pub(crate) fn on_segment<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
+    match conn.state {
+        State::SynSent(_) => syn_sent::on_segment(conn, shard, cx, segment),
+        // It is over, and the application has not been told yet. §3.10.7.1.
+        State::Closed(_) => reset_sender(shard, cx, segment),
+        _ => synchronized(conn, shard, cx, segment),
+    }
+}
+
+/// §3.10.7.4: SYN-RECEIVED and all later states.
+fn synchronized<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    if let Err(reason) = passes_paws(conn, cx, segment) {
+        return refuse(conn, cx, segment, reason);
+    }
+    if !is_acceptable(conn, segment) {
+        return refuse(conn, cx, segment, Drop::OutsideWindow);
+    }
+    if segment.has(Flags::RST) {
+        return on_reset(conn, shard, cx, segment);
+    }
+    if segment.has(Flags::SYN) {
+        // RFC 5961 §4.2: whatever its number. A peer that restarted answers the challenge with a
+        // RST that fits.
+        cx.counters.drop(Drop::SynInConnection);
+        return challenge(conn, shard, cx);
+    }
+    if !segment.has(Flags::ACK) {
+        return cx.counters.drop(Drop::UnexpectedSegment);
+    }
+    heard(conn, cx, segment);
+    if !ack::on_ack(conn, shard, cx, segment) {
+        return;
+    }
+    text::on_urgent(conn, segment);
+    text::on_text(conn, shard, cx, segment);
+    if conn.state.is_closed() {
+        return;
+    }
+    text::on_fin(conn, segment);
+}
+
+/// RFC 7323 §5.3 R1. Timestamps from the past are of old segments, and so are segments without
+/// any, where every one should have them (§3.2).
+fn passes_paws<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> Result<(), Drop> {
+    if !conn.facts.has(Facts::TIMESTAMPS) || segment.has(Flags::RST) || !cx.config.tcp.paws {
+        return Ok(());
+    }
+    let Some(times) = segment.options.timestamps else { return Ok(()) };
+    if (times.value.wrapping_sub(conn.ts_recent) as i32) >= 0 {
+        return Ok(());
+    }
+    let age = (cx.now.as_millis() as u32).wrapping_sub(conn.cold.ts_recent_at_ms);
+    if age > TS_RECENT_AGE_MS_MAX { Ok(()) } else { Err(Drop::OldTimestamp) }
+}
+
+/// §3.4 and §3.10.7.4 first: part of the segment lies in the window. A closed window still takes
+/// what is at `rcv.nxt`: its ACK, URG and RST count (MUST-66), its text does not.
+fn is_acceptable(conn: &Connection, segment: &Segment<'_>) -> bool {
+    let (seq, len, wnd) = (segment.seq, segment.len(), conn.rcv_wnd());
+    if seq == conn.rcv_nxt {
+        return true;
+    }
+    if len == 0 {
+        return seq.within(conn.rcv_nxt, wnd);
+    }
+    let last = segment.end() - 1;
+    seq.within(conn.rcv_nxt, wnd)
+        || last.within(conn.rcv_nxt, wnd)
+        || (seq.before(conn.rcv_nxt) && last.at_or_after(conn.rcv_nxt))
+}
+
+/// §3.10.7.4 first: what is not acceptable is answered by an ACK, unless it is a RST.
+fn refuse<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>, reason: Drop) {
+    cx.counters.drop(reason);
+    if segment.has(Flags::RST) {
+        return;
+    }
+    if let State::SynReceived(_) = conn.state
+        && segment.has(Flags::SYN)
+        && segment.seq == conn.cold.irs
+    {
+        // The peer did not see our SYN-ACK.
+        conn.facts.set(Facts::SYN_DUE);
+        return;
+    }
+    let text = SeqRange::new(segment.payload_seq(), segment.payload.len() as u32);
+    if !segment.payload.is_empty() && text.end.at_or_before(conn.rcv_nxt) {
+        cx.counters.totals.segments_duplicate += 1;
+        if conn.facts.has(Facts::SACK) {
+            conn.cold.duplicate = Some(text);
+        }
+    }
+    conn.cold.heard_at = cx.now;
+    conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+}
+
+/// §3.10.7.4 second, with RFC 5961 §3.2: only a RST that hits `rcv.nxt` counts. It may carry text
+/// (SHLD-2), which nobody reads.
+fn on_reset<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    if segment.seq != conn.rcv_nxt {
+        cx.counters.drop(Drop::UnexactReset);
+        return challenge(conn, shard, cx);
+    }
+    cx.counters.totals.resets_in += 1;
+    close::apply(conn, shard, cx, Input::Reset);
+}
+
+/// RFC 5961 §7: an ACK, of which there are only so many.
+pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    let Shard { challenges, secret, .. } = shard;
+    if challenges.may_send(cx.now, secret, &conn.flow) {
+        cx.counters.totals.challenge_acks += 1;
+        conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    }
+}
+
+/// A segment that stands in the window, and is no attack that we can see: the peer lives, its
+/// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
+fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
+    conn.cold.heard_at = cx.now;
+    if let Some(times) = segment.options.timestamps
+        && conn.facts.has(Facts::TIMESTAMPS)
+        && segment.seq.at_or_before(conn.last_ack_sent)
+        && (times.value.wrapping_sub(conn.ts_recent) as i32 >= 0
+            || (cx.now.as_millis() as u32).wrapping_sub(conn.cold.ts_recent_at_ms)
+                > TS_RECENT_AGE_MS_MAX)
+    {
+        conn.ts_recent = times.value;
+        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
+    }
+    if segment.ecn == Ecn::Ce {
+        cx.counters.totals.congestion_marks_in += 1;
+    }
+    if conn.facts.has(Facts::ECN) && !segment.payload.is_empty() {
+        if segment.has(Flags::CWR) {
+            conn.facts.clear(Facts::ECE_DUE);
+        }
+        if segment.ecn == Ecn::Ce && !conn.facts.has(Facts::ECE_DUE) {
+            conn.facts.set(Facts::ECE_DUE.or(Facts::ACK_NOW));
+        }
+    }
+}
+
+/// §3.10.7.1: there is no connection (any more).
+pub(super) fn reset_sender<M>(shard: &mut Shard, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
+    cx.counters.drop(Drop::NoConnection);
+    if let Some(reply) = Reply::reset(segment) {
+        queue_reset(shard, cx, reply);
+    }
+}
+
+/// Queues a RST, and counts it.
+pub(super) fn queue_reset<M>(shard: &mut Shard, cx: &mut Cx<'_, M>, reply: Reply) {
+    if shard.replies.push(reply) {
+        cx.counters.totals.resets_out += 1;
+    } else {
+        cx.counters.drop(Drop::RateLimited);
+    }
+}
+
+/// The milliseconds since our timestamp was sent that the segment echoes.
+fn echo_age<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> Option<Duration> {
+    if !conn.facts.has(Facts::TIMESTAMPS) {
+        return None;
+    }
+    let echo = segment.options.timestamps?.echo;
+    let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(echo);
+    (echo != 0 && age < 1 << 30).then(|| Duration::from_millis(u64::from(age)))
+}

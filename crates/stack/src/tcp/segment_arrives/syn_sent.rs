@@ -1,0 +1,103 @@
+//! SYN-SENT: what answers our SYN (RFC 9293 §3.10.7.3).
+
+use super::*;
+use crate::ip::Hop;
+use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of_mtu};
+
+pub(super) fn on_segment<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    let has_ack = segment.has(Flags::ACK);
+    // First: an ACK of anything but our SYN.
+    if has_ack && segment.ack != conn.snd_nxt {
+        cx.counters.drop(Drop::BadAck);
+        if let Some(reply) = Reply::reset(segment) {
+            queue_reset(shard, cx, reply);
+        }
+        return;
+    }
+    // Second: a RST counts only with an acceptable ACK.
+    if segment.has(Flags::RST) {
+        if !has_ack {
+            return cx.counters.drop(Drop::UnexactReset);
+        }
+        cx.counters.totals.resets_in += 1;
+        return close::apply(conn, shard, cx, Input::Reset);
+    }
+    // Fourth.
+    if !segment.has(Flags::SYN) {
+        return cx.counters.drop(Drop::UnexpectedSegment);
+    }
+    take_syn(conn, cx, segment);
+    if has_ack {
+        on_syn_ack(conn, shard, cx, segment);
+    } else {
+        on_syn(conn, cx, segment);
+    }
+}
+
+/// What the peer's SYN says about itself.
+fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
+    let config = &cx.config.tcp;
+    let mut offer = Offer::of(config, &segment.options, conn.flow.remote);
+    offer.ecn = if segment.has(Flags::ACK) {
+        config.ecn && is_ecn_setup_syn_ack(segment.flags)
+    } else {
+        is_ecn_setup_syn(segment.flags)
+    };
+    let room = mss_of_mtu(cx.ip.path_mtu(&conn.flow.remote), conn.flow.remote);
+    let max = conn.cold.snd_wnd_max;
+    conn.agree(config, &offer, room);
+    conn.cold.snd_wnd_max = max.max(u32::from(segment.window));
+    conn.cold.irs = segment.seq;
+    conn.rcv_nxt = segment.seq + 1;
+    conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
+    conn.last_ack_sent = conn.rcv_nxt;
+    // The window in a SYN is never scaled (RFC 7323 §2.2).
+    conn.snd_wnd = u32::from(segment.window);
+    conn.snd_wl1 = segment.seq;
+    conn.cold.heard_at = cx.now;
+    if let Some(times) = segment.options.timestamps {
+        conn.ts_recent = times.value;
+        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
+    }
+}
+
+/// The handshake is complete. Text and FIN in a SYN-ACK are dealt with like in any segment.
+fn on_syn_ack<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    if let Some(hop) = conn.cold.hop {
+        confirm(cx, hop);
+    }
+    ack::on_established(conn, shard, cx, segment);
+    close::apply(conn, shard, cx, Input::SynAck);
+    conn.facts.set(Facts::ACK_NOW);
+    conn.facts.set(Facts::CONNECTED);
+    text::on_text(conn, shard, cx, segment);
+    if !conn.state.is_closed() {
+        text::on_fin(conn, segment);
+    }
+}
+
+fn confirm<M>(cx: &mut Cx<'_, M>, hop: Hop) {
+    cx.ip.confirm(cx.now, hop);
+}
+
+/// Simultaneous open (§3.5, MUST-10): answer with a SYN-ACK. Text waits until the peer sends it
+/// again.
+fn on_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, _segment: &Segment<'_>) {
+    if let Some((state, _)) = transition(conn.state, Input::Syn) {
+        conn.state = state;
+    }
+    conn.cold.attempts = 0;
+    conn.cold.attend_at =
+        super::super::deadline::Deadline::after(cx.now, cx.config.tcp.rto_initial);
+    conn.facts.set(Facts::SYN_DUE);
+}

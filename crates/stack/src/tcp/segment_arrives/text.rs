@@ -1,0 +1,123 @@
+//! URG, the text and FIN (RFC 9293 §3.10.7.4 sixth to eighth).
+
+use super::*;
+use crate::tcp::receive_queue::Store;
+
+/// §3.10.7.4 sixth. The pointer names the byte after the urgent ones (MUST-62).
+pub(super) fn on_urgent(conn: &mut Connection, segment: &Segment<'_>) {
+    if !segment.has(Flags::URG) || !conn.state.may_receive() {
+        return;
+    }
+    let up = segment.seq + u32::from(segment.urgent);
+    let is_news = if conn.facts.has(Facts::RCV_URGENT) {
+        up.after(conn.cold.rcv_up)
+    } else {
+        up.after(conn.rcv_nxt)
+    };
+    if is_news {
+        conn.cold.rcv_up = up;
+        conn.facts.set(Facts::RCV_URGENT.or(Facts::URGENT));
+    }
+}
+
+/// §3.10.7.4 seventh: keeps what is new and fits into the window.
+pub(super) fn on_text<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    if segment.payload.is_empty() {
+        return;
+    }
+    if !conn.state.may_receive() {
+        // The peer's FIN came before: its text ends there.
+        return cx.counters.drop(Drop::UnexpectedSegment);
+    }
+    if conn.facts.has(Facts::ORPHAN) {
+        return on_text_for_nobody(conn, shard, cx, segment);
+    }
+    let seq = segment.payload_seq();
+    let Some(payload) = within_window(conn, seq, segment.payload) else {
+        cx.counters.drop(Drop::OutsideWindow);
+        return conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    };
+    let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
+    let had_gap = conn.receive.has_gap();
+    let inserted = conn.receive.insert(&mut store, conn.rcv_nxt, seq, payload);
+    conn.rcv_nxt += inserted.advanced;
+    conn.cold.tally.bytes_in += u64::from(inserted.advanced);
+    cx.counters.totals.bytes_in += u64::from(inserted.advanced);
+    if inserted.no_room {
+        cx.counters.drop(Drop::NoBuffer);
+    }
+    if let Some(duplicate) = inserted.duplicate {
+        cx.counters.totals.segments_duplicate += 1;
+        if conn.facts.has(Facts::SACK) {
+            conn.cold.duplicate = Some(duplicate);
+        }
+    }
+    if inserted.out_of_order {
+        cx.counters.totals.segments_out_of_order += 1;
+    }
+    // RFC 5681 §4.2: at once for what is out of order, and for what fills a gap.
+    if inserted.advanced == 0 || inserted.duplicate.is_some() || inserted.no_room {
+        conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    } else if had_gap {
+        conn.facts.set(Facts::ACK_NOW);
+    }
+    window::on_received(conn, cx, segment, inserted.advanced);
+    if conn.facts.has(Facts::RCV_URGENT) && conn.cold.rcv_up.at_or_before(conn.rcv_nxt) {
+        conn.facts.clear(Facts::RCV_URGENT);
+    }
+}
+
+/// The application has closed: nobody will read this, and the peer must know (§3.6.1, SHLD-3).
+fn on_text_for_nobody<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    let end = segment.payload_seq() + segment.payload.len() as u32;
+    if end.at_or_before(conn.rcv_nxt) {
+        return conn.facts.set(Facts::ACK_NOW);
+    }
+    conn.rcv_nxt = conn.rcv_nxt.later(end);
+    conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
+    close::apply(conn, shard, cx, Input::Abort);
+}
+
+/// What of a payload lies in the window; `None`: nothing. What was received before stays: the
+/// queue says which part that is.
+fn within_window<'a>(conn: &Connection, seq: SeqNum, payload: &'a [u8]) -> Option<&'a [u8]> {
+    let room = conn.rcv_adv.since(seq);
+    let len = if conn.rcv_adv.at_or_before(seq) { 0 } else { payload.len().min(room as usize) };
+    let end = seq + len as u32;
+    (end.after(conn.rcv_nxt)).then(|| &payload[..len])
+}
+
+/// §3.10.7.4 eighth. A FIN counts when everything before it is here; one that came early is
+/// remembered.
+pub(super) fn on_fin(conn: &mut Connection, segment: &Segment<'_>) {
+    if segment.has(Flags::FIN) {
+        if conn.state.peer_has_closed() {
+            // It was sent again: our ACK was lost.
+            return conn.facts.set(Facts::ACK_NOW);
+        }
+        let fin = segment.end() - 1;
+        if fin.at_or_after(conn.rcv_nxt) && fin.at_or_before(conn.rcv_adv) {
+            conn.cold.rcv_fin = Some(fin);
+        }
+    }
+    if conn.cold.rcv_fin != Some(conn.rcv_nxt) {
+        return;
+    }
+    let Some((state, _)) = transition(conn.state, Input::Fin) else { return };
+    conn.state = state;
+    conn.rcv_nxt += 1;
+    conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
+    conn.cold.rcv_fin = None;
+    conn.facts.clear(Facts::RCV_URGENT);
+    conn.facts.set(Facts::ACK_NOW);
+}

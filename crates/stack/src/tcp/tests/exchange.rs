@@ -1,0 +1,168 @@
+//! Connections that go well, and some that do not.
+
+use super::*;
+use crate::error::CloseReason;
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|index| (index * 7 + index / 251) as u8).collect()
+}
+
+fn assert_quiet(pair: &Pair) {
+    assert_eq!(pair.a.memory.in_use(), 0, "buffers of a");
+    assert_eq!(pair.b.memory.in_use(), 0, "buffers of b");
+    for host in [&pair.a, &pair.b] {
+        assert_eq!(host.tcp.places.len(), 0);
+        assert_eq!(host.tcp.embryos.len(), 0);
+        assert_eq!(host.tcp.shard.nodes.len(), 0);
+        assert_eq!(host.tcp.shard.flows.len(), host.tcp.time_waits.len());
+    }
+}
+
+#[test]
+fn a_handshake_agrees_on_all_options() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    let (a, b) = (pair.a.tcp.info(a).unwrap(), pair.b.tcp.info(b).unwrap());
+    assert_eq!((a.state, b.state), (TcpState::Established, TcpState::Established));
+    assert!(a.timestamps && a.sack && b.timestamps && b.sack);
+    assert_eq!((a.mss, b.mss), (1448, 1448));
+    assert_eq!(a.window_scale, Some((7, 7)));
+    assert_eq!(a.srtt, Some(Duration::from_millis(10)));
+}
+
+#[test]
+fn bytes_go_both_ways_and_both_sides_close() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    assert!(pair.a.send(pair.now, a, b"question"));
+    pair.run(100);
+    assert_eq!(pair.b.received, b"question");
+    assert!(pair.b.send(pair.now, b, b"answer"));
+    pair.run(100);
+    assert_eq!(pair.a.received, b"answer");
+    pair.a.with(pair.now, |tcp, cx| tcp.shutdown(cx, a)).unwrap();
+    pair.run(100);
+    assert!(pair.b.events.contains(&Event::PeerClosed { conn: b }));
+    assert!(pair.b.send(pair.now, b, b"more"));
+    pair.b.with(pair.now, |tcp, cx| tcp.shutdown(cx, b)).unwrap();
+    pair.run(100);
+    assert_eq!(pair.a.received, b"answermore");
+    let finished = |conn| Event::Closed { conn, reason: CloseReason::Finished };
+    assert_eq!(pair.a.events.last(), Some(&finished(a)));
+    assert_eq!(pair.b.events.last(), Some(&finished(b)));
+    assert_eq!(pair.a.tcp.time_waits.len(), 1);
+    assert_quiet(&pair);
+    pair.run(120_000);
+    assert_eq!(pair.a.tcp.time_waits.len(), 0);
+    assert_eq!(pair.a.tcp.poll_timeout(), None);
+}
+
+#[test]
+fn a_stream_arrives_whole() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    let stream = bytes(3_000_000);
+    let mut rest = &stream[..];
+    while !rest.is_empty() {
+        let len = rest.len().min(2048);
+        if pair.a.send(pair.now, a, &rest[..len]) {
+            rest = &rest[len..];
+        } else {
+            pair.run(1);
+        }
+    }
+    pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+    pair.run(3000);
+    assert_eq!(pair.b.received.len(), stream.len());
+    assert!(pair.b.received == stream);
+    assert!(pair.b.events.contains(&Event::PeerClosed { conn: b }));
+    assert_eq!(pair.a.counters.totals.segments_retransmitted, 0);
+    pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
+    pair.run(1000);
+    assert_quiet(&pair);
+}
+
+#[test]
+fn a_stream_survives_loss() {
+    for percent in [1, 5] {
+        let mut pair = Pair::new(|_| {});
+        let (a, _) = pair.establish();
+        let mut state = 12_345_u64 + percent;
+        pair.lose = Box::new(move |_, _| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % 100 < percent
+        });
+        let stream = bytes(300_000);
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            let len = rest.len().min(1500);
+            if pair.a.send(pair.now, a, &rest[..len]) {
+                rest = &rest[len..];
+            } else {
+                pair.run(10);
+            }
+        }
+        pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+        pair.run(200_000);
+        assert_eq!(pair.b.received.len(), stream.len(), "{percent} %");
+        assert!(pair.b.received == stream);
+        assert!(pair.a.counters.totals.segments_retransmitted > 0);
+    }
+}
+
+#[test]
+fn a_port_without_listener_refuses() {
+    let mut pair = Pair::new(|_| {});
+    let a = pair.connect();
+    pair.run(100);
+    let refused = Event::Closed { conn: a, reason: CloseReason::Refused };
+    assert_eq!(pair.a.events, [refused]);
+    assert_quiet(&pair);
+}
+
+#[test]
+fn an_abort_resets_the_peer() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    pair.a.with(pair.now, |tcp, cx| tcp.abort(cx, a)).unwrap();
+    pair.run(100);
+    let reset = Event::Closed { conn: b, reason: CloseReason::ResetByPeer };
+    assert_eq!(pair.b.events.last(), Some(&reset));
+    assert_eq!(pair.a.tcp.info(a), Err(crate::OperationError::Unknown));
+    assert_quiet(&pair);
+}
+
+#[test]
+fn both_sides_may_close_at_once() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    pair.a.with(pair.now, |tcp, cx| tcp.shutdown(cx, a)).unwrap();
+    pair.b.with(pair.now, |tcp, cx| tcp.shutdown(cx, b)).unwrap();
+    pair.run(1000);
+    let finished = |conn| Event::Closed { conn, reason: CloseReason::Finished };
+    assert_eq!(pair.a.events.last(), Some(&finished(a)));
+    assert_eq!(pair.b.events.last(), Some(&finished(b)));
+    assert_eq!((pair.a.tcp.time_waits.len(), pair.b.tcp.time_waits.len()), (1, 1));
+    assert_quiet(&pair);
+}
+
+#[test]
+fn a_closed_window_is_probed_and_opens() {
+    let mut pair = Pair::new(|config| {
+        config.tcp.receive_buffer = 4096;
+        config.tcp.receive_buffer_max = 4096;
+    });
+    let (a, b) = pair.establish();
+    // The reader stops: nobody collects its events.
+    let stream = bytes(20_000);
+    for part in stream.chunks(1000) {
+        assert!(pair.a.send(pair.now, a, part));
+    }
+    pair.run_without_readers(2000);
+    assert_eq!(pair.a.conn(a).snd_wnd, 0);
+    assert!(pair.a.conn(a).facts.has(facts::Facts::PERSIST));
+    assert!(pair.a.counters.totals.window_probes > 0);
+    assert_eq!(pair.b.conn(b).receive.ready_bytes(), 4096);
+    pair.run(60_000);
+    assert!(pair.b.received == stream);
+}

@@ -1,0 +1,253 @@
+//! What happens because time has passed.
+//!
+//! Read first: RFC 9293 §3.8.1 (retransmission), §3.8.3 (R1 and R2), §3.8.4 (keepalive), §3.8.6.1
+//! (zero windows), §3.8.6.3 (delayed ACKs), §3.10.8; RFC 5482; RFC 4821 §4.3 for black holes.
+//!
+//! A connection has one entry in the wheel, at the earliest of its deadlines or before it: arming
+//! is lazy, and an entry that expires too early is armed again.
+
+use core::time::Duration;
+
+use super::connection::Connection;
+use super::deadline::Deadline;
+use super::facts::Facts;
+use super::recovery::Timeout;
+use super::state::{Input, State};
+use super::{Shard, Tcp, close, output};
+use crate::cx::Cx;
+use crate::error::CloseReason;
+use crate::limits::{BLACK_HOLE_MSS, MSS_DEFAULT, MSS_DEFAULT_V6};
+use crate::memory::Memory;
+use crate::time::Instant;
+
+/// How long to wait for a record to become free.
+const STARVED_WAIT: Duration = Duration::from_millis(10);
+/// So many timeouts of full-sized segments in a row are a black hole's doing (RFC 4821 §7.7).
+const BLACK_HOLE_TIMEOUTS: u8 = 3;
+
+/// The earliest deadline of a connection.
+pub(super) fn earliest(conn: &Connection) -> Deadline {
+    if conn.state.is_closed() {
+        return Deadline::NEVER;
+    }
+    let recovery = Deadline::from(conn.cold.recovery.deadline());
+    let given = recovery.min(conn.cold.ack_at).min(conn.cold.attend_at);
+    given.min(keepalive_at(conn)).min(user_timeout_at(conn))
+}
+
+/// When the next keepalive is due (MUST-24 to MUST-28).
+fn keepalive_at(conn: &Connection) -> Deadline {
+    let options = &conn.cold.options;
+    if options.keepalive_idle_ms == 0 || !conn.state.is_synchronized() || conn.flight() > 0 {
+        return Deadline::NEVER;
+    }
+    if conn.facts.has(Facts::PERSIST) {
+        return Deadline::NEVER;
+    }
+    let idle = u64::from(options.keepalive_idle_ms);
+    let more = u64::from(conn.cold.attempts) * u64::from(options.keepalive_interval_ms);
+    Deadline::after(conn.cold.heard_at, Duration::from_millis(idle + more))
+}
+
+/// When the peer has been silent for too long (MUST-21, RFC 5482).
+fn user_timeout_at(conn: &Connection) -> Deadline {
+    let timeout = conn.cold.options.user_timeout_ms;
+    let waits = conn.flight() > 0 || conn.facts.has(Facts::PERSIST);
+    if timeout == 0 || !waits {
+        return Deadline::NEVER;
+    }
+    Deadline::after(conn.cold.progress_at, Duration::from_millis(u64::from(timeout)))
+}
+
+/// Starts or stops the timer that only a connection that cannot send needs.
+pub(super) fn attend(conn: &mut Connection, shard: &Shard) {
+    let stuck = output::is_stuck(conn, shard);
+    if stuck && !conn.facts.has(Facts::PERSIST) {
+        // SHLD-29: the first probe after one RTO.
+        let wait = conn.cold.recovery.rto(&shard.records);
+        let wait = if conn.facts.has(Facts::STARVED) { STARVED_WAIT } else { wait };
+        conn.facts.set(Facts::PERSIST);
+        conn.cold.attempts = 0;
+        conn.cold.probes = 0;
+        conn.cold.progress_at = shard.now;
+        conn.cold.attend_at = Deadline::after(shard.now, wait);
+    } else if !stuck && conn.facts.has(Facts::PERSIST) {
+        conn.facts.clear(Facts::PERSIST.or(Facts::STARVED));
+        conn.cold.attempts = 0;
+        conn.cold.attend_at = Deadline::NEVER;
+    }
+}
+
+/// `base`, doubled `times` times, `most` at most.
+pub(super) fn back_off(base: Duration, times: u8, most: Duration) -> Duration {
+    let doubled = base.checked_mul(1 << u32::from(times).min(30));
+    doubled.map_or(most, |wait| wait.min(most)).max(base.min(most))
+}
+
+impl Tcp {
+    /// Looks after everything whose time has come.
+    pub(crate) fn on_timeout<M: Memory>(&mut self, cx: &mut Cx<'_, M>) {
+        self.shard.now = cx.now;
+        while let Some(entry) = self.shard.wheel.expire(cx.now) {
+            match entry.checked_sub(self.embryos_from) {
+                Some(embryo) => self.on_embryo_timeout(cx, embryo),
+                None => {
+                    let conn = &mut self.connections[entry as usize];
+                    if !conn.state.is_closed() {
+                        on_connection_timeout(conn, &mut self.shard, cx);
+                    }
+                    if !self.connections[entry as usize].facts.has(Facts::RELEASED) {
+                        self.settle(cx, entry);
+                    }
+                }
+            }
+        }
+        while self.time_waits.next().is_some_and(|at| at <= cx.now)
+            && let Some(oldest) = self.time_waits.oldest()
+        {
+            self.end_time_wait(oldest);
+        }
+    }
+
+    /// No later than this `on_timeout` has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match (self.shard.wheel.next(), self.time_waits.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+fn on_connection_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    if conn.cold.ack_at.has_come(cx.now) {
+        conn.cold.ack_at = Deadline::NEVER;
+        conn.facts.set(Facts::ACK_NOW);
+    }
+    if Deadline::from(conn.cold.recovery.deadline()).has_come(cx.now) {
+        on_recovery_timeout(conn, shard, cx);
+    }
+    if conn.cold.attend_at.has_come(cx.now) {
+        conn.cold.attend_at = Deadline::NEVER;
+        on_attention(conn, shard, cx);
+    }
+    if keepalive_at(conn).has_come(cx.now) {
+        on_keepalive(conn, shard, cx);
+    }
+    if user_timeout_at(conn).has_come(cx.now) {
+        close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+    }
+}
+
+fn on_recovery_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    match conn.cold.recovery.on_timeout(&mut shard.records, cx.now, conn.snd_nxt) {
+        Timeout::Nothing => {}
+        Timeout::Probe => {
+            cx.counters.totals.tail_loss_probes += 1;
+            conn.facts.set(Facts::TAIL_PROBE_DUE);
+        }
+        Timeout::Retransmit { count } => {
+            cx.counters.totals.retransmission_timeouts += 1;
+            conn.facts.clear(Facts::TAIL_PROBE_DUE);
+            if conn.facts.has(Facts::ECN) {
+                conn.facts.set(Facts::CWR_DUE);
+            }
+            // Another way may be open (RFC 9293 §3.8.3, R1).
+            conn.cold.hop = None;
+            suspect_black_hole(conn, shard, cx);
+            if count > cx.config.tcp.retries && has_no_answer(conn, shard, cx) {
+                close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+            }
+        }
+    }
+}
+
+/// R2, unless the user timeout decides. A peer whose window is closed and who answers is alive
+/// (MUST-37), whatever is in flight beyond its window.
+fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
+    let answers = cx.now.since(conn.cold.heard_at) < conn.cold.recovery.rto(&shard.records) * 2;
+    conn.cold.options.user_timeout_ms == 0 && !(conn.snd_wnd == 0 && answers)
+}
+
+/// RFC 4821 §7.7: segments of full size vanish, and no ICMP says why. Smaller ones may pass.
+fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) {
+    if !cx.config.tcp.path_mtu_discovery || conn.flight() < u32::from(conn.mss) {
+        return;
+    }
+    conn.cold.full_timeouts = conn.cold.full_timeouts.saturating_add(1);
+    if conn.cold.full_timeouts < BLACK_HOLE_TIMEOUTS {
+        return;
+    }
+    let floor = if conn.flow.remote.is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
+    let next = if conn.mss > BLACK_HOLE_MSS { BLACK_HOLE_MSS.max(floor) } else { floor };
+    let mss = conn.mss_within(next);
+    if mss < conn.mss {
+        conn.mss = mss;
+        conn.cold.full_timeouts = 0;
+        conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
+    }
+}
+
+/// The one timer that is for whatever the state needs.
+fn on_attention<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    match conn.state {
+        State::SynSent(_) | State::SynReceived(_) => on_syn_timeout(conn, shard, cx),
+        _ if conn.facts.has(Facts::PERSIST) => on_persist(conn, shard, cx),
+        State::FinWait2(_) => {
+            close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+        }
+        _ => {}
+    }
+}
+
+/// MUST-22, MUST-23: a SYN is sent again as data would be.
+fn on_syn_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    let config = &cx.config.tcp;
+    let most = match conn.state {
+        State::SynSent(_) => config.syn_retries,
+        _ => config.synack_retries,
+    };
+    if conn.cold.attempts >= most {
+        return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+    }
+    conn.cold.attempts += 1;
+    let wait = back_off(config.rto_initial, conn.cold.attempts, config.rto_max);
+    conn.cold.attend_at = Deadline::after(cx.now, wait);
+    conn.cold.hop = None;
+    conn.facts.set(Facts::SYN_DUE);
+    cx.counters.totals.segments_retransmitted += 1;
+}
+
+/// The window is closed, or so small that we did not want to use it (§3.8.6.1, §3.8.6.2.1).
+fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    if conn.facts.take(Facts::STARVED) {
+        conn.facts.clear(Facts::PERSIST);
+        return;
+    }
+    if conn.window_room() > 0 {
+        conn.facts.set(Facts::OVERRIDE);
+        return;
+    }
+    // MUST-37: answers set `attempts` back, and then this goes on for ever.
+    let config = &cx.config.tcp;
+    if conn.cold.attempts >= config.retries && conn.cold.options.user_timeout_ms == 0 {
+        return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+    }
+    conn.cold.attempts += 1;
+    conn.cold.probes = conn.cold.probes.saturating_add(1);
+    // SHLD-30.
+    let base = conn.cold.recovery.rto(&shard.records);
+    let wait = back_off(base, conn.cold.probes, config.rto_max);
+    conn.cold.attend_at = Deadline::after(cx.now, wait);
+    conn.facts.set(Facts::PROBE_DUE);
+    cx.counters.totals.window_probes += 1;
+}
+
+fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    // MUST-29: one that is not answered is no reason to give up.
+    if conn.cold.attempts >= conn.cold.options.keepalive_probes {
+        return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::KeepaliveTimedOut));
+    }
+    conn.cold.attempts += 1;
+    conn.facts.set(Facts::PROBE_DUE);
+    cx.counters.totals.keepalives += 1;
+}

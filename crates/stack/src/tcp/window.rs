@@ -1,0 +1,140 @@
+//! How much the peer may send, when it is told, and how both buffers grow.
+//!
+//! Read first: RFC 9293 §3.8.6.2.2 (silly windows, the receiver's side), §3.8.6.3 (delayed ACKs);
+//! RFC 7323 §2.4 (a scaled window seems to shrink); Fisk and Feng, "Dynamic Right-Sizing", 2001.
+//!
+//! Invariants
+//! - `rcv_adv` never moves back (SHLD-14). A scaled window cannot name every edge: what is said
+//!   may lie up to one unit before `rcv_adv`, and what arrives up to `rcv_adv` is taken.
+//! - Bytes that wait in order, and those that the window still invites, are `receive_buffer`
+//!   together at most, but for what was invited before the application fell behind.
+
+use core::time::Duration;
+
+use super::connection::Connection;
+use super::deadline::Deadline;
+use super::facts::Facts;
+use super::isn::timestamp;
+use super::segment::Segment;
+use super::state::State;
+use crate::cx::Cx;
+use crate::limits::DELAYED_ACK_MS_MAX;
+use crate::time::Instant;
+
+/// The window of a SYN: it is never scaled.
+pub(crate) fn first(receive_buffer: u32) -> u32 {
+    receive_buffer.min(u32::from(u16::MAX))
+}
+
+/// The window field of a segment that leaves now; moves `rcv_adv`.
+pub(crate) fn announce(conn: &mut Connection) -> u16 {
+    let edge = conn.rcv_nxt + free(conn);
+    if edge.after(conn.rcv_adv) && edge.since(conn.rcv_adv) >= smallest_step(conn) {
+        conn.rcv_adv = conn.rcv_nxt + sayable(conn, edge.since(conn.rcv_nxt));
+    }
+    let window = conn.rcv_wnd() >> conn.rcv_scale;
+    window.min(u32::from(u16::MAX)) as u16
+}
+
+/// Room in the buffer, in bytes.
+fn free(conn: &Connection) -> u32 {
+    conn.cold.receive_buffer.saturating_sub(conn.receive.ready_bytes())
+}
+
+/// What of `bytes` a window field can say.
+fn sayable(conn: &Connection, bytes: u32) -> u32 {
+    let field = (bytes >> conn.rcv_scale).min(u32::from(u16::MAX));
+    field << conn.rcv_scale
+}
+
+/// MUST-39: the window opens by no less than this.
+fn smallest_step(conn: &Connection) -> u32 {
+    u32::from(conn.cold.rcv_mss).min(conn.cold.receive_buffer / 2).max(1)
+}
+
+/// New text came: when is it acknowledged (SHLD-18, SHLD-19, MUST-40)?
+pub(crate) fn on_received<M>(
+    conn: &mut Connection,
+    cx: &Cx<'_, M>,
+    segment: &Segment<'_>,
+    advanced: u32,
+) {
+    let size = match segment.segment_bytes {
+        0 => segment.payload.len() as u16,
+        bytes => bytes,
+    };
+    conn.cold.rcv_mss = conn.cold.rcv_mss.max(size);
+    measure_round_trip(conn, cx, segment);
+    if advanced == 0 {
+        return;
+    }
+    let delay = cx.config.tcp.delayed_ack.min(Duration::from_millis(DELAYED_ACK_MS_MAX - 1));
+    let unacked = conn.rcv_nxt.since(conn.last_ack_sent);
+    if unacked >= 2 * u32::from(conn.cold.rcv_mss) || delay.is_zero() {
+        conn.facts.set(Facts::ACK_NOW);
+    } else if !conn.cold.ack_at.is_set() {
+        conn.cold.ack_at = Deadline::after(cx.now, delay);
+    }
+}
+
+/// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes, or
+/// how long a whole window takes to come. Both are too long rather than too short.
+fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) {
+    if conn.facts.has(Facts::TIMESTAMPS) {
+        let Some(times) = segment.options.timestamps else { return };
+        let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(times.echo);
+        if age < 60_000 {
+            keep_round_trip(conn, age.max(1) * 1000);
+        }
+        return;
+    }
+    if conn.rcv_nxt.before(conn.cold.rcv_rtt_seq) {
+        return;
+    }
+    let took = cx.now.since(conn.cold.rcv_rtt_at).as_micros();
+    if conn.cold.rcv_rtt_seq != conn.cold.irs {
+        keep_round_trip(conn, u32::try_from(took).unwrap_or(u32::MAX).max(1));
+    }
+    conn.cold.rcv_rtt_seq = conn.rcv_nxt + conn.rcv_wnd();
+    conn.cold.rcv_rtt_at = cx.now;
+}
+
+fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
+    let old = conn.cold.rcv_rtt_us;
+    let is_first_or_less = old == 0 || sample_us < old;
+    conn.cold.rcv_rtt_us = if is_first_or_less { sample_us } else { old - old / 8 + sample_us / 8 };
+}
+
+/// The application took `bytes`: the buffer grows if it takes more in a round trip than half of
+/// it, and the peer is told if the window grew much.
+pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32) {
+    tune_receive_buffer(conn, now, bytes);
+    if !matches!(conn.state, State::Established(_) | State::FinWait1(_) | State::FinWait2(_)) {
+        return;
+    }
+    let gain = (conn.rcv_nxt + free(conn)).since(conn.rcv_adv) as i32;
+    let worth = (2 * u32::from(conn.cold.rcv_mss)).min(conn.cold.receive_buffer / 2).max(1);
+    if gain >= worth as i32 && conn.rcv_wnd() <= conn.cold.receive_buffer / 2 {
+        conn.facts.set(Facts::ACK_NOW);
+    }
+}
+
+fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32) {
+    let cold = &mut conn.cold;
+    cold.taken_bytes = cold.taken_bytes.saturating_add(bytes);
+    let round_trip = Duration::from_micros(u64::from(cold.rcv_rtt_us));
+    if cold.rcv_rtt_us == 0 || now.since(cold.tune_at) < round_trip {
+        return;
+    }
+    let wanted = cold.taken_bytes.saturating_mul(2).min(cold.receive_buffer_max);
+    cold.receive_buffer = cold.receive_buffer.max(wanted);
+    cold.taken_bytes = 0;
+    cold.tune_at = now;
+}
+
+/// The send queue should hold two congestion windows: one in flight, one to follow.
+pub(crate) fn grow_send_buffer(conn: &mut Connection) {
+    let cold = &mut conn.cold;
+    let wanted = cold.recovery.cwnd().saturating_mul(2).min(cold.send_buffer_max);
+    cold.send_buffer = cold.send_buffer.max(wanted);
+}
