@@ -1,0 +1,176 @@
+//! Whether a call returned what the script says.
+
+use super::arguments::{encode, epoll_event, field};
+use super::{CallError, evaluate};
+use crate::script::{CallLine, Expression};
+use crate::symbols;
+use crate::system::{Output, Returned};
+
+/// None when all is as expected, else what differs.
+pub(crate) fn verdict(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallError> {
+    if let Some(difference) = result(line, returned)? {
+        return Ok(Some(difference));
+    }
+    if returned.result < 0 {
+        return Ok(None);
+    }
+    match (&returned.output, line.name.as_str()) {
+        (Output::Bytes(bytes), "getsockopt") => option_value(line, bytes),
+        (Output::Bytes(bytes), _) => data(line.arguments.get(1), bytes),
+        (Output::Message { bytes, flags }, _) => message(line, bytes, *flags),
+        (Output::Integer(value), _) => integer(line, *value),
+        (Output::Ready(ready), _) => poll(line, ready),
+        (Output::Events(events), _) => epoll(line, events),
+        (Output::None | Output::Pair(..), _) => Ok(None),
+    }
+}
+
+fn result(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallError> {
+    if line.result == Expression::Ellipsis {
+        return Ok(None);
+    }
+    let expected = evaluate(&line.result)?;
+    let name = &line.name;
+    // A descriptor's number is the script's to choose.
+    let makes_descriptor =
+        matches!(name.as_str(), "socket" | "accept" | "accept4" | "epoll_create" | "epoll_create1");
+    let expected_errno = line.errno.as_deref().unwrap_or_default();
+    let is_same = match returned.result {
+        -1 => {
+            let errno = symbols::errno(expected_errno);
+            expected == -1 && (expected_errno.is_empty() || errno == Some(returned.errno))
+        }
+        result => result == expected || (makes_descriptor && expected >= 0),
+    };
+    if is_same {
+        return Ok(None);
+    }
+    if !expected_errno.is_empty() && symbols::errno(expected_errno).is_none() {
+        return Err(CallError::UnknownName(expected_errno.to_owned()));
+    }
+    let live = match returned.result {
+        -1 => format!("-1 {}", symbols::errno_name(returned.errno)),
+        result => result.to_string(),
+    };
+    let errno = if expected == -1 { format!(" {expected_errno}") } else { String::new() };
+    Ok(Some(format!("{name} returned {live}, expected {expected}{errno}")))
+}
+
+/// `getsockopt(4, SOL_SOCKET, SO_ERROR, [0], [4])`.
+fn option_value(line: &CallLine, bytes: &[u8]) -> Result<Option<String>, CallError> {
+    let Some(expected) = line.arguments.get(3) else { return Ok(None) };
+    let is_any = |it: &Expression| match it {
+        Expression::Ellipsis => true,
+        Expression::Field(_, value) => **value == Expression::Ellipsis,
+        _ => false,
+    };
+    let expected = match expected {
+        Expression::Ellipsis => return Ok(None),
+        Expression::List(list) | Expression::Structure(list) if list.iter().any(is_any) => {
+            return each(list, bytes);
+        }
+        Expression::Text(text) => {
+            let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+            let live = String::from_utf8_lossy(&bytes[..end]);
+            let is_same = bytes[..end] == text[..];
+            let expected = String::from_utf8_lossy(text);
+            return Ok(
+                (!is_same).then(|| format!("the option is \"{live}\", expected \"{expected}\""))
+            );
+        }
+        expected => encode(expected, bytes.len())?,
+    };
+    let Some(expected) = expected else { return Ok(None) };
+    Ok((expected != bytes)
+        .then(|| format!("the option is {}, expected {}", number(bytes), number(&expected))))
+}
+
+/// Elements of four bytes, of which some may be anything.
+fn each(list: &[Expression], bytes: &[u8]) -> Result<Option<String>, CallError> {
+    for (expected, live) in list.iter().zip(bytes.chunks(4)) {
+        let expected = if let Expression::Field(_, value) = expected { value } else { expected };
+        if *expected == Expression::Ellipsis {
+            continue;
+        }
+        if let Some(expected) = encode(expected, live.len())?
+            && expected != live
+        {
+            let (live, expected) = (number(live), number(&expected));
+            return Ok(Some(format!("the option has {live}, expected {expected}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes as a number where they can be one.
+fn number(bytes: &[u8]) -> String {
+    match <[u8; 4]>::try_from(bytes) {
+        Ok(bytes) => i32::from_ne_bytes(bytes).to_string(),
+        Err(_) => format!("{bytes:02x?}"),
+    }
+}
+
+/// What was received, where the script spells it out.
+fn data(expected: Option<&Expression>, bytes: &[u8]) -> Result<Option<String>, CallError> {
+    let Some(Expression::Text(text)) = expected else { return Ok(None) };
+    let is_same = text.starts_with(bytes) || bytes.starts_with(text) && !text.is_empty();
+    Ok((!is_same).then(|| {
+        let (live, expected) = (String::from_utf8_lossy(bytes), String::from_utf8_lossy(text));
+        format!("received \"{live}\", expected \"{expected}\"")
+    }))
+}
+
+fn message(line: &CallLine, bytes: &[u8], flags: i32) -> Result<Option<String>, CallError> {
+    let Some(message) = line.arguments.get(1) else { return Ok(None) };
+    if let Some(expected) = field(message, "msg_flags").filter(|it| **it != Expression::Ellipsis) {
+        let expected = evaluate(expected)?;
+        if line.name == "recvmsg" && expected != i64::from(flags) {
+            return Ok(Some(format!("msg_flags is {flags:#x}, expected {expected:#x}")));
+        }
+    }
+    data(None, bytes)
+}
+
+/// `ioctl(4, SIOCINQ, [1000])`.
+fn integer(line: &CallLine, live: i64) -> Result<Option<String>, CallError> {
+    let Some(Expression::List(list)) = line.arguments.get(2) else { return Ok(None) };
+    let [expected] = &list[..] else { return Ok(None) };
+    if *expected == Expression::Ellipsis {
+        return Ok(None);
+    }
+    let expected = evaluate(expected)?;
+    Ok((expected != live).then(|| format!("{} gave {live}, expected {expected}", line.name)))
+}
+
+fn poll(line: &CallLine, ready: &[i16]) -> Result<Option<String>, CallError> {
+    let Some(Expression::List(list)) = line.arguments.first() else { return Ok(None) };
+    for (entry, &live) in list.iter().zip(ready) {
+        let expected = match field(entry, "revents") {
+            Some(Expression::Ellipsis) => continue,
+            Some(revents) => evaluate(revents)?,
+            None => 0,
+        };
+        if expected != i64::from(live) {
+            return Ok(Some(format!("revents is {live:#x}, expected {expected:#x}")));
+        }
+    }
+    Ok(None)
+}
+
+fn epoll(line: &CallLine, events: &[(u32, u64)]) -> Result<Option<String>, CallError> {
+    let list = match line.arguments.get(1) {
+        Some(Expression::List(list)) => &list[..],
+        Some(one @ Expression::Structure(_)) => std::slice::from_ref(one),
+        _ => return Ok(None),
+    };
+    for (expected, &(live, data)) in list.iter().zip(events) {
+        let Some((events, expected_data)) = epoll_event(expected)? else { continue };
+        if (events, expected_data) != (live, data) {
+            return Ok(Some(format!(
+                "epoll_wait gave events {live:#x} with {data}, expected {events:#x} with \
+                 {expected_data}"
+            )));
+        }
+    }
+    Ok(None)
+}

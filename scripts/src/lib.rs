@@ -1,0 +1,107 @@
+//! What does a TCP do when this happens? Packet scripts, run against Linux and against our stack.
+//!
+//! In: a file in packetdrill's language: system calls of a program, the packets that a peer sends,
+//! the packets that have to come back, and when. Out: an `Outcome`, which says whether all of it
+//! came true, and if not, what came first that did not.
+//!
+//! The same file runs on two systems: `System::Linux` is the kernel, in a network namespace over a
+//! TUN device and in real time; `System::Stack` is `megapipe-stack`, in virtual time.
+//!
+//! Read first: `script`, the language as a tree; then `run.rs`, what the tree means.
+//!
+//! Invariants
+//! - `parse` and the evaluation around it never panic, whatever a script contains.
+//! - Nothing of a script is ever run by a shell or an interpreter: commands become knobs or are
+//!   noted, code is counted.
+//! - Real packets stay in a namespace that has no way out.
+
+#![deny(unsafe_code)]
+
+mod call;
+pub mod command;
+mod conversation;
+mod difference;
+mod display;
+mod icmp;
+mod knobs;
+mod limits;
+mod linux;
+pub mod parse;
+pub mod report;
+mod run;
+pub mod script;
+mod settings;
+mod symbols;
+mod system;
+mod wire;
+
+use crate::parse::{Definitions, ParseError};
+use crate::report::{Outcome, Verdict};
+use crate::script::{Script, Setting};
+use crate::settings::Settings;
+
+/// What a script can run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum On {
+    /// The kernel, in a namespace of its own; needs root.
+    Linux,
+}
+
+impl On {
+    /// Its name in scripts' remarks and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+        }
+    }
+}
+
+/// What is said of a script from outside: as options and definitions of packetdrill's own.
+#[derive(Clone, Debug, Default)]
+pub struct Invocation {
+    /// `--name=value`; a script's own come after them.
+    pub settings: Vec<Setting>,
+    /// `-D NAME=value`.
+    pub definitions: Definitions,
+}
+
+/// A script that has been understood.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    script: Script,
+    settings: Settings,
+}
+
+/// Reads a script. Pure: nothing happens yet.
+pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseError> {
+    let mut definitions = invocation.definitions.clone();
+    let script = parse::parse(text, &mut definitions)?;
+    let mut all = invocation.settings.clone();
+    all.extend(script.settings.iter().cloned());
+    let settings = Settings::new(&all).map_err(|(line, error)| ParseError {
+        line,
+        column: 1,
+        problem: parse::Problem::BadSetting(error.to_string()),
+    })?;
+    Ok(Prepared { script, settings })
+}
+
+impl Prepared {
+    /// Runs it. Blocks until it is over: on Linux as long as the script's times say.
+    pub fn run(&self, on: On) -> Outcome {
+        match on {
+            On::Linux => linux::run_script(&self.script, self.settings.clone()),
+        }
+    }
+
+    /// Why the script is not expected to hold on a system, in the words of its own remark.
+    pub fn difference(&self, on: On) -> Option<&str> {
+        let remarks = self.script.remarks.iter();
+        remarks.filter(|remark| remark.system == on.name()).map(|it| it.reason.as_str()).next()
+    }
+}
+
+/// An outcome for what never began.
+fn skipped(why: String) -> Outcome {
+    Outcome { verdict: Verdict::Skipped(why), event_count: 0, code_count: 0, notes: Vec::new() }
+}

@@ -1,0 +1,145 @@
+//! The kernel's own TCP as a system under test, in real time.
+//!
+//! In: a script. Out: its outcome on Linux. The script runs on a thread of its own in a network
+//! namespace of its own, which ends with the thread. Packets go in and out through a TUN device;
+//! what the kernel sends is read from a packet socket, which carries the kernel's own times.
+//!
+//! Read first: tun(4) in the kernel's documentation, packet(7), network_namespaces(7).
+//!
+//! Invariants
+//! - Nothing leaves the namespace: it has a loopback and the TUN device, and no other interface.
+//! - One helper thread makes the script's calls, so that a blocking one blocks nobody else.
+//! - The TUN device is emptied as it is read from, so that the kernel never drops for lack of room.
+
+mod capture;
+mod namespace;
+mod program;
+#[allow(unsafe_code, reason = "the one file for system calls without a safe wrapper")]
+mod sys;
+
+use crate::knobs::Knob;
+use crate::linux::capture::Capture;
+use crate::linux::namespace::Namespace;
+use crate::linux::program::Program;
+use crate::report::Outcome;
+use crate::run::run;
+use crate::script::Script;
+use crate::settings::Settings;
+use crate::skipped;
+use crate::system::{Call, Returned, Sent, System, SystemError, Turned};
+use crate::wire::Checksums;
+
+/// Sleeping ends this long before its time; the rest is spent looking at the clock, since the
+/// scheduler's wake-up is not exact.
+const SPIN_US: i64 = 300;
+
+/// Not a sysctl here but an option of each socket: a namespace may choose only among those that the
+/// machine's owner has allowed to everybody.
+const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
+
+/// Runs a script on the kernel. Blocks for as long as the script takes.
+pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
+    // A scope, so that the thread may borrow the script; the thread's end is the namespace's.
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| match Linux::new(&settings) {
+            Ok(mut linux) => run(script, settings.clone(), &mut linux),
+            Err(error) => skipped(error.to_string()),
+        });
+        thread.join().unwrap_or_else(|_| skipped("the runner broke down".to_owned()))
+    })
+}
+
+/// A namespace with a device, and a program in it.
+struct Linux {
+    namespace: Namespace,
+    capture: Capture,
+    program: Program,
+    /// Time zero, in microseconds since 1970: packets carry times of that clock.
+    start_us: i64,
+}
+
+impl Linux {
+    /// Moves the calling thread into a namespace of its own and sets that up.
+    fn new(settings: &Settings) -> Result<Self, SystemError> {
+        let namespace = Namespace::new(settings)?;
+        let capture = Capture::new()?;
+        let program = Program::start()?;
+        // Without it, times are as good as the load of the machine lets them be.
+        let _ = sys::take_real_time_priority();
+        Ok(Self { namespace, capture, program, start_us: 0 })
+    }
+}
+
+impl System for Linux {
+    fn checksums(&self) -> Checksums {
+        Checksums::Offloaded
+    }
+
+    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
+        if knob.name != CONGESTION_CONTROL {
+            return Ok(self.namespace.turn(knob));
+        }
+        if !namespace::has_congestion_control(&knob.value) {
+            return Ok(Turned::Unknown);
+        }
+        self.program.use_congestion_control(&knob.value);
+        Ok(Turned::Done)
+    }
+
+    fn begin(&mut self) -> Result<(), SystemError> {
+        self.start_us = clock_us();
+        Ok(())
+    }
+
+    fn now_us(&mut self) -> i64 {
+        clock_us() - self.start_us
+    }
+
+    fn wait_until_us(&mut self, at_us: i64) -> Result<(), SystemError> {
+        loop {
+            self.namespace.empty_device();
+            let left_us = at_us - self.now_us();
+            if left_us <= 0 {
+                return Ok(());
+            }
+            let sleep_us = left_us - SPIN_US;
+            if sleep_us > 0 {
+                self.namespace.wait_for_device(sleep_us);
+            }
+        }
+    }
+
+    fn start_call(&mut self, call: Call) -> Result<(), SystemError> {
+        self.program.start_call(call)
+    }
+
+    fn await_call(&mut self, until_us: i64) -> Result<Option<(Returned, i64)>, SystemError> {
+        let finished = self.program.await_call(until_us + self.start_us, || {
+            self.namespace.empty_device();
+        })?;
+        Ok(finished.map(|(returned, at_us)| (returned, at_us - self.start_us)))
+    }
+
+    fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError> {
+        self.namespace.inject(packet)
+    }
+
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError> {
+        loop {
+            self.namespace.empty_device();
+            let left_us = until_us - self.now_us();
+            if let Some((at_us, bytes)) = self.capture.next(left_us.max(0))? {
+                return Ok(Some(Sent { at_us: at_us - self.start_us, bytes }));
+            }
+            if left_us <= 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Microseconds since 1970.
+fn clock_us() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
+}

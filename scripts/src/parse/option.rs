@@ -1,0 +1,185 @@
+//! TCP options: `<mss 1460,nop,wscale 7,sackOK,TS val 1 ecr 0>`, or `<...>` for any.
+
+use super::{Definitions, ParseError, Problem};
+use crate::limits::TCP_OPTION_BYTES_MAX;
+use crate::parse::cursor::Cursor;
+use crate::parse::packet::{integer, unsigned};
+use crate::script::TcpOption;
+
+/// Accurate ECN, in the order of EE0B, ECEB, EE1B.
+const ACCURATE_ECN_0: u8 = 172;
+/// Accurate ECN, in the order of EE1B, ECEB, EE0B.
+const ACCURATE_ECN_1: u8 = 174;
+/// Three bytes each.
+const COUNTER_MAX: i64 = 0xff_ffff;
+
+/// All options of a segment; none for `<...>`. No brackets: no options.
+pub(super) fn options(
+    cursor: &mut Cursor<'_>,
+    definitions: &Definitions,
+) -> Result<Option<Vec<TcpOption>>, ParseError> {
+    let mut options = Vec::new();
+    if !cursor.take_next("<") {
+        return Ok(Some(options));
+    }
+    if cursor.take_next("...") {
+        cursor.expect(">")?;
+        return Ok(None);
+    }
+    let start = cursor.at();
+    loop {
+        options.push(option(cursor, definitions)?);
+        let bytes: usize = options.iter().map(TcpOption::wire_bytes).sum();
+        if bytes > TCP_OPTION_BYTES_MAX {
+            return Err(cursor.error_at(start, Problem::TooManyOptions(bytes)));
+        }
+        if !cursor.take_next(",") {
+            break;
+        }
+    }
+    cursor.expect(">")?;
+    Ok(Some(options))
+}
+
+fn option(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<TcpOption, ParseError> {
+    cursor.skip_blank();
+    let start = cursor.at();
+    let name = cursor.take_word().ok_or_else(|| cursor.expected("a TCP option"))?;
+    match name.as_str() {
+        "nop" => Ok(TcpOption::Nop),
+        "eol" => Ok(TcpOption::Eol),
+        "mss" => {
+            let mss = wild(cursor, "mss", i64::from(u16::MAX))?;
+            Ok(TcpOption::Mss(mss.and_then(|mss| u16::try_from(mss).ok())))
+        }
+        "wscale" => {
+            let shift = wild(cursor, "window scale", i64::from(u8::MAX))?;
+            Ok(TcpOption::WindowScale(shift.and_then(|shift| u8::try_from(shift).ok())))
+        }
+        "sackOK" | "sackok" => Ok(TcpOption::SackPermitted),
+        "sack" => sack(cursor),
+        "TS" | "ts" => timestamps(cursor),
+        "md5" => Ok(TcpOption::Md5(hexadecimal(cursor, definitions)?)),
+        "FO" => Ok(TcpOption::FastOpen(cookie(cursor, definitions)?)),
+        "FOEXP" => Ok(TcpOption::FastOpenExperiment(cookie(cursor, definitions)?)),
+        "ECN" => accurate_ecn(cursor),
+        other => {
+            let what = format!("TCP option {other}");
+            Err(cursor.error_at(start, Problem::Unsupported(what)))
+        }
+    }
+}
+
+/// A number, or `*` or `...` for any.
+fn wild(cursor: &mut Cursor<'_>, what: &'static str, max: i64) -> Result<Option<i64>, ParseError> {
+    if cursor.take_next("*") || cursor.take_next("...") {
+        return Ok(None);
+    }
+    unsigned(cursor, what, max).map(Some)
+}
+
+fn sack(cursor: &mut Cursor<'_>) -> Result<TcpOption, ParseError> {
+    let mut blocks = Vec::new();
+    loop {
+        let left = word32(cursor, "the left edge of a block")?;
+        cursor.expect(":")?;
+        blocks.push((left, word32(cursor, "the right edge of a block")?));
+        cursor.skip_blank();
+        if !cursor.peek().is_some_and(|byte| byte.is_ascii_digit())
+            || blocks.len() * 8 > TCP_OPTION_BYTES_MAX
+        {
+            return Ok(TcpOption::Sack(blocks));
+        }
+    }
+}
+
+fn timestamps(cursor: &mut Cursor<'_>) -> Result<TcpOption, ParseError> {
+    if !cursor.take_keyword("val") {
+        return Err(cursor.expected("`val`"));
+    }
+    let val = wild(cursor, "TSval", i64::from(u32::MAX))?;
+    if !cursor.take_keyword("ecr") {
+        return Err(cursor.expected("`ecr`"));
+    }
+    let ecr = wild(cursor, "TSecr", i64::from(u32::MAX))?;
+    let absolute_ecr = cursor.take_next("!");
+    let word = |value: Option<i64>| value.and_then(|value| u32::try_from(value).ok());
+    Ok(TcpOption::Timestamps { val: word(val), ecr: word(ecr), absolute_ecr })
+}
+
+/// `ECN e1b 1 ceb 0 e0b 1`: the order of the counters tells the two kinds apart.
+fn accurate_ecn(cursor: &mut Cursor<'_>) -> Result<TcpOption, ParseError> {
+    let mut names = Vec::new();
+    let mut counters = Vec::new();
+    while names.len() < 3 {
+        let before = cursor.at();
+        let Some(name) = cursor.take_word() else { break };
+        if !matches!(name.as_str(), "e0b" | "ceb" | "e1b") {
+            cursor.back_to(before);
+            break;
+        }
+        names.push(name);
+        let counter = unsigned(cursor, "a byte counter", COUNTER_MAX)?;
+        counters.push(u32::try_from(counter).unwrap_or(u32::MAX));
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let kind = match names[..] {
+        [] | ["e0b"] | ["e0b", "ceb"] | ["e0b", "ceb", "e1b"] => ACCURATE_ECN_0,
+        ["e1b"] | ["e1b", "ceb"] | ["e1b", "ceb", "e0b"] => ACCURATE_ECN_1,
+        _ => return Err(cursor.expected("e0b, ceb, e1b in one of their two orders")),
+    };
+    Ok(TcpOption::AccurateEcn { kind, counters })
+}
+
+/// A fast-open cookie, which may be missing.
+fn cookie(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Vec<u8>, ParseError> {
+    cursor.skip_blank();
+    if cursor.peek().is_some_and(|byte| byte.is_ascii_alphanumeric()) {
+        hexadecimal(cursor, definitions)
+    } else {
+        Ok(Vec::new())
+    }
+}
+
+fn hexadecimal(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Vec<u8>, ParseError> {
+    cursor.skip_blank();
+    let start = cursor.at();
+    let word = cursor.take_while(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let word = String::from_utf8_lossy(word).into_owned();
+    let digits = definitions.value(&word).unwrap_or(&word).trim_matches('"');
+    let digits = digits.strip_prefix("0x").unwrap_or(digits);
+    let bytes: Option<Vec<u8>> = digits
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    bytes
+        .filter(|bytes| bytes.len() * 2 == digits.len() && !bytes.is_empty())
+        .ok_or_else(|| cursor.error_at(start, Problem::NotHexadecimal(digits.to_owned())))
+}
+
+/// A 32-bit number.
+fn word32(cursor: &mut Cursor<'_>, what: &'static str) -> Result<u32, ParseError> {
+    let start = cursor.at();
+    let value = integer(cursor, what)?;
+    u32::try_from(value).map_err(|_| {
+        cursor.error_at(start, Problem::OutOfRange { what, value, max: i64::from(u32::MAX) })
+    })
+}
+
+impl TcpOption {
+    /// How many bytes it takes in a header, without padding.
+    pub(crate) fn wire_bytes(&self) -> usize {
+        match self {
+            Self::Eol | Self::Nop => 1,
+            Self::SackPermitted => 2,
+            Self::WindowScale(_) => 3,
+            Self::Mss(_) => 4,
+            Self::Timestamps { .. } => 10,
+            Self::Sack(blocks) => 2 + 8 * blocks.len(),
+            Self::Md5(data) | Self::FastOpen(data) | Self::Other { data, .. } => 2 + data.len(),
+            Self::FastOpenExperiment(cookie) => 4 + cookie.len(),
+            Self::AccurateEcn { counters, .. } => 2 + 3 * counters.len(),
+        }
+    }
+}

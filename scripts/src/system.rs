@@ -1,0 +1,226 @@
+//! A system under test: something with a TCP, a clock, and a program that calls it.
+//!
+//! `linux` is the kernel in a namespace of its own, in real time; `stack` is our stack in virtual
+//! time. `run` drives both through this.
+//!
+//! Invariants: descriptors here are the system's own; `run` maps the script's to them. Times are
+//! microseconds since the script began, and never go back.
+
+use std::net::SocketAddr;
+
+use crate::knobs::Knob;
+
+/// A descriptor of the system under test.
+pub(crate) type Fd = i32;
+
+/// A system call, with its arguments resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// `domain`, `kind` and `protocol` as for socket(2).
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
+    Bind {
+        fd: Fd,
+        address: SocketAddr,
+    },
+    Listen {
+        fd: Fd,
+        backlog: i32,
+    },
+    /// Also accept4(2), with its flags.
+    Accept {
+        fd: Fd,
+        flags: i32,
+    },
+    /// No address: AF_UNSPEC, which undoes a connect.
+    Connect {
+        fd: Fd,
+        address: Option<SocketAddr>,
+    },
+    /// read, readv, recv, recvfrom and recvmsg: into buffers of these sizes.
+    Receive {
+        fd: Fd,
+        sizes: Vec<usize>,
+        flags: i32,
+        form: Form,
+    },
+    /// write, writev, send, sendto and sendmsg.
+    Send {
+        fd: Fd,
+        parts: Vec<Vec<u8>>,
+        flags: i32,
+        to: Option<SocketAddr>,
+        form: Form,
+    },
+    Shutdown {
+        fd: Fd,
+        how: i32,
+    },
+    Close {
+        fd: Fd,
+    },
+    SetOption {
+        fd: Fd,
+        level: i32,
+        name: i32,
+        value: Vec<u8>,
+    },
+    GetOption {
+        fd: Fd,
+        level: i32,
+        name: i32,
+        bytes: usize,
+    },
+    Fcntl {
+        fd: Fd,
+        command: i32,
+        argument: i32,
+    },
+    /// Requests whose argument is a pointer to an int.
+    Ioctl {
+        fd: Fd,
+        request: i64,
+        argument: i32,
+    },
+    Poll {
+        fds: Vec<(Fd, i16)>,
+        timeout_ms: i32,
+    },
+    EpollCreate {
+        flags: i32,
+    },
+    EpollControl {
+        epoll: Fd,
+        operation: i32,
+        fd: Fd,
+        events: u32,
+        data: u64,
+    },
+    EpollWait {
+        epoll: Fd,
+        count: usize,
+        timeout_ms: i32,
+    },
+    Pipe {
+        flags: i32,
+    },
+    Splice {
+        from: Fd,
+        to: Fd,
+        len: usize,
+        flags: u32,
+    },
+}
+
+/// Which of the calls that do the same was written: they differ in what they allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// read(2) and write(2): any descriptor.
+    File,
+    /// readv(2) and writev(2).
+    Vector,
+    /// recv, recvfrom, send and sendto.
+    Socket,
+    /// recvmsg(2) and sendmsg(2).
+    Message,
+}
+
+/// What a call came back with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Returned {
+    /// As the C function's result.
+    pub(crate) result: i64,
+    /// The error, where the result is -1; else 0.
+    pub(crate) errno: i32,
+    pub(crate) output: Output,
+}
+
+/// What a call wrote into its caller's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Output {
+    #[default]
+    None,
+    /// An option's value, or what was received.
+    Bytes(Vec<u8>),
+    /// An ioctl's.
+    Integer(i64),
+    /// `revents` of each, in the order of the call.
+    Ready(Vec<i16>),
+    /// `events` and `data` of each.
+    Events(Vec<(u32, u64)>),
+    /// A pipe's.
+    Pair(Fd, Fd),
+    /// What was received, and a message's flags.
+    Message { bytes: Vec<u8>, flags: i32 },
+}
+
+impl Returned {
+    pub(crate) fn success(result: i64) -> Self {
+        Self { result, ..Self::default() }
+    }
+
+    pub(crate) fn failure(errno: i32) -> Self {
+        Self { result: -1, errno, output: Output::None }
+    }
+}
+
+/// A packet that the system sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) at_us: i64,
+    /// From the IP header on.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Why a system cannot do what a script asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SystemError {
+    /// This machine, or this user, cannot run it at all.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It broke down.
+    #[error("{what}: {why}")]
+    Broken { what: &'static str, why: String },
+}
+
+/// What a knob did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turned {
+    /// It holds from now on.
+    Done,
+    /// The system has no such knob.
+    Unknown,
+}
+
+/// The system under test.
+pub(crate) trait System {
+    /// Whether its checksums are complete when they leave it.
+    fn checksums(&self) -> crate::wire::Checksums;
+
+    /// Turns a knob. Knobs turned before `begin` are the system's configuration.
+    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError>;
+
+    /// Time zero is now.
+    fn begin(&mut self) -> Result<(), SystemError>;
+
+    /// The time.
+    fn now_us(&mut self) -> i64;
+
+    /// Lets time pass.
+    fn wait_until_us(&mut self, at_us: i64) -> Result<(), SystemError>;
+
+    /// Begins a call. At most one is under way.
+    fn start_call(&mut self, call: Call) -> Result<(), SystemError>;
+
+    /// Waits for the end of the call under way; none when it is not there by then.
+    fn await_call(&mut self, until_us: i64) -> Result<Option<(Returned, i64)>, SystemError>;
+
+    /// Hands it a packet.
+    fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError>;
+
+    /// The next packet that it sent, waiting for one until `until_us`.
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError>;
+}
