@@ -11,6 +11,7 @@ use megapipe_apps::load::{
 use megapipe_apps::rpc::{self, RpcArgs, RpcError};
 use megapipe_apps::serve::ServeError;
 use megapipe_bench::{BenchArgs, BenchError, DemoArgs, bench, demo};
+use megapipe_scripts::command::{self as script, ScriptArgs, ScriptError};
 
 use crate::info::{self, InfoArgs, InfoError};
 
@@ -45,6 +46,7 @@ enum Action {
     Bench(BenchArgs),
     /// A short version of the benchmark with a table at the end: about two minutes
     Demo(DemoArgs),
+    Script(ScriptArgs),
     /// Say what this kernel and this machine offer, and what follows from that
     Info(InfoArgs),
     /// Print the completion script of a shell
@@ -92,6 +94,8 @@ pub(crate) enum CommandError {
     Bench(#[from] BenchError),
     #[error(transparent)]
     Info(#[from] InfoError),
+    #[error(transparent)]
+    Script(#[from] ScriptError),
 }
 
 impl Command {
@@ -102,6 +106,7 @@ impl Command {
             Action::Load(load) => run_load(&load),
             Action::Bench(args) => Ok(bench(&args)?),
             Action::Demo(args) => Ok(demo(&args)?),
+            Action::Script(args) => Ok(script::run(&args)?),
             Action::Info(args) => {
                 info::print(&args)?;
                 Ok(ExitCode::SUCCESS)
