@@ -67,6 +67,16 @@ impl<T> Arena<T> {
         queue.tail = index;
     }
 
+    /// Puts an element before the oldest.
+    pub(crate) fn push_front(&mut self, queue: &mut Queue, value: T) {
+        let index = self.take_node(value);
+        self.nodes[index as usize].next = queue.head;
+        if queue.tail == NIL {
+            queue.tail = index;
+        }
+        queue.head = index;
+    }
+
     /// Removes the oldest element.
     #[inline]
     pub(crate) fn pop_front(&mut self, queue: &mut Queue) -> Option<T> {
@@ -156,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn queues_in_one_arena_behave_like_separate_deques(
-            steps in prop::collection::vec((0usize..4, 0u8..3), 0..400),
+            steps in prop::collection::vec((0usize..4, 0u8..5), 0..400),
         ) {
             let mut arena = Arena::new();
             let mut queues = [Queue::EMPTY; 4];
@@ -166,6 +176,10 @@ mod tests {
                     0 | 1 => {
                         arena.push_back(&mut queues[which], value);
                         oracle[which].push_back(value);
+                    }
+                    2 => {
+                        arena.push_front(&mut queues[which], value);
+                        oracle[which].push_front(value);
                     }
                     _ => prop_assert_eq!(
                         arena.pop_front(&mut queues[which]),

@@ -14,56 +14,35 @@ use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::kernel::pool::{Pool, PoolBuf};
+use crate::kernel::pool::{Pool, PoolBuf, Span};
 
 /// Received bytes. Dereferences to a slice; empty means end of file. Dropping it returns the
 /// memory to the channel, so holding on to many of them starves receiving.
-pub struct ReadBuf {
-    memory: ReadMemory,
-    start: u32,
-    len: u32,
-}
-
-enum ReadMemory {
-    Empty,
-    Pool(PoolBuf),
-    // Not `Rc<[u8]>`: a thin pointer keeps completions small.
-    Heap(Rc<Vec<u8>>),
-}
-
-// A completion carries one, and completions are moved often.
-const _: () = assert!(size_of::<ReadBuf>() <= 32);
+pub struct ReadBuf(Span);
 
 impl ReadBuf {
     /// What the end of a stream looks like.
-    pub(crate) const END: Self = Self { memory: ReadMemory::Empty, start: 0, len: 0 };
+    pub(crate) const END: Self = Self(Span::EMPTY);
+
+    #[inline]
+    pub(crate) const fn new(bytes: Span) -> Self {
+        Self(bytes)
+    }
 
     /// The first `len` bytes of a pool buffer.
-    #[inline]
     pub(crate) fn from_pool(buffer: PoolBuf, len: usize) -> Self {
-        let len = len.min(buffer.len());
-        Self { memory: ReadMemory::Pool(buffer), start: 0, len: len as u32 }
+        Self(buffer.into_span(len as u32))
     }
 
     pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
-        let len = bytes.len() as u32;
-        Self { memory: ReadMemory::Heap(Rc::new(bytes)), start: 0, len }
+        Self(Span::from_vec(bytes))
     }
 
     /// A second view of the first `len` bytes; `self` keeps the rest.
     ///
     /// The two share the memory, which is free when both are gone.
     pub fn split_to(&mut self, len: usize) -> Self {
-        let len = (len as u64).min(self.len.into()) as u32;
-        let memory = match &self.memory {
-            ReadMemory::Empty => ReadMemory::Empty,
-            ReadMemory::Pool(buffer) => ReadMemory::Pool(buffer.clone()),
-            ReadMemory::Heap(bytes) => ReadMemory::Heap(Rc::clone(bytes)),
-        };
-        let front = Self { memory, start: self.start, len };
-        self.start += len;
-        self.len -= len;
-        front
+        Self(self.0.split_to(len))
     }
 
     /// The same bytes in memory of their own, so that no pool buffer is held.
@@ -73,7 +52,7 @@ impl ReadBuf {
 
     /// Whether a buffer of the channel's receive pool is held.
     pub(crate) fn holds_pool_buffer(&self) -> bool {
-        matches!(self.memory, ReadMemory::Pool(_))
+        self.0.holds_pool_buffer()
     }
 }
 
@@ -82,12 +61,7 @@ impl Deref for ReadBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let bytes = match &self.memory {
-            ReadMemory::Empty => &[][..],
-            ReadMemory::Pool(buffer) => buffer.bytes(),
-            ReadMemory::Heap(bytes) => bytes,
-        };
-        &bytes[self.start as usize..(self.start + self.len) as usize]
+        self.0.bytes()
     }
 }
 
@@ -99,7 +73,7 @@ impl AsRef<[u8]> for ReadBuf {
 
 impl fmt::Debug for ReadBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReadBuf({} bytes)", self.len)
+        write!(f, "ReadBuf({} bytes)", self.0.len())
     }
 }
 
@@ -278,7 +252,10 @@ impl Payload {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.as_slice().len()
+        match self {
+            Self::Read(buffer) => buffer.0.len(),
+            _ => self.as_slice().len(),
+        }
     }
 
     /// Whether there is nothing to send.

@@ -28,7 +28,7 @@ use crate::error::{ConnectError, CreateError, ListenError, Misuse, RegisterError
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
 use crate::kernel::sockaddr::RawAddress;
-use crate::kernel::{self, Driver, sys};
+use crate::kernel::{self, AnyDriver, Driver, sys};
 use crate::limits;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};
 use crate::partition::{self, Inbox};
@@ -47,7 +47,7 @@ use crate::waker::Waker;
 /// partitioned listeners hold to their siblings.
 pub struct Channel {
     // Before `state`: the driver takes the kernel's hands off the buffers first.
-    pub(crate) driver: Box<dyn Driver>,
+    pub(crate) driver: AnyDriver,
     pub(crate) state: State,
     report: DriverReport,
     pub(crate) waker: Waker,

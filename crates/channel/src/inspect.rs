@@ -6,7 +6,7 @@ use crate::address::Address;
 use crate::channel::Channel;
 use crate::error::{Misuse, OpError};
 use crate::handle::Handle;
-use crate::kernel::sys;
+use crate::kernel::{Driver, sys};
 use crate::report::{DriverKind, Explain};
 use crate::slot::{Kind, Target};
 
@@ -70,7 +70,8 @@ impl Channel {
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);
-        let (kind, target, reads, writes) = (slot.kind, slot.target, slot.reads, slot.writes);
+        let (kind, target, writes) = (slot.kind, slot.target, slot.writes);
+        let silent = usize::from(slot.silent_bytes > 0);
         let unread_bytes = u64::from(slot.unread_bytes);
         let listener = slot.listener();
         let member = listener.as_ref().is_some_and(|it| it.membership.is_some());
@@ -100,8 +101,8 @@ impl Channel {
             cpu_mask,
             incoming_cpu: incoming.and_then(|cpu| u32::try_from(cpu).ok()),
             unread_bytes,
-            reads: self.state.reads.iter(reads).count(),
-            writes: self.state.writes.iter(writes).count(),
+            reads: self.state.reads_waiting(index),
+            writes: silent + self.state.writes.iter(writes).count(),
             remarks,
         })
     }

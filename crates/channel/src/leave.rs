@@ -11,6 +11,7 @@ use crate::buffer::ReadBuf;
 use crate::channel::Channel;
 use crate::completion::{Connection, ToFd};
 use crate::handle::Handle;
+use crate::kernel::Driver;
 use crate::limits::LEAVE_GRACE_MS;
 use crate::partition::Gift;
 use crate::slot::{Arrived, Extra, Handed, Kind, Listener, Phase, Target};

@@ -11,6 +11,7 @@ use crate::buffer::Payload;
 use crate::channel::Channel;
 use crate::error::Misuse;
 use crate::handle::Handle;
+use crate::kernel::Driver;
 use crate::limits;
 use crate::options::{Accept, Disconnect};
 use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiving, WriteOp};
@@ -166,8 +167,18 @@ impl Channel {
     /// [`Misuse`] as for `write`.
     #[inline]
     pub fn write_quiet(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
         let data = data.into();
         let len = data.len();
+        if self.state.slot(index).can_send_at_once()
+            && (1..=limits::WRITE_LEN_MAX).contains(&len)
+            && self.driver.sends_silently()
+        {
+            self.state.admit()?;
+            self.driver.send_silently(&mut self.state, index, data);
+            return Ok(());
+        }
         let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
         self.queue_data(handle, write, "write_quiet")
     }

@@ -128,8 +128,8 @@ impl Ready {
         let len = (slot_and_len >> 32) as usize;
         match what & WHAT_MASK {
             READ => {
-                let buffer = pool.adopt(Held::at((what >> WHAT_BITS) as u16))?;
-                Some(Event::Read(Ok(ReadBuf::from_pool(buffer, len))))
+                let bytes = pool.adopt(Held::at((what >> WHAT_BITS) as u16), len as u32)?;
+                Some(Event::Read(Ok(ReadBuf::new(bytes))))
             }
             WRITTEN => Some(Event::Write(Ok(len))),
             _ => self.others.pop_front(),

@@ -266,10 +266,16 @@ pub(crate) struct Slot {
     pub(crate) extra: Option<Box<Extra>>,
     /// The timer that is set for this slot (its key in `Timers`).
     pub(crate) deadline: Option<(Instant, u32)>,
-    pub(crate) reads: Queue,
+    /// The oldest read that waits. Nearly always the only one, so it needs no place in an arena.
+    pub(crate) first_read: Option<ReadOp>,
+    /// The reads behind it.
+    pub(crate) more_reads: Queue,
     pub(crate) unread: Queue,
     pub(crate) writes: Queue,
     pub(crate) unread_bytes: u32,
+    /// io_uring: bytes of the send that is with the kernel, if that is answered only when not all
+    /// of it went out; else 0.
+    pub(crate) silent_bytes: u32,
     /// Requests of this slot whose last answer has not come.
     pub(crate) kernel_requests: u32,
     pub(crate) generation: u32,
@@ -303,8 +309,6 @@ pub(crate) struct Flags {
     pub(crate) draining: bool,
     /// A send was told of the peer's reset, so the receiving direction will not be.
     pub(crate) reset: bool,
-    /// io_uring: the send that is with the kernel is answered only if not all of it went out.
-    pub(crate) silent: bool,
     /// io_uring: a silent send was answered, and the answer was not looked at yet.
     pub(crate) broken_silence: bool,
     /// io_uring: a silent send met a full socket, so the next one waits for room.
@@ -340,10 +344,12 @@ impl Slot {
             cookie: 0,
             extra: None,
             deadline: None,
-            reads: Queue::EMPTY,
+            first_read: None,
+            more_reads: Queue::EMPTY,
             unread: Queue::EMPTY,
             writes: Queue::EMPTY,
             unread_bytes: 0,
+            silent_bytes: 0,
             kernel_requests: 0,
             generation,
             number: 0,
@@ -362,7 +368,6 @@ impl Slot {
                 writable: false,
                 draining: false,
                 reset: false,
-                silent: false,
                 broken_silence: false,
                 congested: false,
                 queued: false,
@@ -386,6 +391,18 @@ impl Slot {
     /// A file whose `open` has not completed, or has failed.
     pub(crate) fn is_unopened_file(&self) -> bool {
         self.kind == Kind::File && self.target == Target::None
+    }
+
+    /// A write to this stream can go to the kernel now and alone, and the socket is not known to be
+    /// full.
+    #[inline]
+    pub(crate) fn can_send_at_once(&self) -> bool {
+        self.kind.is_stream()
+            && self.phase == Phase::Open
+            && !self.flags.writing
+            && !self.flags.congested
+            && self.writes.is_empty()
+            && self.target != Target::None
     }
 
     /// Operations may be started.

@@ -39,6 +39,8 @@ pub(crate) struct State {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_fd: Vec<u32>,
+    /// Slots whose `first_read` is taken.
+    first_reads: usize,
     pub(crate) reads: Arena<ReadOp>,
     pub(crate) unread: Arena<ReadBuf>,
     pub(crate) writes: Arena<WriteOp>,
@@ -54,7 +56,7 @@ pub(crate) struct State {
     /// The channel's eventfd was rung.
     pub(crate) woken: bool,
     /// Something waits for a send of which the kernel tells nothing if all goes well
-    /// (`Flags::silent`): what is queued behind it, or its slot's end.
+    /// (`Slot::silent_bytes`): what is queued behind it, or its slot's end.
     pub(crate) silence_awaited: bool,
 }
 
@@ -68,6 +70,7 @@ impl State {
             slots: Vec::new(),
             free: Vec::new(),
             by_fd: Vec::new(),
+            first_reads: 0,
             reads: Arena::new(),
             unread: Arena::new(),
             writes: Arena::new(),
@@ -203,22 +206,24 @@ impl State {
     /// The slot itself is freed by `release` when the kernel has let go of it.
     pub(crate) fn retire(&mut self, index: u32) {
         self.cancel_deadline(index);
-        let Self { slots, reads, .. } = self;
+        let Self { slots, reads, first_reads, .. } = self;
         let slot = &mut slots[index as usize];
         slot.phase = Phase::Closing;
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
-        self.silence_awaited |= slot.flags.silent;
-        reads.drain(&mut slot.reads, drop);
+        self.silence_awaited |= slot.silent_bytes > 0;
+        *first_reads -= usize::from(slot.first_read.take().is_some());
+        reads.drain(&mut slot.more_reads, drop);
     }
 
     /// Frees a slot. The kernel must have no request left that names it.
     pub(crate) fn release(&mut self, index: u32) {
         self.cancel_deadline(index);
-        let Self { slots, reads, unread, writes, .. } = self;
+        let Self { slots, reads, first_reads, unread, writes, .. } = self;
         let slot = &mut slots[index as usize];
         debug_assert_eq!(slot.kernel_requests, 0);
         debug_assert_ne!(slot.phase, Phase::Free);
-        reads.drain(&mut slot.reads, drop);
+        *first_reads -= usize::from(slot.first_read.take().is_some());
+        reads.drain(&mut slot.more_reads, drop);
         unread.drain(&mut slot.unread, drop);
         writes.drain(&mut slot.writes, drop);
         if !slot.flags.lwsocket
@@ -255,7 +260,7 @@ impl State {
 
     /// Room for one more operation.
     pub(crate) fn admit(&mut self) -> Result<(), Misuse> {
-        if self.reads.len() + self.writes.len() >= limits::OPERATIONS_MAX {
+        if self.first_reads + self.reads.len() + self.writes.len() >= limits::OPERATIONS_MAX {
             return Err(Misuse::TooManyOperations);
         }
         self.counters.operations += 1;
@@ -294,7 +299,7 @@ impl State {
     /// The bytes of a common completion that is a read.
     #[inline(always)]
     pub(crate) fn adopt(&self, buffer: Held, len: u32) -> Option<ReadBuf> {
-        Some(ReadBuf::from_pool(self.receive_pool.adopt(buffer)?, len as usize))
+        Some(ReadBuf::new(self.receive_pool.adopt(buffer, len)?))
     }
 
     /// The next completion for the program. Those of handles that left are skipped; what they
@@ -336,7 +341,33 @@ impl State {
 
     pub(crate) fn queue_read(&mut self, index: u32, read: ReadOp) {
         let slot = &mut self.slots[index as usize];
-        self.reads.push_back(&mut slot.reads, read);
+        if slot.first_read.is_none() {
+            slot.first_read = Some(read);
+            self.first_reads += 1;
+        } else {
+            self.reads.push_back(&mut slot.more_reads, read);
+        }
+    }
+
+    /// Removes the oldest read; false if none waits.
+    #[inline]
+    fn drop_read(&mut self, index: u32) -> bool {
+        let slot = &mut self.slots[index as usize];
+        if slot.first_read.take().is_none() {
+            return false;
+        }
+        if !slot.more_reads.is_empty() {
+            slot.first_read = self.reads.pop_front(&mut slot.more_reads);
+        } else {
+            self.first_reads -= 1;
+        }
+        true
+    }
+
+    /// The reads of a handle that wait.
+    pub(crate) fn reads_waiting(&self, index: u32) -> usize {
+        let slot = self.peek(index);
+        usize::from(slot.first_read.is_some()) + self.reads.iter(slot.more_reads).count()
     }
 
     /// Completes the oldest read of a message socket.
@@ -346,8 +377,7 @@ impl State {
         with_sender: bool,
         received: Result<Datagram, OpError>,
     ) {
-        let slot = &mut self.slots[index as usize];
-        if self.reads.pop_front(&mut slot.reads).is_none() {
+        if !self.drop_read(index) {
             return;
         }
         let event = if with_sender {
@@ -362,9 +392,7 @@ impl State {
     pub(crate) fn answer_reads(&mut self, index: u32) {
         loop {
             let slot = &mut self.slots[index as usize];
-            if slot.reads.is_empty() {
-                return;
-            }
+            let Some(read) = slot.first_read else { return };
             if slot.unread.is_empty() {
                 match slot.end {
                     End::Not => return,
@@ -373,7 +401,6 @@ impl State {
                 }
                 continue;
             }
-            let Some(read) = self.reads.front(slot.reads) else { return };
             let wanted = read.len as usize;
             let Some(front) = self.unread.front_mut(slot.unread) else { return };
             let buffer = if front.len() > wanted {
@@ -390,10 +417,35 @@ impl State {
     /// Completes the oldest read.
     #[inline]
     pub(crate) fn answer_one(&mut self, index: u32, result: Result<ReadBuf, OpError>) {
-        let slot = &mut self.slots[index as usize];
-        if self.reads.pop_front(&mut slot.reads).is_some() {
+        if self.drop_read(index) {
             self.complete(index, Event::Read(result));
         }
+    }
+
+    /// `len` bytes arrived in receive buffer `id` on a stream. If exactly one read waits, takes all
+    /// of them, and nothing else is to be done, it is answered past the queue of completions;
+    /// else nothing has changed.
+    #[inline]
+    pub(crate) fn on_received_for_one(
+        &mut self,
+        index: u32,
+        id: u16,
+        len: u32,
+    ) -> Option<(Whose, ReadBuf)> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let fits = slot.first_read.is_some_and(|read| read.len >= len);
+        if !fits || slot.phase != Phase::Open || !slot.unread.is_empty() {
+            return None;
+        }
+        if !slot.more_reads.is_empty() {
+            return None;
+        }
+        let bytes = self.receive_pool.adopt(self.receive_pool.hold(id)?, len)?;
+        slot.first_read = None;
+        self.first_reads -= 1;
+        self.counters.completions += 1;
+        let handle = Handle::new(slot.number, slot.generation, self.tag);
+        Some((Whose { handle, slot: index }, ReadBuf::new(bytes)))
     }
 
     /// `len` bytes arrived on a stream, in a receive buffer. Says whether receiving should pause,
@@ -403,16 +455,16 @@ impl State {
         let slot = &mut self.slots[index as usize];
         // The common case: one read waits and takes all of it.
         if slot.unread.is_empty()
-            && let Some(read) = self.reads.front(slot.reads)
+            && let Some(read) = slot.first_read
             && read.len >= len
         {
-            self.reads.drop_front(&mut slot.reads);
             let handle = Handle::new(slot.number, slot.generation, self.tag);
+            self.drop_read(index);
             self.ready.push_read(handle, index, buffer, len);
             return false;
         }
-        let Some(buffer) = self.receive_pool.adopt(buffer) else { return false };
-        self.on_received(index, ReadBuf::from_pool(buffer, len as usize))
+        let Some(bytes) = self.receive_pool.adopt(buffer, len) else { return false };
+        self.on_received(index, ReadBuf::new(bytes))
     }
 
     /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.
@@ -449,7 +501,7 @@ impl State {
     pub(crate) fn wants_data(&mut self, index: u32) -> bool {
         let slot = self.slot(index);
         matches!(slot.phase, Phase::Open)
-            && !slot.reads.is_empty()
+            && slot.first_read.is_some()
             && slot.unread.is_empty()
             && slot.end == End::Not
     }
@@ -492,26 +544,25 @@ impl State {
     #[inline(always)]
     pub(crate) fn queue_write(&mut self, index: u32, write: WriteOp) {
         let slot = &mut self.slots[index as usize];
-        self.silence_awaited |= slot.flags.silent;
+        self.silence_awaited |= slot.silent_bytes > 0;
         self.writes.push_back(&mut slot.writes, write);
     }
 
     /// Bytes of the queued writes that are not known to have gone out.
     #[inline]
     pub(crate) fn unsent_bytes(&self, index: u32) -> usize {
-        let writes = self.peek(index).writes;
-        if writes.is_empty() {
-            return 0;
+        let slot = self.peek(index);
+        let silent = slot.silent_bytes as usize;
+        if slot.writes.is_empty() {
+            return silent;
         }
-        self.writes.iter(writes).map(|write| write.len - write.done).sum()
+        silent + self.writes.iter(slot.writes).map(|write| write.len - write.done).sum::<usize>()
     }
 
-    /// The oldest write went out whole, and nobody wants to be told.
-    #[inline(always)]
-    pub(crate) fn on_sent_silently(&mut self, index: u32) {
+    /// A quiet write went past the queue, but not all of it went out: now it is the oldest in it.
+    pub(crate) fn queue_write_first(&mut self, index: u32, write: WriteOp) {
         let slot = &mut self.slots[index as usize];
-        debug_assert!(self.writes.front(slot.writes).is_some_and(|write| write.quiet));
-        self.writes.drop_front(&mut slot.writes);
+        self.writes.push_front(&mut slot.writes, write);
     }
 
     /// `sent` bytes of the queued writes went out, oldest first; completes those that are whole.
@@ -611,9 +662,8 @@ impl State {
             Ok(fd) => {
                 let unread = self.take_unread(index);
                 // Operations that were queued behind or beside the move end here.
-                loop {
-                    let slot = &mut self.slots[index as usize];
-                    let Some(read) = self.reads.pop_front(&mut slot.reads) else { break };
+                while let Some(read) = self.peek(index).first_read {
+                    self.drop_read(index);
                     let cancelled = match read.with_sender {
                         true => Event::RecvFrom(Err(OpError::Cancelled)),
                         false => Event::Read(Err(OpError::Cancelled)),

@@ -16,9 +16,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::buffer::{Payload, ReadBuf};
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::options::OpenOptions;
+use crate::ready::Whose;
 use crate::report::{DriverKind, DriverReport};
 use crate::slot::FileJob;
 use crate::state::State;
@@ -45,6 +47,21 @@ pub(crate) trait Driver {
     /// The head of the slot's writes is to be done, and none is with the kernel: data, a
     /// disconnect or a move.
     fn start_write(&mut self, state: &mut State, slot: u32);
+
+    /// Whether `send_silently` may be called.
+    fn sends_silently(&self) -> bool {
+        false
+    }
+
+    /// A quiet write to a stream that can take one at once (`Slot::can_send_at_once`), past the
+    /// queue of writes. Only where `sends_silently` says so.
+    fn send_silently(&mut self, _state: &mut State, _slot: u32, _data: Payload) {}
+
+    /// The next completion, if it is an answer fetched already that needs no queue: bytes for the
+    /// one read that waits for them. Asked for only when no completion is ready.
+    fn next_read(&mut self, _state: &mut State) -> Option<(Whose, ReadBuf)> {
+        None
+    }
 
     /// The slot is `Starting`, with `Extra::Connecting`: connect it.
     fn start_connect(&mut self, state: &mut State, slot: u32);
@@ -106,26 +123,139 @@ pub(crate) fn create(
     config: &Config,
     state: &mut State,
     wake: &OwnedFd,
-) -> Result<(Box<dyn Driver>, DriverReport), CreateError> {
+) -> Result<(AnyDriver, DriverReport), CreateError> {
     match config.driver {
         DriverChoice::Uring => {
             let (driver, report) = uring::Uring::create(state, wake)?;
-            Ok((Box::new(driver), report.chosen("forced by configuration")))
+            Ok((AnyDriver::Uring(Box::new(driver)), report.chosen("forced by configuration")))
         }
         DriverChoice::Epoll => {
             let (driver, report) = epoll::Epoll::create(state, wake)?;
-            Ok((Box::new(driver), report.chosen("forced by configuration")))
+            Ok((AnyDriver::Epoll(Box::new(driver)), report.chosen("forced by configuration")))
         }
         DriverChoice::Auto => match uring::Uring::create(state, wake) {
             Ok((driver, report)) => {
-                Ok((Box::new(driver), report.chosen("io_uring works on this kernel")))
+                let driver = AnyDriver::Uring(Box::new(driver));
+                Ok((driver, report.chosen("io_uring works on this kernel")))
             }
             Err(CreateError::DriverUnavailable { reason, .. }) => {
                 let (driver, report) = epoll::Epoll::create(state, wake)?;
                 let why = format!("io_uring does not work here: {reason}");
-                Ok((Box::new(driver), report.fallen_back(DriverKind::Uring, &why)))
+                let driver = AnyDriver::Epoll(Box::new(driver));
+                Ok((driver, report.fallen_back(DriverKind::Uring, &why)))
             }
             Err(other) => Err(other),
         },
+    }
+}
+
+/// The driver of a channel. Not `dyn`: the calls on the way of every message are short, and are
+/// made in place.
+pub(crate) enum AnyDriver {
+    Uring(Box<uring::Uring>),
+    Epoll(Box<epoll::Epoll>),
+}
+
+/// The same call on whichever driver it is.
+macro_rules! on_driver {
+    ($self:ident, $driver:ident => $call:expr) => {
+        match $self {
+            Self::Uring($driver) => $call,
+            Self::Epoll($driver) => $call,
+        }
+    };
+}
+
+impl Driver for AnyDriver {
+    fn attach(&mut self, state: &mut State, slot: u32) -> std::io::Result<()> {
+        on_driver!(self, driver => driver.attach(state, slot))
+    }
+
+    fn start_receive(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_receive(state, slot))
+    }
+
+    fn start_read(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_read(state, slot))
+    }
+
+    fn start_write(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_write(state, slot))
+    }
+
+    #[inline]
+    fn sends_silently(&self) -> bool {
+        on_driver!(self, driver => driver.sends_silently())
+    }
+
+    #[inline]
+    fn send_silently(&mut self, state: &mut State, slot: u32, data: Payload) {
+        on_driver!(self, driver => driver.send_silently(state, slot, data))
+    }
+
+    #[inline]
+    fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        on_driver!(self, driver => driver.next_read(state))
+    }
+
+    fn start_connect(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_connect(state, slot))
+    }
+
+    fn abandon_connect(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.abandon_connect(state, slot))
+    }
+
+    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions) {
+        on_driver!(self, driver => driver.start_open(state, slot, path, options))
+    }
+
+    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
+        on_driver!(self, driver => driver.start_job(state, slot, job))
+    }
+
+    fn start_accept(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_accept(state, slot))
+    }
+
+    fn start_reset(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_reset(state, slot))
+    }
+
+    fn detach(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.detach(state, slot))
+    }
+
+    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
+        on_driver!(self, driver => driver.withdraw(state, slot))
+    }
+
+    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
+        on_driver!(self, driver => driver.flush(state))
+    }
+
+    #[inline]
+    fn harvest(&mut self, state: &mut State) {
+        on_driver!(self, driver => driver.harvest(state))
+    }
+
+    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
+        on_driver!(self, driver => driver.wait(state, timeout))
+    }
+
+    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
+        on_driver!(self, driver => driver.install(state, direct))
+    }
+
+    fn discard(&mut self, state: &mut State, direct: u32) {
+        on_driver!(self, driver => driver.discard(state, direct))
+    }
+
+    fn abandon(&mut self) {
+        on_driver!(self, driver => driver.abandon())
+    }
+
+    fn shut_down(&mut self, state: &mut State) {
+        on_driver!(self, driver => driver.shut_down(state))
     }
 }

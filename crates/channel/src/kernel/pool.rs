@@ -4,10 +4,12 @@
 //!
 //! Invariants
 //! - A buffer is free (its index on the free list), in the kernel's hands (taken by `lend_free`),
-//!   or owned by one or more [`PoolBuf`]s; never two of these at once.
-//! - A buffer that more than one `PoolBuf` owns is only read. Only a `PoolBuf` that was taken by
-//!   `take` and never cloned hands out mutable bytes.
-//! - The mapping lives as long as the channel or any `PoolBuf`.
+//!   or owned by one or more [`PoolBuf`]s and [`Span`]s; never two of these at once.
+//! - A buffer that more than one of them owns is only read. Only a `PoolBuf` that is the only owner
+//!   hands out mutable bytes.
+//! - A [`Span`] is an owner too, of a part of a buffer, or of a part of heap memory that stands in
+//!   for one where no buffer was to be had or is large enough.
+//! - The mapping lives as long as the channel or any owner.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,6 +17,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::limits::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX};
 
 const CACHE_LINE_BYTES: usize = 64;
 
@@ -28,6 +32,8 @@ pub(crate) struct Pool {
     buffer_count: u16,
     free: RefCell<Vec<u16>>,
     owners: Box<[Cell<u32>]>,
+    /// Instead of a mapping: all bytes of a pool that was made of them.
+    heap: Vec<u8>,
 }
 
 impl Pool {
@@ -61,7 +67,22 @@ impl Pool {
             // Popped from the end: the lowest index first.
             free: RefCell::new((0..buffer_count).rev().collect()),
             owners: vec![Cell::new(0); usize::from(buffer_count)].into(),
+            heap: Vec::new(),
         }))
+    }
+
+    /// A pool without buffers, for spans of `heap`.
+    fn of_bytes(heap: Vec<u8>) -> Rc<Self> {
+        Rc::new(Self {
+            base: NonNull::dangling(),
+            mapping_bytes: 0,
+            buffer_len: 0,
+            stride_bytes: 0,
+            buffer_count: 0,
+            free: RefCell::new(Vec::new()),
+            owners: Box::default(),
+            heap,
+        })
     }
 
     pub(crate) fn buffer_len(&self) -> usize {
@@ -106,15 +127,45 @@ impl Pool {
         Some(Held(index))
     }
 
-    /// Makes an owner of what was held; `None` if it is not, or not any more.
+    /// Makes an owner of the first `len` bytes of what was held; `None` if it is not, or not any
+    /// more.
     #[inline]
-    pub(crate) fn adopt(self: &Rc<Self>, held: Held) -> Option<PoolBuf> {
+    pub(crate) fn adopt(self: &Rc<Self>, held: Held, len: u32) -> Option<Span> {
         let owners = self.owners.get(usize::from(held.0))?;
         if owners.get() != HELD {
             return None;
         }
         owners.set(1);
-        Some(PoolBuf { pool: Rc::clone(self), index: held.0 })
+        let len = len.min(self.buffer_len as u32);
+        Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(held.0, 0, len) })
+    }
+
+    /// All bytes of a buffer that the caller owns.
+    #[inline]
+    fn buffer(&self, index: u16) -> &[u8] {
+        let address = self.address(index);
+        // SAFETY: the range lies inside the mapping; the memory was zeroed by the kernel at
+        // first touch, so it is initialised; nobody writes while the buffer has an owner, except
+        // through `bytes_mut`, which borrows the only owner mutably.
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), self.buffer_len) }
+    }
+
+    /// One owner more.
+    #[inline]
+    fn share(&self, index: u16) {
+        let owners = &self.owners[usize::from(index)];
+        owners.set(owners.get() + 1);
+    }
+
+    /// One owner less; the last one frees the buffer.
+    #[inline]
+    fn release(&self, index: u16) {
+        let cell = &self.owners[usize::from(index)];
+        let owners = cell.get() - 1;
+        cell.set(owners);
+        if owners == 0 {
+            self.free.borrow_mut().push(index);
+        }
     }
 
     #[inline]
@@ -128,7 +179,10 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new` with this length; no PoolBuf is left, because
+        if self.mapping_bytes == 0 {
+            return;
+        }
+        // SAFETY: the mapping was made in `new` with this length; no owner is left, because
         // each holds an Rc of this pool, and the driver has taken the kernel's hands off it
         // before it let go of its own Rc.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapping_bytes) };
@@ -166,11 +220,15 @@ impl PoolBuf {
     /// All bytes of the buffer, whether meaningful or not.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        let address = self.pool.address(self.index);
-        // SAFETY: the range lies inside the mapping; the memory was zeroed by the kernel at
-        // first touch, so it is initialised; nobody writes while a PoolBuf exists, except
-        // through `bytes_mut`, which borrows the only owner mutably.
-        unsafe { std::slice::from_raw_parts(address.as_ptr(), self.pool.buffer_len) }
+        self.pool.buffer(self.index)
+    }
+
+    /// The first `len` bytes, which may have several owners from now on.
+    pub(crate) fn into_span(self, len: u32) -> Span {
+        let len = len.min(self.pool.buffer_len as u32);
+        // One owner more, for the span, before `self` is dropped and there is one less.
+        self.pool.share(self.index);
+        Span { pool: Some(Rc::clone(&self.pool)), place: Place::in_pool(self.index, 0, len) }
     }
 
     /// All bytes, for writing; `None` if the buffer has other owners.
@@ -179,7 +237,7 @@ impl PoolBuf {
             return None;
         }
         let address = self.pool.address(self.index);
-        // SAFETY: as in `bytes`, and this is the only owner, borrowed mutably.
+        // SAFETY: as in `Pool::buffer`, and this is the only owner, borrowed mutably.
         Some(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), self.pool.buffer_len) })
     }
 
@@ -194,20 +252,129 @@ impl PoolBuf {
     }
 }
 
-impl Clone for PoolBuf {
-    fn clone(&self) -> Self {
-        self.owners().set(self.owners().get() + 1);
-        Self { pool: Rc::clone(&self.pool), index: self.index }
-    }
-}
-
 impl Drop for PoolBuf {
     #[inline]
     fn drop(&mut self) {
-        let owners = self.owners().get() - 1;
-        self.owners().set(owners);
-        if owners == 0 {
-            self.pool.free.borrow_mut().push(self.index);
+        self.pool.release(self.index);
+    }
+}
+
+/// Some bytes that were received, to be read only: one owner of a buffer, or of heap memory.
+///
+/// Two words, so that it is handed from call to call in registers: what is copied about in memory
+/// in larger pieces than it was written in makes the processor wait.
+pub(crate) struct Span {
+    pool: Option<Rc<Pool>>,
+    place: Place,
+}
+
+const _: () = assert!(size_of::<Span>() == 16);
+
+/// Where the bytes of a span lie, in one word. In heap memory (bit 63 set): start (31 bits) and
+/// length (32). In a buffer: index (15), start (24) and length (24).
+#[derive(Clone, Copy)]
+struct Place(u64);
+
+const IN_HEAP: u64 = 1 << 63;
+const POOL_BITS: u32 = 24;
+const POOL_MASK: u64 = (1 << POOL_BITS) - 1;
+
+const _: () = assert!((BUFFER_LEN_MAX as u64) <= POOL_MASK && BUFFER_COUNT_MAX <= 1 << 15);
+
+impl Place {
+    #[inline]
+    const fn in_pool(index: u16, start: u32, len: u32) -> Self {
+        Self((index as u64) << (2 * POOL_BITS) | (start as u64) << POOL_BITS | len as u64)
+    }
+
+    const fn in_heap(start: u32, len: u32) -> Self {
+        Self(IN_HEAP | (start as u64) << 32 | len as u64)
+    }
+
+    #[inline]
+    const fn is_in_heap(self) -> bool {
+        self.0 & IN_HEAP != 0
+    }
+
+    #[inline]
+    const fn index(self) -> u16 {
+        (self.0 >> (2 * POOL_BITS)) as u16
+    }
+
+    #[inline]
+    const fn range(self) -> (usize, usize) {
+        let (start, len) = if self.is_in_heap() {
+            ((self.0 & !IN_HEAP) >> 32, self.0 & u32::MAX as u64)
+        } else {
+            (self.0 >> POOL_BITS & POOL_MASK, self.0 & POOL_MASK)
+        };
+        (start as usize, len as usize)
+    }
+
+    /// `len` bytes from `skip` on.
+    const fn part(self, skip: usize, len: usize) -> Self {
+        let (start, _) = self.range();
+        let (start, len) = ((start + skip) as u32, len as u32);
+        if self.is_in_heap() {
+            Self::in_heap(start, len)
+        } else {
+            Self::in_pool(self.index(), start, len)
+        }
+    }
+}
+
+impl Span {
+    /// No bytes.
+    pub(crate) const EMPTY: Self = Self { pool: None, place: Place::in_heap(0, 0) };
+
+    /// All of `bytes`, which are at most 4 GiB.
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
+        let place = Place::in_heap(0, bytes.len() as u32);
+        Self { pool: Some(Pool::of_bytes(bytes)), place }
+    }
+
+    /// How many bytes there are; no look at the memory.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.place.range().1
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let Some(pool) = &self.pool else { return &[] };
+        let (start, len) = self.place.range();
+        let all =
+            if self.place.is_in_heap() { &pool.heap } else { pool.buffer(self.place.index()) };
+        &all[start..start + len]
+    }
+
+    /// The first `len` bytes, at most all; `self` keeps the rest. Both own the memory.
+    pub(crate) fn split_to(&mut self, len: usize) -> Self {
+        let all = self.len();
+        let len = len.min(all);
+        if let Some(pool) = &self.pool
+            && !self.place.is_in_heap()
+        {
+            pool.share(self.place.index());
+        }
+        let front = Self { pool: self.pool.clone(), place: self.place.part(0, len) };
+        self.place = self.place.part(len, all - len);
+        front
+    }
+
+    /// Whether a buffer of a pool is held.
+    pub(crate) fn holds_pool_buffer(&self) -> bool {
+        self.pool.is_some() && !self.place.is_in_heap()
+    }
+}
+
+impl Drop for Span {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool
+            && !self.place.is_in_heap()
+        {
+            pool.release(self.place.index());
         }
     }
 }
@@ -220,14 +387,32 @@ mod tests {
     fn the_last_owner_frees_the_buffer() {
         let pool = Pool::new(128, 4).unwrap();
         let mut first = pool.take().unwrap();
-        first.bytes_mut().unwrap()[..3].copy_from_slice(b"abc");
-        let second = first.clone();
-        assert!(first.bytes_mut().is_none(), "shared buffers are read-only");
+        first.bytes_mut().unwrap()[..5].copy_from_slice(b"abcde");
+        let mut all = first.into_span(5);
+        let front = all.split_to(3);
         assert_eq!(pool.free_count(), 3);
-        drop(first);
-        assert_eq!(&second.bytes()[..3], b"abc");
-        drop(second);
+        assert_eq!((front.bytes(), all.bytes()), (&b"abc"[..], &b"de"[..]));
+        drop(all);
+        assert_eq!((front.bytes(), pool.free_count()), (&b"abc"[..], 3));
+        drop(front);
         assert_eq!(pool.free_count(), 4);
+    }
+
+    #[test]
+    fn spans_say_where_their_bytes_are() {
+        for (index, start, len) in [(0, 0, 0), (BUFFER_COUNT_MAX - 1, 1 << 20, 1 << 20)] {
+            let place = Place::in_pool(index, start, len);
+            assert_eq!((place.index(), place.is_in_heap()), (index, false));
+            assert_eq!(place.range(), (start as usize, len as usize));
+        }
+        let place = Place::in_heap(i32::MAX as u32, u32::MAX).part(0, 7);
+        assert!(place.is_in_heap() && place.range() == (i32::MAX as usize, 7));
+        let mut heap = Span::from_vec(b"0123456789".to_vec());
+        let front = heap.split_to(4);
+        drop(heap.split_to(2));
+        assert_eq!((front.bytes(), heap.bytes()), (&b"0123"[..], &b"6789"[..]));
+        assert!(heap.split_to(100).len() == 4 && heap.len() == 0);
+        assert!(Span::EMPTY.bytes().is_empty() && !Span::EMPTY.holds_pool_buffer());
     }
 
     #[test]
@@ -244,8 +429,9 @@ mod tests {
         let mut lent = Vec::new();
         pool.lend_free(|index, _| lent.push(index));
         assert_eq!(lent.len(), 4);
-        let filled = pool.adopt(pool.hold(2).unwrap()).unwrap();
-        assert!(pool.adopt(Held::at(2)).is_none(), "it is adopted once");
+        let filled = pool.adopt(pool.hold(2).unwrap(), 1000).unwrap();
+        assert_eq!(filled.len(), 64, "no more than there is");
+        assert!(pool.adopt(Held::at(2), 1).is_none(), "it is adopted once");
         assert!(pool.hold(2).is_none(), "it is owned already");
         assert!(pool.hold(4).is_none(), "there is no such buffer");
         drop(filled);

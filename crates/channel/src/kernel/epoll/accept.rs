@@ -92,7 +92,7 @@ impl Epoll {
         // connection needs no watching for it.
         let entry = state.slot(slot);
         if !entry.kind.is_stream() {
-            entry.flags.reading = !entry.reads.is_empty();
+            entry.flags.reading = entry.first_read.is_some();
         } else if state.wants_data(slot) {
             state.slot(slot).receiving = Receiving::Yes;
         }

@@ -27,7 +27,7 @@ impl Epoll {
         let mut budget = TURN_BYTES_MAX;
         loop {
             let entry = state.peek(slot);
-            let Some(read) = state.reads.front(entry.reads) else { break };
+            let Some(read) = entry.first_read else { break };
             let (want, with_sender) = (read.len as usize, read.with_sender);
             if entry.phase != Phase::Open {
                 // The handle moves away; its reads end with it.

@@ -56,7 +56,7 @@ impl Epoll {
         let mut budget = TURN_BYTES_MAX;
         loop {
             let entry = state.peek(slot);
-            let Some(waiting) = state.reads.front(entry.reads) else { break };
+            let Some(waiting) = entry.first_read else { break };
             let want = waiting.len as usize;
             if !entry.flags.readable {
                 return;

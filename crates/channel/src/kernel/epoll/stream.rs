@@ -331,7 +331,7 @@ impl Epoll {
 
 /// One receive for the oldest read of a stream. Returns the bytes.
 fn receive_once(state: &mut State, slot: u32) -> usize {
-    let Some(read) = state.reads.front(state.peek(slot).reads) else { return 0 };
+    let Some(read) = state.peek(slot).first_read else { return 0 };
     let want = (read.len as usize).min(state.config.buffer_len);
     state.counters.system_calls += 1;
     state.counters.kernel_requests += 1;

@@ -62,7 +62,7 @@ impl Uring {
         }
         if state.slot(slot).phase == Phase::Closing {
             // Nobody wants it: back to the pool.
-            drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer)));
+            drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer, 0)));
         } else {
             match (result, buffer) {
                 (1.., Some(buffer)) => {
@@ -72,7 +72,7 @@ impl Uring {
                     }
                 }
                 (0.., buffer) => {
-                    drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer)));
+                    drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer, 0)));
                     state.on_receive_end(slot, End::Eof);
                 }
                 (error, _) => self.on_receive_error(state, slot, -error),

@@ -31,9 +31,11 @@ use std::time::Duration;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{cqueue, opcode, types};
 
+use crate::buffer::{Payload, ReadBuf};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::Driver;
 use crate::options::OpenOptions;
+use crate::ready::Whose;
 use crate::report::{DriverKind, DriverReport};
 use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
 use crate::state::State;
@@ -47,7 +49,7 @@ mod stream;
 
 use probe::Capabilities;
 use ring::Ring;
-use stream::Gather;
+use stream::{Gather, SilentSend};
 
 /// Makes a request on whichever kind of descriptor a slot has.
 macro_rules! on_target {
@@ -127,8 +129,8 @@ pub(crate) struct Uring {
     free_gathers: Vec<Box<Gather>>,
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     used_gathers: Vec<Box<Gather>>,
-    /// Slots with a silent send, oldest first, and how many of these the kernel has taken.
-    silent_sends: Vec<u32>,
+    /// Silent sends, oldest first, and how many of these the kernel has taken.
+    silent_sends: Vec<SilentSend>,
     silent_submitted: usize,
     /// Slots that wait for a receive buffer.
     starved: Vec<u32>,
@@ -295,7 +297,7 @@ impl Uring {
     fn look_for_broken_silence(&mut self, state: &mut State, first: usize) {
         for position in first..self.answers.len() {
             if let Some((Tag::Send, slot)) = Tag::of(self.answers[position].user_data())
-                && state.slot(slot).flags.silent
+                && state.slot(slot).silent_bytes > 0
             {
                 self.on_silence_broken(state, slot);
             }
@@ -347,6 +349,23 @@ impl Uring {
         let answer = self.answers[self.next_answer].clone();
         self.next_answer += 1;
         self.on_answer(state, answer.user_data(), answer.result(), answer.flags());
+    }
+
+    /// The next answer, if it is the common one: bytes for the one read that waits for them.
+    #[inline]
+    fn take_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        if self.silent_submitted > 0 {
+            return None;
+        }
+        let answer = self.answers.get(self.next_answer)?;
+        let (flags, len) = (answer.flags(), answer.result());
+        let Some((Tag::Receive, slot)) = Tag::of(answer.user_data()) else { return None };
+        if len <= 0 || !cqueue::more(flags) {
+            return None;
+        }
+        let taken = state.on_received_for_one(slot, cqueue::buffer_select(flags)?, len as u32)?;
+        self.next_answer += 1;
+        Some(taken)
     }
 
     /// Asks the kernel to end every request on a slot's descriptor.
@@ -404,6 +423,21 @@ impl Driver for Uring {
         self.next_write(state, slot);
     }
 
+    #[inline]
+    fn sends_silently(&self) -> bool {
+        self.capabilities.silent_send
+    }
+
+    #[inline]
+    fn send_silently(&mut self, state: &mut State, slot: u32, data: Payload) {
+        self.ask_silent_send(state, slot, data);
+    }
+
+    #[inline]
+    fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        self.take_read(state)
+    }
+
     fn start_connect(&mut self, state: &mut State, slot: u32) {
         self.ask_connect(state, slot);
     }
@@ -431,7 +465,7 @@ impl Driver for Uring {
     fn detach(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         let armed = u32::from(entry.receiving == Receiving::Yes);
-        match entry.kernel_requests - u32::from(entry.flags.silent) {
+        match entry.kernel_requests - u32::from(entry.silent_bytes > 0) {
             // Only the receive, which the kernel finds by its number without a search.
             1 if armed == 1 => self.stop_receive(state, slot),
             0 => {}

@@ -146,11 +146,11 @@ impl Uring {
     /// Asks for the read at the head of a message or plain descriptor.
     pub(super) fn ask_read(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
-        let (queue, target, kind) = (entry.reads, entry.target, entry.kind);
+        let (first_read, target, kind) = (entry.first_read, entry.target, entry.kind);
         if entry.flags.reading || entry.phase != Phase::Open {
             return;
         }
-        let Some(read) = state.reads.front(queue) else { return };
+        let Some(read) = first_read else { return };
         let with_sender = read.with_sender;
         let mut buffer = vec![0; read.len as usize];
         state.slot(slot).flags.reading = true;

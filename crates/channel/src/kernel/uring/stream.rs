@@ -3,12 +3,13 @@
 
 use std::os::fd::OwnedFd;
 
-use io_uring::squeue::{Entry, Flags};
+use io_uring::squeue::Flags;
 use io_uring::{opcode, types};
 
 use super::ring::BUFFER_GROUP;
 use super::{Tag, Uring, on_target};
 use crate::address::Address;
+use crate::buffer::Payload;
 use crate::completion::Event;
 use crate::error::OpError;
 use crate::kernel::sockaddr::RawAddress;
@@ -17,7 +18,13 @@ use crate::options::Disconnect;
 use crate::slot::{Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
 
-/// In the list of silent sends: this one was answered.
+/// A send that is answered only if not all of it went out, and what it sends.
+pub(super) struct SilentSend {
+    slot: u32,
+    data: Payload,
+}
+
+/// In place of a silent send's slot: it was answered.
 const ANSWERED: u32 = u32::MAX;
 
 /// The vector of a send: header and parts. Must stay until it is submitted.
@@ -122,21 +129,17 @@ impl Uring {
 
     fn send_stream(&mut self, state: &mut State, slot: u32) {
         const FLAGS: i32 = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        let entry = state.slot(slot);
-        let (queue, target, congested) = (entry.writes, entry.target, entry.flags.congested);
-        let mut silent = false;
+        let (queue, target) = (state.slot(slot).writes, state.slot(slot).target);
         let (first, second) = {
             let mut waiting = state.writes.iter(queue);
             (waiting.next(), waiting.next())
         };
         let entry = match (first, second) {
             // One write of one part: no vector.
-            (Some(WriteOp { body: Body::One(payload), done, quiet, .. }), None) => {
+            (Some(WriteOp { body: Body::One(payload), done, .. }), None) => {
                 let rest = &payload.as_slice()[*done..];
                 let (pointer, len) = (rest.as_ptr(), rest.len() as u32);
-                silent = *quiet && !congested && self.capabilities.silent_send;
-                let flags = if silent { FLAGS | libc::MSG_DONTWAIT } else { FLAGS };
-                on_target!(target, fd => opcode::Send::new(fd, pointer, len).flags(flags).build())
+                on_target!(target, fd => opcode::Send::new(fd, pointer, len).flags(FLAGS).build())
             }
             _ => {
                 let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
@@ -149,22 +152,28 @@ impl Uring {
             }
         };
         let Some(entry) = entry else { return };
-        let entry = entry.user_data(Tag::Send.on(slot));
         state.slot(slot).flags.writing = true;
-        if silent {
-            return self.ask_silently(state, slot, entry);
-        }
-        self.ask(state, slot, entry);
+        self.ask(state, slot, entry.user_data(Tag::Send.on(slot)));
     }
 
     /// Queues a send that is over when it is submitted: it does not wait for room, and gives an
     /// answer only if not all of it went out.
-    fn ask_silently(&mut self, state: &mut State, slot: u32, entry: Entry) {
-        let mark = state.slot(slot);
-        mark.kernel_requests += 1;
-        mark.flags.silent = true;
-        self.enqueue(state, &entry.flags(Flags::SKIP_SUCCESS));
-        self.silent_sends.push(slot);
+    #[inline]
+    pub(super) fn ask_silent_send(&mut self, state: &mut State, slot: u32, data: Payload) {
+        const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let bytes = data.as_slice();
+        let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
+        let entry = state.slot(slot);
+        let send = on_target!(entry.target, fd => {
+            opcode::Send::new(fd, pointer, len).flags(FLAGS).build()
+        });
+        let Some(send) = send else { return };
+        entry.silent_bytes = len;
+        entry.flags.writing = true;
+        entry.kernel_requests += 1;
+        let send = send.flags(Flags::SKIP_SUCCESS).user_data(Tag::Send.on(slot));
+        self.enqueue(state, &send);
+        self.silent_sends.push(SilentSend { slot, data });
         self.submit_full_batch(state);
     }
 
@@ -178,18 +187,14 @@ impl Uring {
         state.silence_awaited = false;
         let count = self.silent_submitted;
         for position in 0..count {
-            let slot = self.silent_sends[position];
+            let slot = self.silent_sends[position].slot;
             if slot == ANSWERED {
                 continue;
             }
             let entry = state.slot(slot);
-            entry.flags.silent = false;
+            entry.silent_bytes = 0;
             entry.flags.writing = false;
-            if !self.count_down(state, slot) {
-                continue;
-            }
-            state.on_sent_silently(slot);
-            if !state.slot(slot).writes.is_empty() {
+            if self.count_down(state, slot) && !state.slot(slot).writes.is_empty() {
                 self.next_write(state, slot);
             }
         }
@@ -197,14 +202,19 @@ impl Uring {
         self.silent_submitted -= count;
     }
 
-    /// A silent send was answered, so it did not go out whole: the answer says how far it came.
+    /// A silent send was answered, so it did not go out whole: it becomes a write like others, and
+    /// the answer says how far it came.
     #[cold]
     pub(super) fn on_silence_broken(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
-        entry.flags.silent = false;
+        entry.silent_bytes = 0;
         entry.flags.broken_silence = true;
-        if let Some(place) = self.silent_sends.iter_mut().find(|place| **place == slot) {
-            *place = ANSWERED;
+        if let Some(place) = self.silent_sends.iter_mut().find(|place| place.slot == slot) {
+            place.slot = ANSWERED;
+            let data = std::mem::replace(&mut place.data, Payload::Static(&[]));
+            let len = data.len();
+            let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
+            state.queue_write_first(slot, write);
         }
     }
 
