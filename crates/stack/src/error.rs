@@ -56,6 +56,20 @@ pub enum ListenError {
     TooManyListeners,
 }
 
+/// Why a UDP endpoint was not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BindError {
+    /// `local`: not an address of this host.
+    BadLocalAddress,
+    /// `local`: another endpoint has it.
+    InUse,
+    /// Every port that could be chosen is in use.
+    NoPort,
+    /// The table of endpoints is full.
+    TooManyEndpoints,
+}
+
 /// Why an operation on a connection, listener or endpoint was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -131,6 +145,13 @@ texts!(ListenError {
     BadPort => "local: port 0",
     InUse => "local: another listener has it",
     TooManyListeners => "the table of listeners is full",
+});
+
+texts!(BindError {
+    BadLocalAddress => "local: not an address of this host",
+    InUse => "local: another endpoint has it",
+    NoPort => "every usable port is in use",
+    TooManyEndpoints => "the table of endpoints is full",
 });
 
 texts!(OperationError {

@@ -45,6 +45,7 @@ mod stack;
 #[allow(dead_code, reason = "its callers arrive next")]
 mod tcp;
 mod time;
+mod udp;
 #[allow(dead_code, reason = "its callers arrive next")]
 mod wheel;
 pub mod wire;
@@ -52,7 +53,7 @@ pub mod wire;
 pub use chunk::Chunk;
 pub use config::{Config, Congestion, Route, SynCookies, TcpConfig};
 pub use counters::{Counters, Drop, Totals};
-pub use error::{CloseReason, ConfigError, ConnectError, ListenError, OperationError};
+pub use error::{BindError, CloseReason, ConfigError, ConnectError, ListenError, OperationError};
 pub use event::Event;
 pub use frame::{Checksums, Medium, Received, Transmit};
 pub use heap::HeapMemory;

@@ -53,7 +53,14 @@ pub const ANSWERS_MAX: usize = 128;
 pub const ICMP_ERRORS_PER_S: u32 = 1000;
 /// As many of them at once.
 pub const ICMP_ERRORS_BURST: u32 = 50;
+/// Most events of UDP, and most datagrams to send, that wait in a shard.
+pub const DATAGRAMS_WAITING_MAX: usize = 2048;
+/// Most of either that wait at one endpoint.
+pub const DATAGRAMS_PER_ENDPOINT_MAX: u32 = 256;
+/// Peers that an endpoint remembers having sent to, to tell a genuine ICMP error by.
+pub const DATAGRAM_PEERS: usize = 8;
 
+const _: () = assert!(DATAGRAMS_PER_ENDPOINT_MAX as usize <= DATAGRAMS_WAITING_MAX);
 const _: () = assert!(FRAGMENTS_MAX * 1232 > 65_535);
 const _: () = assert!(ADDRESSES_MAX < ANSWERS_MAX && OUTBOX_MESSAGES <= u8::MAX as usize);
 const _: () = assert!(UNANSWERED_MAX * 2 <= NEIGHBOURS_MAX && NEIGHBOURS_MAX < u16::MAX as usize);

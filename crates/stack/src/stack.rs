@@ -1,61 +1,74 @@
-//! One shard of TCP/IP.
-//!
-//! Invariant: whoever calls takes the outputs after each input or command, or after a burst of
-//! them: events, then frames, then the time of the next call of [`Stack::on_timeout`].
+//! The stack of one shard: what goes in, what comes out, and in which order.
 
+mod check;
 mod commands;
+mod network;
 
-use core::net::IpAddr;
-
-use crate::config::{Config, Route};
+use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::cx::Cx;
 use crate::error::ConfigError;
 use crate::event::Event;
 use crate::frame::{Received, Transmit};
 use crate::ip::Ip;
+use crate::ip::icmp::Complaint;
 use crate::ip::input::Inbound;
 use crate::ip::reassembly::Reassembly;
 use crate::memory::Memory;
 use crate::tcp::Tcp;
 use crate::time::Instant;
+use crate::udp::Udp;
+use crate::wire::Protocol;
 
-/// A TCP/IP host, as a function of frames, commands and time.
+/// TCP, UDP and IP of one shard, as a function of its inputs.
 ///
-/// - Inputs: [`Stack::on_frame`], [`Stack::on_timeout`].
-/// - Commands: [`Stack::listen`], [`Stack::accept`], [`Stack::connect`], [`Stack::receive`],
-///   [`Stack::send`], [`Stack::shutdown`], [`Stack::close`], [`Stack::abort`] and their kin. None
-///   blocks; each has its own errors.
-/// - Outputs, after any of these: [`Stack::poll_event`] until it has nothing more to say, then
-///   [`Stack::poll_transmit`] likewise, then [`Stack::poll_timeout`].
+/// There are four kinds of calls, and one order:
+///
+/// 1. **Inputs**: [`Stack::on_frame`] for every frame that arrived, [`Stack::on_timeout`] when
+///    the time of [`Stack::poll_timeout`] has come.
+/// 2. **Commands**, in any number: those of TCP ([`Stack::listen`], [`Stack::accept`],
+///    [`Stack::connect`], [`Stack::receive`], [`Stack::send`], [`Stack::shutdown`],
+///    [`Stack::close`], [`Stack::abort`] and their kin), of UDP ([`Stack::bind_datagram`] and its
+///    kin) and of the network ([`Stack::set_routes`] and its kin).
+/// 3. **Outputs**, after any of these: [`Stack::poll_event`] until `None`, then
+///    [`Stack::poll_transmit`] until `None` (or until the link takes no more), then
+///    [`Stack::poll_timeout`] for when to come back at the latest. With
+///    [`Config::external_neighbours`] also [`Stack::poll_wanted`].
+/// 4. **Questions**: [`Stack::counters`], [`Stack::info`] and their kin change nothing.
+///
+/// No call blocks, none panics on what a peer sent, and after [`Stack::new`] none of the inputs
+/// and outputs allocates. `now` is the caller's clock; where it runs backwards, the latest time
+/// counts on.
 pub struct Stack {
     ip: Ip,
     reassembly: Reassembly,
     tcp: Tcp,
+    udp: Udp,
     config: Config,
     counters: Counters,
-    /// Time never runs backwards.
     now: Instant,
 }
 
 impl Stack {
-    /// Makes a stack. Everything that it will ever need is allocated here.
+    /// Makes a stack; everything that it will ever need is allocated here.
     ///
     /// # Errors
     ///
-    /// Which of the settings is wrong, and why.
+    /// Which setting is wrong, and why.
     pub fn new(config: Config, now: Instant) -> Result<Self, ConfigError> {
+        check::check(&config)?;
         Ok(Self {
             ip: Ip::new(&config, now)?,
             reassembly: Reassembly::new(),
             tcp: Tcp::new(&config, now),
+            udp: Udp::new(&config),
             counters: Counters::default(),
             config,
             now,
         })
     }
 
-    /// Takes in a frame.
+    /// A frame arrived. It is read, not kept.
     pub fn on_frame<M: Memory>(
         &mut self,
         now: Instant,
@@ -65,38 +78,65 @@ impl Stack {
     ) {
         self.tick(now);
         self.counters.totals.frames_in += 1;
-        let Self { ip, reassembly, tcp, config, counters, now } = self;
-        let inbound = match ip.on_frame(*now, (frame, received), reassembly, counters) {
-            Ok(inbound) => inbound,
-            Err(reason) => return counters.drop(reason),
-        };
+        if let Err(reason) = self.take_in(frame, received, memory) {
+            self.counters.drop(reason);
+        }
+        self.settle_neighbours(memory);
+    }
+
+    fn take_in<M: Memory>(
+        &mut self,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> Result<(), Drop> {
+        let Self { ip, reassembly, tcp, udp, config, counters, now } = self;
+        let inbound = ip.on_frame(*now, (frame, received), reassembly, counters)?;
         let mut cx = Cx { now: *now, memory, ip, config, counters };
         match inbound {
-            Inbound::Tcp(arrived) => tcp.on_segment(&mut cx, &arrived),
-            Inbound::Icmp(error) => tcp.on_icmp_error(&mut cx, &error),
-            Inbound::Udp(..) => cx.counters.drop(Drop::NoEndpoint),
             Inbound::Handled => {}
+            // TCP counts its drops itself: it drops parts of segments, too.
+            Inbound::Tcp(arrived) => tcp.on_segment(&mut cx, &arrived),
+            Inbound::Udp(arrived, original) => {
+                let taken = udp.on_datagram(&mut cx, &arrived);
+                if taken == Err(Drop::NoEndpoint) {
+                    cx.ip.complain(*now, &original, Complaint::Port, cx.counters);
+                }
+                taken?;
+            }
+            Inbound::Icmp(error) if error.protocol == Protocol::Udp => {
+                udp.on_icmp_error(&mut cx, &error)?;
+            }
+            Inbound::Icmp(error) => tcp.on_icmp_error(&mut cx, &error),
         }
-        self.tell_of_neighbours(memory);
+        Ok(())
     }
 
-    /// Looks after what waits for time to pass: call it when [`Stack::poll_timeout`] has come.
+    /// Time passed. To be called when [`Stack::poll_timeout`] is not after `now`; earlier calls
+    /// do nothing.
     pub fn on_timeout<M: Memory>(&mut self, now: Instant, memory: &mut M) {
         self.tick(now);
-        self.ip.on_timeout(self.now);
-        let given_up = self.reassembly.on_timeout(self.now, |_| {});
-        (0..given_up).for_each(|_| self.counters.drop(Drop::BadFragment));
+        let Self { ip, reassembly, counters, now, .. } = self;
+        let now = *now;
+        ip.on_timeout(now);
+        let given_up = reassembly.on_timeout(now, |first| {
+            if let Some(packet) = first {
+                ip.complain_of_reassembly(now, packet, counters);
+            }
+        });
+        (0..given_up).for_each(|_| counters.drop(Drop::BadFragment));
         self.with(memory, |tcp, cx| tcp.on_timeout(cx));
-        self.tell_of_neighbours(memory);
+        self.settle_neighbours(memory);
     }
 
-    /// The next event; `None`: no more for now.
+    /// The next thing that happened; `None`: nothing more.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.tcp.poll_event(self.now)
+        self.tcp.poll_event(self.now).or_else(|| self.udp.poll_event())
     }
 
-    /// Writes one frame into `frame`, which holds `tx_frame_bytes` of the configuration at least.
-    /// `None`: there is nothing to send for now.
+    /// Writes the next frame to `frame`, which is [`Config::tx_frame_bytes`] long; `None`: there is
+    /// nothing more to send. Answers to the link and of ICMP go first, then TCP's control segments, ACKs and data, then
+    /// datagrams.
     pub fn poll_transmit<M: Memory>(
         &mut self,
         now: Instant,
@@ -104,22 +144,32 @@ impl Stack {
         memory: &mut M,
     ) -> Option<Transmit> {
         self.tick(now);
-        let len = self.ip.poll_transmit(self.now, frame, &mut self.counters);
-        let transmit = match len {
-            Some(len) => Some(Transmit { len, ..Transmit::default() }),
-            None => self.with(memory, |tcp, cx| tcp.poll_transmit(cx, frame)),
+        let transmit = self.next_frame(frame, memory)?;
+        self.counters.totals.frames_out += 1;
+        Some(transmit)
+    }
+
+    fn next_frame<M: Memory>(&mut self, frame: &mut [u8], memory: &mut M) -> Option<Transmit> {
+        let Self { ip, tcp, udp, config, counters, now, .. } = self;
+        let now = *now;
+        if let Some(len) = ip.poll_transmit(now, frame, counters) {
+            return Some(Transmit { len, ..Transmit::default() });
+        }
+        let mut cx = Cx { now, memory, ip, config, counters };
+        let transmit = match tcp.poll_transmit(&mut cx, frame) {
+            None => udp.poll_transmit(&mut cx, frame),
+            transmit => transmit,
         };
         if transmit.is_some() {
-            self.counters.totals.frames_out += 1;
             return transmit;
         }
-        // Sending may have asked for a neighbour.
-        let len = self.ip.poll_transmit(self.now, frame, &mut self.counters)?;
-        self.counters.totals.frames_out += 1;
+        // A transport that looked for a neighbour may have made a question.
+        let len = cx.ip.poll_transmit(now, frame, cx.counters)?;
         Some(Transmit { len, ..Transmit::default() })
     }
 
-    /// When [`Stack::on_timeout`] has something to do, at the earliest.
+    /// When [`Stack::on_timeout`] has something to do, at the earliest; `None`: never, unless
+    /// something else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timers =
@@ -127,52 +177,16 @@ impl Stack {
         timers.into_iter().flatten().min()
     }
 
-    /// What was counted so far.
+    /// What was counted.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Somebody else says at which link address a neighbour is.
-    pub fn set_neighbour<M: Memory>(
-        &mut self,
-        now: Instant,
-        ip: IpAddr,
-        mac: [u8; 6],
-        memory: &mut M,
-    ) {
-        self.tick(now);
-        self.ip.set_neighbour(self.now, ip, mac);
-        self.tell_of_neighbours(memory);
-    }
-
-    /// Somebody else says that a neighbour is gone.
-    pub fn remove_neighbour(&mut self, ip: IpAddr) {
-        self.ip.remove_neighbour(ip);
-    }
-
-    /// With `external_neighbours`: a neighbour that somebody waits for.
-    pub fn poll_wanted(&mut self, now: Instant) -> Option<IpAddr> {
-        self.tick(now);
-        self.ip.poll_wanted(self.now)
-    }
-
-    /// Replaces our addresses, each with the length of its prefix in bits.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them; nothing changed.
-    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
-        self.ip.set_addresses(addresses)
-    }
-
-    /// Replaces the routes.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them; nothing changed.
-    pub fn set_routes(&mut self, routes: &[Route]) -> Result<(), ConfigError> {
-        self.ip.set_routes(routes)
+    /// The settings that it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Checks what holds between two calls.
@@ -185,23 +199,31 @@ impl Stack {
         self.tcp.check_invariants();
     }
 
+    /// Calls TCP with everything that it works with.
+    fn with<M: Memory, R>(
+        &mut self,
+        memory: &mut M,
+        call: impl FnOnce(&mut Tcp, &mut Cx<'_, M>) -> R,
+    ) -> R {
+        let Self { ip, tcp, config, counters, now, .. } = self;
+        call(tcp, &mut Cx { now: *now, memory, ip, config, counters })
+    }
+
+    /// Time never runs backwards.
     fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    fn with<M: Memory, R>(
-        &mut self,
-        memory: &mut M,
-        f: impl FnOnce(&mut Tcp, &mut Cx<'_, M>) -> R,
-    ) -> R {
-        let Self { ip, tcp, config, counters, now, .. } = self;
-        f(tcp, &mut Cx { now: *now, memory, ip, config, counters })
-    }
-
-    /// Connections that wait for a neighbour go on, or give up.
-    fn tell_of_neighbours<M: Memory>(&mut self, memory: &mut M) {
-        while let Some((neighbour, resolved)) = self.ip.poll_neighbour(&mut self.counters) {
-            self.with(memory, |tcp, cx| tcp.on_neighbour(cx, neighbour, resolved));
+    /// Tells everybody who waits about neighbours that were found, or given up.
+    fn settle_neighbours<M: Memory>(&mut self, memory: &mut M) {
+        let Self { ip, tcp, udp, config, counters, now, .. } = self;
+        while let Some((neighbour, resolved)) = ip.poll_neighbour(counters) {
+            let mut cx = Cx { now: *now, memory: &mut *memory, ip: &mut *ip, config, counters };
+            tcp.on_neighbour(&mut cx, neighbour, resolved);
+            udp.on_neighbour(&mut cx, neighbour, resolved);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

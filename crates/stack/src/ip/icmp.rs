@@ -15,7 +15,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::input::Inbound;
 use super::link::Discovery;
 use super::outbox::Message;
-use super::{IcmpError, IcmpErrorKind, Ip, Unreachable, address, path_mtu};
+use super::{IcmpError, IcmpErrorKind, Ip, Unreachable, address, ip_header_bytes, path_mtu};
 use crate::counters::{Counters, Drop};
 use crate::limits::{MTU_MIN, MTU_MIN_V6};
 use crate::seq::SeqNum;
@@ -183,8 +183,7 @@ impl Ip {
             return Err(Drop::IgnoredMessage);
         }
         let (src, dst, len) = (incoming.dst, incoming.src, incoming.message.len());
-        let header_bytes = self.header_bytes(&dst) - self.link_header_bytes();
-        if len + header_bytes > usize::from(self.mtu) {
+        if len + ip_header_bytes(&dst) > usize::from(self.mtu) {
             // We cut nothing into fragments, so that it cannot go back whole.
             return Err(Drop::IgnoredMessage);
         }
@@ -211,6 +210,18 @@ impl Ip {
         if let Err(reason) = told {
             counters.drop(reason);
         }
+    }
+
+    /// Tells the sender of a packet, of which `first` is the first fragment, that the others did
+    /// not arrive in time.
+    pub(crate) fn complain_of_reassembly(
+        &mut self,
+        now: Instant,
+        first: &[u8],
+        counters: &mut Counters,
+    ) {
+        let original = Original { packet: first, to_group: false };
+        self.complain(now, &original, Complaint::Reassembly, counters);
     }
 
     /// "`Ok`" also where the sender must not be told.

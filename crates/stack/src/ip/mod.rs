@@ -150,6 +150,7 @@ pub(crate) enum NextHop {
 }
 
 /// The state of this layer.
+#[derive(Debug)]
 pub(crate) struct Ip {
     medium: Medium,
     mtu: u16,
@@ -282,11 +283,7 @@ impl Ip {
     /// Bytes of the headers before a transport header, on the way to `dst`.
     #[inline]
     pub(crate) fn header_bytes(&self, dst: &IpAddr) -> usize {
-        self.link_header_bytes()
-            + match dst {
-                IpAddr::V4(_) => ipv4::HEADER_BYTES,
-                IpAddr::V6(_) => ipv6::HEADER_BYTES,
-            }
+        self.link_header_bytes() + ip_header_bytes(dst)
     }
 
     /// Bytes of the link's header.
@@ -429,6 +426,15 @@ impl Ip {
             return None;
         }
         self.neighbours.poll_question(now).map(|question| question.ip)
+    }
+}
+
+/// Bytes of the IP header of a packet to `dst`.
+#[inline]
+pub(crate) const fn ip_header_bytes(dst: &IpAddr) -> usize {
+    match dst {
+        IpAddr::V4(_) => ipv4::HEADER_BYTES,
+        IpAddr::V6(_) => ipv6::HEADER_BYTES,
     }
 }
 

@@ -134,3 +134,13 @@ pub fn write_checksum(datagram: &mut [u8], sum: u16) {
     let checksum = checksum::finish(sum);
     put_u16(datagram, CHECKSUM_OFFSET, if checksum == 0 { 0xffff } else { checksum });
 }
+
+/// Leaves the checksum to the link: writes the sum of the pseudo header, not complemented, which
+/// the link adds the rest to.
+///
+/// # Panics
+///
+/// If `datagram` is shorter than [`HEADER_BYTES`].
+pub fn write_partial_checksum(datagram: &mut [u8], pseudo_header: u16) {
+    put_u16(datagram, CHECKSUM_OFFSET, pseudo_header);
+}

@@ -1,0 +1,120 @@
+//! Commands about the network and about datagrams.
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::Stack;
+use crate::chunk::Chunk;
+use crate::config::Route;
+use crate::cx::Cx;
+use crate::error::{BindError, ConfigError, OperationError};
+use crate::id::{DatagramId, PoolId};
+use crate::memory::Memory;
+use crate::time::Instant;
+
+impl Stack {
+    /// Opens a UDP endpoint. `local` is an address of ours, or the unspecified one for all of its
+    /// family; port 0: a free one of [`crate::Config::ephemeral_ports`] is chosen. What arrives
+    /// goes to buffers of `pool`. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// The address is not ours, the pair is in use, or there is no room.
+    pub fn bind_datagram(
+        &mut self,
+        local: SocketAddr,
+        pool: PoolId,
+    ) -> Result<DatagramId, BindError> {
+        self.udp.bind(&self.ip, local, pool)
+    }
+
+    /// Where an endpoint is, with the port that was chosen for it.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn datagram_address(&self, id: DatagramId) -> Result<SocketAddr, OperationError> {
+        self.udp.local(id)
+    }
+
+    /// Sends the bytes of `chunk`, which may be none, as one datagram. The buffer is the stack's
+    /// until the datagram is written to a frame, or dropped; then [`Memory::free`] gets it. Does
+    /// not block. The datagram fits one packet: of the link's MTU for IPv4, of the path's for
+    /// IPv6.
+    ///
+    /// # Errors
+    ///
+    /// The chunk is the caller's again: the endpoint is unknown, the address is none to send to,
+    /// the datagram is too long, or the queue is full.
+    pub fn send_datagram<M: Memory>(
+        &mut self,
+        now: Instant,
+        id: DatagramId,
+        (to, chunk): (SocketAddr, Chunk),
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        let Self { ip, udp, config, counters, now, .. } = self;
+        let mut cx = Cx { now: *now, memory, ip, config, counters };
+        udp.send(&mut cx, id, to, chunk)
+    }
+
+    /// Closes an endpoint. Datagrams that wait, in either direction, are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn close_datagram<M: Memory>(
+        &mut self,
+        id: DatagramId,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.udp.close(id, memory)
+    }
+
+    /// Says where the neighbour `ip` is; it is believed until it is removed or set anew. False:
+    /// the table of neighbours is full of such.
+    pub fn set_neighbour<M: Memory>(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        mac: [u8; 6],
+        memory: &mut M,
+    ) -> bool {
+        self.tick(now);
+        let is_set = self.ip.set_neighbour(self.now, ip, mac);
+        self.settle_neighbours(memory);
+        is_set
+    }
+
+    /// Forgets where the neighbour `ip` is.
+    pub fn remove_neighbour(&mut self, ip: IpAddr) {
+        self.ip.remove_neighbour(ip);
+    }
+
+    /// With [`crate::Config::external_neighbours`]: the next neighbour that is to be looked for,
+    /// again every second for three seconds; `None`: no more. The answer is
+    /// [`Stack::set_neighbour`]. Without that setting always `None`.
+    pub fn poll_wanted(&mut self, now: Instant) -> Option<IpAddr> {
+        self.tick(now);
+        self.ip.poll_wanted(self.now)
+    }
+
+    /// Replaces the routes.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of them; the old ones stay.
+    pub fn set_routes(&mut self, routes: &[Route]) -> Result<(), ConfigError> {
+        self.ip.set_routes(routes)
+    }
+
+    /// Replaces our addresses, each with the length of its prefix in bits. Connections and
+    /// endpoints of addresses that are gone hear nothing more.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of them; the old ones stay.
+    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
+        self.ip.set_addresses(addresses)
+    }
+}

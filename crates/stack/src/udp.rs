@@ -1,0 +1,283 @@
+//! UDP (RFC 768): endpoints that send and receive datagrams.
+//!
+//! Read first: RFC 1122 §4.1, RFC 8085 §3.4 (checksums) and §5.2 (what an ICMP error is worth).
+//!
+//! Invariants
+//! - A datagram is received whole into one buffer of the endpoint's pool, or dropped and counted.
+//! - What is sent fits one packet: the link's MTU for IPv4, whose routers may cut it, the path's
+//!   for IPv6. Nothing is cut here: whoever sends more than a path takes loses all of it when one
+//!   part is lost (RFC 8085 §3.2).
+//! - Datagrams that wait, in both directions, have ceilings per endpoint and together.
+//! - An ICMP error is believed by an endpoint that sent to that peer lately, and by no other.
+
+mod ports;
+mod sending;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::chunk::Chunk;
+use crate::config::Config;
+use crate::counters::Drop;
+use crate::cx::Cx;
+use crate::error::{BindError, OperationError};
+use crate::event::Event;
+use crate::frame::Checksums;
+use crate::id::{DatagramId, PoolId};
+use crate::ip::{Arrived, IcmpError, IcmpErrorKind, Ip};
+use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, DATAGRAMS_WAITING_MAX};
+use crate::memory::Memory;
+use crate::slab::Places;
+use crate::wire::{Protocol, checksum, udp};
+use ports::Ports;
+use sending::Sending;
+
+/// Where datagrams arrive and leave.
+#[derive(Debug, Clone, Copy)]
+struct Endpoint {
+    local: SocketAddr,
+    pool: PoolId,
+    /// Events of it that nobody has taken yet.
+    events: u32,
+    /// Datagrams of it that wait to be sent.
+    sending: u32,
+    /// Whom it sent to last.
+    peers: [Option<SocketAddr>; DATAGRAM_PEERS],
+    next_peer: u8,
+}
+
+/// The endpoints of a shard.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    endpoints: Vec<Option<Endpoint>>,
+    places: Places,
+    ports: Ports,
+    events: VecDeque<Event>,
+    sending: Sending,
+}
+
+impl Udp {
+    pub(crate) fn new(config: &Config) -> Self {
+        let capacity = config.datagram_endpoints;
+        // A stack without endpoints has nothing to wait for.
+        let waiting = if capacity == 0 { 0 } else { DATAGRAMS_WAITING_MAX };
+        Self {
+            endpoints: alloc::vec![None; capacity as usize],
+            places: Places::new(capacity),
+            ports: Ports::new(config),
+            events: VecDeque::with_capacity(waiting),
+            sending: Sending::new(waiting),
+        }
+    }
+
+    /// Opens an endpoint at `local`: an address of ours, or the unspecified one for all of that
+    /// family; port 0: a free one is chosen.
+    pub(crate) fn bind(
+        &mut self,
+        ip: &Ip,
+        local: SocketAddr,
+        pool: PoolId,
+    ) -> Result<DatagramId, BindError> {
+        if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
+            return Err(BindError::BadLocalAddress);
+        }
+        let local = match local.port() {
+            0 => SocketAddr::new(local.ip(), self.free_port(local.ip())?),
+            _ if self.is_taken(local) => return Err(BindError::InUse),
+            _ => local,
+        };
+        let (index, generation) = self.places.take().ok_or(BindError::TooManyEndpoints)?;
+        self.ports.insert(local.port(), index);
+        self.endpoints[index as usize] = Some(Endpoint {
+            local,
+            pool,
+            events: 0,
+            sending: 0,
+            peers: [None; DATAGRAM_PEERS],
+            next_peer: 0,
+        });
+        Ok(DatagramId { index, generation })
+    }
+
+    /// Closes an endpoint: what waits in either direction is dropped.
+    pub(crate) fn close<M: Memory>(
+        &mut self,
+        id: DatagramId,
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        let endpoint = *self.endpoint(id)?;
+        self.ports.remove(endpoint.local.port(), id.index);
+        self.endpoints[id.index as usize] = None;
+        self.places.give_back(id.index);
+        self.events.retain(|event| match event {
+            Event::Datagram { endpoint, chunk, .. } if *endpoint == id => {
+                memory.free(chunk.buf);
+                false
+            }
+            Event::DatagramRefused { endpoint, .. } => *endpoint != id,
+            _ => true,
+        });
+        self.sending.close(id, memory);
+        Ok(())
+    }
+
+    /// Where the endpoint is.
+    pub(crate) fn local(&self, id: DatagramId) -> Result<SocketAddr, OperationError> {
+        self.endpoint(id).map(|endpoint| endpoint.local)
+    }
+
+    /// A datagram arrived.
+    ///
+    /// # Errors
+    ///
+    /// Why it is dropped; [`Drop::NoEndpoint`] is for the sender to know.
+    pub(crate) fn on_datagram<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), Drop> {
+        let view = udp::View::new(arrived.payload)?;
+        let to = SocketAddr::new(arrived.dst, view.dst_port());
+        let Some(index) = self.find(to) else {
+            // Who sent it is told that nobody is here, but only if that is what was asked.
+            check(arrived, &view, checksum::sum(view.payload()))?;
+            return Err(Drop::NoEndpoint);
+        };
+        let Some(endpoint) = self.endpoints[index as usize].as_mut() else {
+            return Err(Drop::NoEndpoint);
+        };
+        let is_full = self.events.len() >= DATAGRAMS_WAITING_MAX;
+        if is_full || endpoint.events >= DATAGRAMS_PER_ENDPOINT_MAX {
+            return Err(Drop::QueueFull);
+        }
+        let buf = cx.memory.alloc(endpoint.pool).ok_or(Drop::NoBuffer)?;
+        if view.payload().len() > cx.memory.buf_bytes(buf) as usize {
+            cx.memory.free(buf);
+            return Err(Drop::NoBuffer);
+        }
+        let sum = cx.memory.copy_in(buf, 0, view.payload());
+        if let Err(reason) = check(arrived, &view, sum) {
+            cx.memory.free(buf);
+            return Err(reason);
+        }
+        endpoint.events += 1;
+        cx.counters.totals.datagrams_in += 1;
+        let generation = self.places.generation(index);
+        self.events.push_back(Event::Datagram {
+            endpoint: DatagramId { index, generation },
+            from: SocketAddr::new(arrived.src, view.src_port()),
+            chunk: Chunk { buf, offset: 0, len: view.payload().len() as u32 },
+        });
+        Ok(())
+    }
+
+    /// An ICMP error about a datagram that says it is ours (RFC 1122 §4.1.3.3).
+    ///
+    /// # Errors
+    ///
+    /// [`Drop::BadIcmpError`]: no endpoint sent there lately.
+    pub(crate) fn on_icmp_error<M>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        error: &IcmpError,
+    ) -> Result<(), Drop> {
+        let index = self.find(error.local).ok_or(Drop::BadIcmpError)?;
+        let Some(endpoint) = self.endpoints[index as usize].as_ref() else {
+            return Err(Drop::BadIcmpError);
+        };
+        if !endpoint.peers.contains(&Some(error.remote)) {
+            return Err(Drop::BadIcmpError);
+        }
+        match error.kind {
+            IcmpErrorKind::FragmentationNeeded { mtu } if error.remote.is_ipv6() => {
+                cx.ip.learn_path_mtu(cx.now, error.remote.ip(), mtu);
+                Ok(())
+            }
+            // We never forbid routers to cut a datagram of IPv4.
+            IcmpErrorKind::FragmentationNeeded { .. } => Err(Drop::BadIcmpError),
+            _ => {
+                let generation = self.places.generation(index);
+                self.refuse(DatagramId { index, generation }, error.remote);
+                Ok(())
+            }
+        }
+    }
+
+    /// What happened next.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } = event
+            && let Some(Some(endpoint)) = self.endpoints.get_mut(endpoint.index as usize)
+        {
+            endpoint.events -= 1;
+        }
+        Some(event)
+    }
+
+    /// Tells the endpoint's owner that a datagram to `to` did not get there, if there is room.
+    fn refuse(&mut self, id: DatagramId, to: SocketAddr) {
+        let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) else { return };
+        let is_full = self.events.len() >= DATAGRAMS_WAITING_MAX;
+        if is_full || endpoint.events >= DATAGRAMS_PER_ENDPOINT_MAX {
+            return;
+        }
+        endpoint.events += 1;
+        self.events.push_back(Event::DatagramRefused { endpoint: id, to });
+    }
+
+    fn endpoint(&self, id: DatagramId) -> Result<&Endpoint, OperationError> {
+        if !self.places.holds(id.index, id.generation) {
+            return Err(OperationError::Unknown);
+        }
+        self.endpoints[id.index as usize].as_ref().ok_or(OperationError::Unknown)
+    }
+
+    /// The endpoint that datagrams to `to` arrive at: one of that very address before one of all.
+    fn find(&self, to: SocketAddr) -> Option<u32> {
+        let mut any = None;
+        for index in self.ports.at(to.port()) {
+            let local = self.endpoints[index as usize].as_ref()?.local.ip();
+            if local == to.ip() {
+                return Some(index);
+            }
+            if local.is_unspecified() && local.is_ipv4() == to.is_ipv4() {
+                any = Some(index);
+            }
+        }
+        any
+    }
+
+    /// An endpoint has exactly that address.
+    fn is_taken(&self, local: SocketAddr) -> bool {
+        let has = |index: u32| {
+            self.endpoints[index as usize].as_ref().is_some_and(|other| other.local == local)
+        };
+        self.ports.at(local.port()).any(has)
+    }
+
+    fn free_port(&mut self, ip: IpAddr) -> Result<u16, BindError> {
+        let mut candidates = self.ports.candidates();
+        candidates.find(|port| !self.is_taken(SocketAddr::new(ip, *port))).ok_or(BindError::NoPort)
+    }
+}
+
+/// Checks a datagram's checksum; `payload_sum` is the sum of its payload.
+fn check(arrived: &Arrived<'_>, view: &udp::View<'_>, payload_sum: u16) -> Result<(), Drop> {
+    if arrived.checksums == Checksums::Verified {
+        return Ok(());
+    }
+    if view.checksum() == 0 {
+        // "No checksum" is for IPv4 alone (RFC 8200 §8.1).
+        return if arrived.src.is_ipv4() { Ok(()) } else { Err(Drop::BadTransportChecksum) };
+    }
+    let len = view.bytes().len();
+    let pseudo_header =
+        checksum::pseudo_header(arrived.src, arrived.dst, Protocol::Udp.number(), len);
+    let header = checksum::sum(&view.bytes()[..udp::HEADER_BYTES]);
+    let sum = checksum::combine(checksum::combine(pseudo_header, header), payload_sum);
+    if sum == 0xffff { Ok(()) } else { Err(Drop::BadTransportChecksum) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Datagrams on their way out.
+//!
+//! Invariants
+//! - A datagram's buffer is ours from `send` until it is written to a frame, or dropped; then it
+//!   is freed, once.
+//! - One whose next hop is not known yet is parked, and lets the others pass.
+
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, SocketAddr};
+
+use super::Udp;
+use crate::chunk::Chunk;
+use crate::counters::Drop;
+use crate::cx::Cx;
+use crate::error::OperationError;
+use crate::frame::Transmit;
+use crate::id::DatagramId;
+use crate::ip::{Departing, Hop, NextHop, ip_header_bytes};
+use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX};
+use crate::memory::Memory;
+use crate::wire::{Ecn, Protocol, checksum, udp};
+
+#[derive(Debug, Clone, Copy)]
+struct Outgoing {
+    endpoint: DatagramId,
+    src: SocketAddr,
+    dst: SocketAddr,
+    chunk: Chunk,
+    parked: bool,
+}
+
+/// Datagrams that wait to be sent, the oldest first.
+#[derive(Debug)]
+pub(super) struct Sending {
+    waiting: VecDeque<Outgoing>,
+    parked: usize,
+    capacity: usize,
+}
+
+impl Sending {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { waiting: VecDeque::with_capacity(capacity), parked: 0, capacity }
+    }
+
+    /// Drops what an endpoint that was closed wanted to send.
+    pub(super) fn close<M: Memory>(&mut self, id: DatagramId, memory: &mut M) {
+        let Self { waiting, parked, .. } = self;
+        waiting.retain(|outgoing| {
+            let stays = outgoing.endpoint != id;
+            if !stays {
+                *parked -= usize::from(outgoing.parked);
+                memory.free(outgoing.chunk.buf);
+            }
+            stays
+        });
+    }
+}
+
+impl Udp {
+    /// Takes a datagram to send: the bytes of `chunk`, which may be none.
+    pub(crate) fn send<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: DatagramId,
+        to: SocketAddr,
+        chunk: Chunk,
+    ) -> Result<(), OperationError> {
+        let local = self.local(id)?;
+        if to.port() == 0 || to.is_ipv4() != local.is_ipv4() {
+            return Err(OperationError::BadAddress);
+        }
+        let end = chunk.offset.checked_add(chunk.len);
+        if end.is_none_or(|end| end > cx.memory.buf_bytes(chunk.buf)) {
+            return Err(OperationError::BadChunk);
+        }
+        let routed = cx.ip.source_for(to.ip()).ok_or(OperationError::BadAddress)?;
+        let src = if local.ip().is_unspecified() { routed } else { local.ip() };
+        let packet = ip_header_bytes(&to.ip()) + udp::HEADER_BYTES + chunk.len as usize;
+        let room = if to.is_ipv4() { cx.config.mtu } else { cx.ip.path_mtu(&to.ip()) };
+        if packet > usize::from(room) {
+            return Err(OperationError::TooLong);
+        }
+        let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) else {
+            return Err(OperationError::Unknown);
+        };
+        let is_full = self.sending.waiting.len() >= self.sending.capacity;
+        if is_full || endpoint.sending >= DATAGRAMS_PER_ENDPOINT_MAX {
+            return Err(OperationError::QueueFull);
+        }
+        endpoint.sending += 1;
+        if !endpoint.peers.contains(&Some(to)) {
+            endpoint.peers[usize::from(endpoint.next_peer)] = Some(to);
+            endpoint.next_peer = (endpoint.next_peer + 1) % DATAGRAM_PEERS as u8;
+        }
+        let src = SocketAddr::new(src, local.port());
+        self.sending.waiting.push_back(Outgoing {
+            endpoint: id,
+            src,
+            dst: to,
+            chunk,
+            parked: false,
+        });
+        Ok(())
+    }
+
+    /// Writes the next datagram.
+    pub(crate) fn poll_transmit<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        while self.sending.waiting.len() > self.sending.parked {
+            let at = self.sending.waiting.iter().position(|outgoing| !outgoing.parked)?;
+            let outgoing = self.sending.waiting[at];
+            match cx.ip.next_hop(cx.now, outgoing.dst.ip()) {
+                NextHop::Ready(hop) => {
+                    self.finish(at);
+                    let transmit = write(cx, frame, hop, &outgoing);
+                    cx.memory.free(outgoing.chunk.buf);
+                    return Some(transmit);
+                }
+                NextHop::Waiting => {
+                    self.sending.waiting[at].parked = true;
+                    self.sending.parked += 1;
+                }
+                NextHop::NoRoute => self.give_up(cx, at),
+            }
+        }
+        None
+    }
+
+    /// A neighbour was found, or given up.
+    pub(crate) fn on_neighbour<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        neighbour: IpAddr,
+        resolved: bool,
+    ) {
+        if self.sending.parked == 0 {
+            return;
+        }
+        let mut at = 0;
+        while let Some(outgoing) = self.sending.waiting.get_mut(at) {
+            if !outgoing.parked || cx.ip.via(outgoing.dst.ip()) != Some(neighbour) {
+                at += 1;
+                continue;
+            }
+            outgoing.parked = false;
+            self.sending.parked -= 1;
+            if resolved {
+                at += 1;
+            } else {
+                self.give_up(cx, at);
+            }
+        }
+    }
+
+    /// Drops a datagram that has no way out, and says so.
+    fn give_up<M: Memory>(&mut self, cx: &mut Cx<'_, M>, at: usize) {
+        let outgoing = self.sending.waiting[at];
+        self.finish(at);
+        cx.memory.free(outgoing.chunk.buf);
+        cx.counters.drop(Drop::NextHopUnresolved);
+        self.refuse(outgoing.endpoint, outgoing.dst);
+    }
+
+    /// Takes a datagram that is not parked out of the queue.
+    fn finish(&mut self, at: usize) {
+        if let Some(outgoing) = self.sending.waiting.remove(at)
+            && let Some(Some(endpoint)) = self.endpoints.get_mut(outgoing.endpoint.index as usize)
+        {
+            endpoint.sending -= 1;
+        }
+    }
+}
+
+fn write<M: Memory>(
+    cx: &mut Cx<'_, M>,
+    frame: &mut [u8],
+    hop: Hop,
+    outgoing: &Outgoing,
+) -> Transmit {
+    let payload_bytes = outgoing.chunk.len as usize;
+    let len = udp::HEADER_BYTES + payload_bytes;
+    let (src, dst) = (outgoing.src.ip(), outgoing.dst.ip());
+    let departing = Departing {
+        src,
+        dst,
+        protocol: Protocol::Udp,
+        ecn: Ecn::NotEct,
+        payload_bytes: len,
+        dont_fragment: false,
+    };
+    let at = cx.ip.header_bytes(&dst);
+    cx.ip.write_headers(frame, hop, &departing);
+    let datagram = &mut frame[at..at + len];
+    let header =
+        udp::Repr { src_port: outgoing.src.port(), dst_port: outgoing.dst.port(), payload_bytes };
+    let header_sum = header.emit(datagram);
+    let payload_sum = cx.memory.copy_out(outgoing.chunk, &mut datagram[udp::HEADER_BYTES..]);
+    let pseudo_header = checksum::pseudo_header(src, dst, Protocol::Udp.number(), len);
+    cx.counters.totals.datagrams_out += 1;
+    let mut transmit = Transmit { len: at + len, ..Transmit::default() };
+    if cx.config.tx_checksum {
+        udp::write_partial_checksum(datagram, pseudo_header);
+        transmit.checksum_start = at as u16;
+        transmit.checksum_field = udp::CHECKSUM_OFFSET as u16;
+    } else {
+        let sum = checksum::combine(checksum::combine(pseudo_header, header_sum), payload_sum);
+        udp::write_checksum(datagram, sum);
+    }
+    transmit
+}
