@@ -32,7 +32,6 @@ mod flow_table;
 mod frame;
 mod heap;
 mod id;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod ip;
 pub mod limits;
 mod memory;

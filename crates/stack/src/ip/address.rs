@@ -187,12 +187,6 @@ pub(crate) const fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     [0x33, 0x33, octets[12], octets[13], octets[14], octets[15]]
 }
 
-/// The Ethernet address of an IPv4 group (RFC 1112 §6.4).
-pub(crate) const fn group_mac_v4(group: Ipv4Addr) -> [u8; 6] {
-    let octets = group.octets();
-    [0x01, 0x00, 0x5e, octets[1] & 0x7f, octets[2], octets[3]]
-}
-
 /// fe80::/64 with the modified EUI-64 of `mac` (RFC 2464 §4, §5).
 const fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;

@@ -321,7 +321,6 @@ impl Ip {
             src,
             dst,
             ecn,
-            hop_limit,
             payload,
             // The link saw fragments, and cannot vouch for the whole.
             checksums: if reassembled {

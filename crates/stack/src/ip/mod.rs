@@ -51,8 +51,6 @@ pub(crate) struct Arrived<'a> {
     pub dst: IpAddr,
     /// Congestion marks.
     pub ecn: Ecn,
-    /// Hops that it could still have gone.
-    pub hop_limit: u8,
     /// From the transport header on.
     pub payload: &'a [u8],
     /// What is known about the transport checksum.

@@ -324,12 +324,6 @@ impl Neighbours {
         self.decided.pop_front()
     }
 
-    /// `ip` is being asked for.
-    pub(crate) fn is_awaited(&self, ip: IpAddr) -> bool {
-        self.slot_of(ip)
-            .is_some_and(|slot| self.entries[usize::from(slot)].state == State::Incomplete)
-    }
-
     /// An entry's time is over.
     fn expire(&mut self, now: Instant, slot: u16) {
         let entry = &mut self.entries[usize::from(slot)];

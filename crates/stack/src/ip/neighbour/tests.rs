@@ -76,7 +76,7 @@ fn one_that_failed_is_asked_again_a_second_later() {
     // The third question went out at second 2, so that one at 3 is allowed.
     assert_eq!(cache.find(s(3), ip(1), true), None);
     assert!(cache.poll_question(s(3)).is_some());
-    assert!(cache.is_awaited(ip(1)));
+    assert_eq!(state(&cache, 1), State::Incomplete);
 }
 
 #[test]
