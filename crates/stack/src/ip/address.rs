@@ -11,7 +11,7 @@
 //!   §5.4), but count who says so.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 use crate::error::ConfigError;
 use crate::frame::Medium;

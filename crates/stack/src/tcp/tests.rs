@@ -66,7 +66,6 @@ impl Host {
             src: IpAddr::V4(repr.src),
             dst: IpAddr::V4(repr.dst),
             ecn: repr.ecn,
-            hop_limit: repr.ttl,
             payload: view.payload(),
             checksums: crate::frame::Checksums::Unverified,
             segment_bytes: 0,

@@ -1,4 +1,5 @@
 use super::*;
+use core::net::Ipv4Addr;
 
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x2a];
 
