@@ -103,8 +103,8 @@ pub(crate) struct Cold {
     pub(crate) attend_at: Deadline,
     /// Last time that a segment came.
     pub(crate) heard_at: Instant,
-    /// Last time that data was sent.
-    pub(crate) sent_at: Instant,
+    /// When our SYN was sent first; `None`: nobody knows.
+    pub(crate) syn_at: Option<Instant>,
     /// Last time that something was acknowledged, or that something was sent with nothing in
     /// flight.
     pub(crate) progress_at: Instant,
@@ -114,6 +114,8 @@ pub(crate) struct Cold {
     pub(crate) probes: u8,
     /// Retransmission timeouts of full-sized segments in a row.
     pub(crate) full_timeouts: u8,
+    /// When a segment outside the window was answered last, in milliseconds.
+    pub(crate) refused_at_ms: u32,
     /// Largest segment that came: guesses the peer's full size.
     pub(crate) rcv_mss: u16,
     /// MSS that the peer offered, without options.
@@ -306,12 +308,13 @@ impl Cold {
             ack_at: Deadline::NEVER,
             attend_at: Deadline::NEVER,
             heard_at: now,
-            sent_at: now,
+            syn_at: None,
             progress_at: now,
             attempts: 0,
             probes: 0,
             full_timeouts: 0,
-            rcv_mss: mss,
+            refused_at_ms: (now.as_millis() as u32).wrapping_sub(u32::MAX / 2),
+            rcv_mss: config.mss.map_or(mss, |own| own.min(mss)),
             peer_mss: mss,
             soft_error: false,
             pool: begin.pool,

@@ -13,6 +13,7 @@ use super::handshake::Offer;
 use crate::flow_table::Flow;
 use crate::seq::SeqNum;
 use crate::slab::Places;
+use crate::time::Instant;
 
 /// What is known of a peer after its SYN.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +27,8 @@ pub(crate) struct Embryo {
     pub(crate) ts_recent: u32,
     pub(crate) ts_offset: u32,
     pub(crate) offer: Offer,
+    /// When the first SYN-ACK was sent; `None`: nobody knows.
+    pub(crate) sent_at: Option<Instant>,
     /// SYN-ACKs sent.
     pub(crate) sent: u8,
     /// The SYN-ACK is sent again then.

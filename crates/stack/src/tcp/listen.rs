@@ -22,7 +22,7 @@ use super::{CONTROL, PARKED, Tcp, output, timers, window};
 use crate::config::SynCookies;
 use crate::counters::Drop;
 use crate::cx::Cx;
-use crate::error::{ListenError, OperationError};
+use crate::error::{CloseReason, ListenError, OperationError};
 use crate::frame::Transmit;
 use crate::id::{ListenerId, PoolId};
 use crate::ip::{Ip, NextHop};
@@ -135,6 +135,7 @@ impl Tcp {
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
             ts_offset: self.shard.secret.timestamp_offset(&flow),
             offer,
+            sent_at: None,
             sent: 0,
             again_at: Deadline::after(cx.now, config.rto_initial),
         };
@@ -193,6 +194,7 @@ impl Tcp {
             return None;
         };
         embryo.sent = embryo.sent.saturating_add(1);
+        embryo.sent_at.get_or_insert(cx.now);
         let embryo = *embryo;
         let head = syn_ack(cx, &embryo);
         Some(output::write_reply_head(cx, embryo.flow, head, hop, frame))
@@ -228,6 +230,17 @@ impl Tcp {
         let acceptable = segment.seq.within(rcv_nxt, wnd.max(1));
         if segment.has(Flags::RST) {
             return self.on_reset_for_embryo(cx, index, segment);
+        }
+        let is_old = embryo.offer.timestamps
+            && cx.config.tcp.paws
+            && segment
+                .options
+                .timestamps
+                .is_some_and(|times| (times.value.wrapping_sub(embryo.ts_recent) as i32) < 0);
+        if is_old {
+            // RFC 7323 §5.3.
+            cx.counters.drop(Drop::OldTimestamp);
+            return self.challenge_embryo(cx, &embryo);
         }
         if !acceptable || segment.has(Flags::SYN) {
             let reason = if acceptable { Drop::SynInConnection } else { Drop::OutsideWindow };
@@ -306,9 +319,13 @@ impl Tcp {
         if let Some(index) = index {
             self.forget_embryo(index);
         }
-        let Ok(place) = self.place(conn) else { return };
+        let Some(place) = self.place(conn) else { return };
         let conn = &mut self.connections[place as usize];
         segment_arrives::on_segment(conn, &mut self.shard, cx, segment);
+        if !conn.state.is_synchronized() && !conn.state.is_closed() {
+            // It did not pass as a segment of a connection: the peer may try again from its SYN.
+            super::close::apply(conn, &mut self.shard, cx, Input::GiveUp(CloseReason::TimedOut));
+        }
         if conn.state.is_synchronized() {
             cx.counters.totals.accepts += 1;
             conn.facts.set(Facts::WAITS_FOR_ACCEPT);
@@ -335,14 +352,14 @@ impl Tcp {
         let mtu = cx.ip.path_mtu(&embryo.flow.remote);
         conn.agree(config, &embryo.offer, handshake::mss_of_mtu(mtu, embryo.flow.remote));
         conn.cold.irs = embryo.irs;
+        conn.cold.rcv_rtt_seq = embryo.irs;
         conn.rcv_nxt = embryo.irs + 1;
         conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
         conn.last_ack_sent = conn.rcv_nxt;
         conn.ts_recent = embryo.ts_recent;
         conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
         conn.cold.attempts = embryo.sent.saturating_sub(1);
-        // When the SYN-ACK was sent is not kept for the first round trip: timestamps tell it.
-        conn.cold.sent_at = cx.now;
+        conn.cold.syn_at = embryo.sent_at;
         conn
     }
 
@@ -400,6 +417,7 @@ impl Tcp {
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
             ts_offset,
             offer: cookie::read_stamp(segment.options.timestamps, mss),
+            sent_at: None,
             sent: 1,
             again_at: Deadline::NEVER,
         };

@@ -78,7 +78,7 @@ use crate::cx::Cx;
 use crate::flow_table::{Flow, FlowTable};
 use crate::id::ConnId;
 use crate::ip::Arrived;
-use crate::limits::{EMBRYOS_MAX, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
+use crate::limits::{EMBRYOS_MAX, NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
 use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
@@ -150,9 +150,11 @@ impl Tcp {
             time_waits: TimeWaits::new(time_waits, two_msl_ms),
             listeners: Listeners::new(config.listeners),
             shard: Shard {
-                nodes: ChunkNodes::new(connections.saturating_mul(NODES_PER_CONNECTION)),
+                nodes: ChunkNodes::new(
+                    connections.saturating_mul(NODES_PER_CONNECTION).max(NODES_MIN),
+                ),
                 records: Records::new(
-                    connections.saturating_mul(RECORDS_PER_CONNECTION),
+                    connections.saturating_mul(RECORDS_PER_CONNECTION).max(NODES_MIN),
                     &config.tcp,
                 ),
                 wheel: Wheel::new(entries, now),
@@ -221,9 +223,9 @@ impl Tcp {
         ConnId { index, generation: self.places.generation(index) }
     }
 
-    /// Gives a new connection its place, and the flow table an entry.
-    fn place(&mut self, connection: Connection) -> Result<u32, Connection> {
-        let Some((index, _)) = self.places.take() else { return Err(connection) };
+    /// Gives a new connection its place, and the flow table an entry. `None`: there is no room.
+    fn place(&mut self, connection: Connection) -> Option<u32> {
+        let (index, _) = self.places.take()?;
         let hash = self.shard.flows.hash(&connection.flow);
         // The table has room for every entry that there can be.
         let inserted = self.shard.flows.insert(hash, index);
@@ -232,7 +234,7 @@ impl Tcp {
             Some(place) => *place = connection,
             None => self.connections.push(connection),
         }
-        Ok(index)
+        Some(index)
     }
 }
 

@@ -49,7 +49,7 @@ impl Tcp {
         let mut conn = Connection::new(&cx.config.tcp, &self.shard.records, &begin, cx.now);
         conn.facts.set(Facts::SYN_DUE);
         conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
-        let index = self.place(conn).map_err(|_| ConnectError::TooManyConnections)?;
+        let index = self.place(conn).ok_or(ConnectError::TooManyConnections)?;
         cx.counters.totals.connects += 1;
         self.settle(cx, index);
         Ok(self.id(index))

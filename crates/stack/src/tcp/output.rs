@@ -58,11 +58,12 @@ pub(super) fn wants(conn: &mut Connection, shard: &Shard) -> Option<usize> {
     if conn.facts.any(Facts::SYN_DUE.or(Facts::PROBE_DUE)) {
         return Some(CONTROL);
     }
+    let has_ack = conn.state.is_synchronized() || matches!(conn.state, State::SynReceived(_));
+    if has_ack && conn.facts.has(Facts::PURE_ACK) {
+        return Some(ACK);
+    }
     if !conn.state.is_synchronized() {
         return None;
-    }
-    if conn.facts.has(Facts::PURE_ACK) {
-        return Some(ACK);
     }
     if next_data(conn, shard).is_some() {
         return Some(DATA);
@@ -112,15 +113,16 @@ fn new_len(conn: &Connection, allowance: u32) -> Option<u32> {
     }
     let usable = waiting.min(conn.window_room()).min(allowance);
     let mss = u32::from(conn.mss);
+    let small_in_flight = conn.cold.small_end.after(conn.snd_una);
+    let nagle = small_in_flight && !conn.facts.has(Facts::NO_DELAY) && !conn.fin_waits();
     if usable >= mss {
-        // (1) A full segment. What is left over follows by the rules below.
-        return Some(if usable == waiting { usable } else { usable - usable % mss });
+        // (1) Full segments. What is left over goes with them, or has to wait.
+        let all = usable == waiting && !nagle;
+        return Some(if all { usable } else { usable - usable % mss });
     }
     if usable == 0 {
         return None;
     }
-    let small_in_flight = conn.cold.small_end.after(conn.snd_una);
-    let nagle = small_in_flight && !conn.facts.has(Facts::NO_DELAY) && !conn.fin_waits();
     // (2) All there is, and Nagle's algorithm allows it.
     if usable == waiting && !nagle {
         return Some(usable);
@@ -305,7 +307,7 @@ fn send_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, hop: Hop, frame: &mut 
         flags = flags | Flags::ECE | Flags::CWR;
     }
     conn.facts.clear(Facts::SYN_DUE.or(Facts::ACK_NOW).or(Facts::PURE_ACK));
-    conn.cold.sent_at = cx.now;
+    conn.cold.syn_at.get_or_insert(cx.now);
     let head = Repr {
         src_port: conn.flow.local_port,
         dst_port: conn.flow.remote_port,
@@ -402,6 +404,11 @@ fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, fram
     if payload <= most {
         return data;
     }
+    if data.kind == Sent::Probe {
+        // It is the end that nobody has acknowledged which matters.
+        let start = data.range.end - most - u32::from(data.fin);
+        return Data { range: SeqRange { start, ..data.range }, ..data };
+    }
     Data { range: SeqRange::new(data.range.start, most), fin: false, ..data }
 }
 
@@ -419,6 +426,7 @@ fn send_data<M: Memory>(
     }
     let mut head = head(conn, shard, cx, data.range.start, Flags::ACK);
     let data = fit(conn, cx, data, &head.options, frame.len());
+    head.seq = data.range.start;
     let sent = conn.cold.recovery.on_sent(&mut shard.records, cx.now, data.range, data.kind);
     if sent.is_err() {
         // No record is free. The ACK goes anyway; a timer tries again.
@@ -479,7 +487,6 @@ fn note_sent<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, data: &Data, was_idle
     conn.cold.tally.bytes_out += u64::from(payload);
     cx.counters.totals.bytes_out += u64::from(payload);
     conn.facts.clear(Facts::TAIL_PROBE_DUE.or(Facts::OVERRIDE).or(Facts::STARVED));
-    conn.cold.sent_at = cx.now;
     if data.fin {
         conn.facts.set(Facts::FIN_SENT);
     }

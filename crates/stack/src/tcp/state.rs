@@ -234,18 +234,6 @@ impl State {
         matches!(self, Self::Established(_) | Self::FinWait1(_) | Self::FinWait2(_))
     }
 
-    /// We closed: a FIN stands behind the queue, or is sent.
-    pub(crate) const fn has_closed(self) -> bool {
-        matches!(
-            self,
-            Self::FinWait1(_)
-                | Self::FinWait2(_)
-                | Self::Closing(_)
-                | Self::LastAck(_)
-                | Self::TimeWait(_)
-        )
-    }
-
     /// Our FIN is not acknowledged yet.
     pub(crate) const fn owes_fin(self) -> bool {
         matches!(self, Self::FinWait1(_) | Self::Closing(_) | Self::LastAck(_))

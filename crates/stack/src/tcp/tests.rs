@@ -78,7 +78,7 @@ impl Host {
         while let Some(event) = self.tcp.poll_event(now) {
             if let Event::Received { conn, chunk } = event {
                 self.received.extend_from_slice(self.memory.bytes(chunk));
-                crate::memory::Memory::free(&mut self.memory, chunk.buf);
+                self.memory.free(chunk.buf);
                 let _ = self.tcp.receive(conn);
             }
             self.events.push(event);
@@ -89,7 +89,7 @@ impl Host {
         let Some(chunk) = self.memory.chunk_of(bytes) else { return false };
         let sent = self.with(now, |tcp, cx| tcp.send(cx, conn, chunk));
         if sent.is_err() {
-            crate::memory::Memory::free(&mut self.memory, chunk.buf);
+            self.memory.free(chunk.buf);
         }
         sent.is_ok()
     }
@@ -98,6 +98,9 @@ impl Host {
         self.tcp.connection(id.index)
     }
 }
+
+/// Says whether a frame (to `b`?) is lost.
+pub(super) type Lose = Box<dyn FnMut(bool, &[u8]) -> bool>;
 
 /// Two hosts, and time.
 pub(super) struct Pair {
@@ -108,7 +111,7 @@ pub(super) struct Pair {
     wire: Vec<(Instant, bool, Vec<u8>)>,
     pub(super) delay: Duration,
     /// Whether the frame of this number is lost.
-    pub(super) lose: Box<dyn FnMut(bool, &[u8]) -> bool>,
+    pub(super) lose: Lose,
     pub(super) frames: u64,
 }
 

@@ -92,7 +92,8 @@ fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segmen
         return;
     }
     let took = cx.now.since(conn.cold.rcv_rtt_at).as_micros();
-    if conn.cold.rcv_rtt_seq != conn.cold.irs {
+    let is_first = conn.cold.rcv_rtt_seq == conn.cold.irs;
+    if !is_first {
         keep_round_trip(conn, u32::try_from(took).unwrap_or(u32::MAX).max(1));
     }
     conn.cold.rcv_rtt_seq = conn.rcv_nxt + conn.rcv_wnd();

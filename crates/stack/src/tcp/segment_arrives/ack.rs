@@ -65,7 +65,7 @@ pub(super) fn on_established<M>(
     // timestamp says which one was answered.
     let sample = match echo_age(conn, cx, segment) {
         Some(age) => Some(age),
-        None if conn.cold.attempts == 0 => Some(cx.now.since(conn.cold.sent_at)),
+        None if conn.cold.attempts == 0 => conn.cold.syn_at.map(|at| cx.now.since(at)),
         None => None,
     };
     conn.begin_recovery(&shard.records, cx.now, sample);

@@ -30,6 +30,9 @@ use crate::wire::tcp::Flags;
 /// A timestamp older than this says nothing (RFC 7323 §5.5): 24 days.
 const TS_RECENT_AGE_MS_MAX: u32 = 24 * 24 * 3600 * 1000;
 
+/// Least time between answers to segments without text that lie outside the window.
+const REFUSALS_APART_MS: u32 = 100;
+
 /// A segment of the connection's flow.
 pub(crate) fn on_segment<M: Memory>(
     conn: &mut Connection,
@@ -135,6 +138,14 @@ fn refuse<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>, r
         }
     }
     conn.cold.heard_at = cx.now;
+    if segment.len() == 0 {
+        // Two that disagree about their windows must not answer one another for ever.
+        let now_ms = cx.now.as_millis() as u32;
+        if now_ms.wrapping_sub(conn.cold.refused_at_ms) < REFUSALS_APART_MS {
+            return;
+        }
+        conn.cold.refused_at_ms = now_ms;
+    }
     conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
 }
 
@@ -167,6 +178,10 @@ pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx
 /// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
 fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
     conn.cold.heard_at = cx.now;
+    if conn.flight() == 0 {
+        // It answers our probes, if there were any.
+        conn.cold.attempts = 0;
+    }
     if let Some(times) = segment.options.timestamps
         && conn.facts.has(Facts::TIMESTAMPS)
         && segment.seq.at_or_before(conn.last_ack_sent)

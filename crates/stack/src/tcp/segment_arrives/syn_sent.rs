@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ip::Hop;
+use crate::tcp::deadline::Deadline;
 use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of_mtu};
 
 pub(super) fn on_segment<M: Memory>(
@@ -53,6 +54,7 @@ fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>)
     conn.agree(config, &offer, room);
     conn.cold.snd_wnd_max = max.max(u32::from(segment.window));
     conn.cold.irs = segment.seq;
+    conn.cold.rcv_rtt_seq = segment.seq;
     conn.rcv_nxt = segment.seq + 1;
     conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
     conn.last_ack_sent = conn.rcv_nxt;
@@ -97,7 +99,6 @@ fn on_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, _segment: &Segment<'_>) 
         conn.state = state;
     }
     conn.cold.attempts = 0;
-    conn.cold.attend_at =
-        super::super::deadline::Deadline::after(cx.now, cx.config.tcp.rto_initial);
+    conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
     conn.facts.set(Facts::SYN_DUE);
 }
