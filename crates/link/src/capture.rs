@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::limits::{CAPTURE_BUFFER_BYTES, OFFLOAD_FRAME_BYTES};
-use crate::{Caps, Checksums, Counters, Link, LinkError, Received, Transmit};
+use crate::{Caps, Checksums, Counters, Link, LinkError, Ownership, Received, Transmit};
 
 mod pcapng;
 mod reader;
@@ -272,6 +272,10 @@ impl<L: Link> Link for Pcap<L> {
 
     fn counters(&self) -> Counters {
         self.link.counters()
+    }
+
+    fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        self.link.set_ownership(ownership)
     }
 }
 

@@ -90,6 +90,14 @@ impl Interface {
         }
     }
 
+    /// Its number.
+    pub(crate) fn index(&self) -> Result<i32, LinkError> {
+        let answer = self.ask(libc::SIOCGIFINDEX as _, "ask for an interface's index", |_| ())?;
+        // SAFETY: reading a union's field needs that it holds a value of that type: SIOCGIFINDEX
+        // wrote the integer, and any bytes are one.
+        Ok(unsafe { answer.ifr_ifru.ifru_ifindex })
+    }
+
     /// The largest IP packet in bytes.
     pub(crate) fn mtu(&self) -> Result<usize, LinkError> {
         let answer = self.ask(libc::SIOCGIFMTU as _, "ask for an interface's MTU", |_| ())?;
@@ -147,6 +155,7 @@ mod tests {
     #[test]
     fn loopback_is_known_everywhere() {
         let lo = Interface::new("lo").expect("a socket");
+        assert!(lo.index().expect("an index") > 0);
         assert!(lo.mtu().expect("an MTU") >= 1_500);
         assert_eq!(lo.hardware().expect("a type"), (libc::ARPHRD_LOOPBACK, [0; 6]));
         let absent = Interface::new("mp-absent").expect("a socket").mtu();

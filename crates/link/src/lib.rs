@@ -21,9 +21,13 @@ mod interface;
 pub mod limits;
 mod link;
 pub mod memif;
+mod open;
 mod ownership;
+pub mod packet;
 mod pair;
+mod reservation;
 mod sleep;
+pub mod spec;
 pub mod tap;
 mod virtio;
 
@@ -31,5 +35,8 @@ pub use capture::{Capture, Pcap};
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
 };
+pub use open::open;
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
 pub use pair::{Pair, PairConfig, pair};
+pub use reservation::{Reservation, ReservationError};
+pub use spec::LinkSpec;

@@ -53,3 +53,15 @@ const _: () = assert!(MEMIF_RING_SIZE_LOG2_MIN < MEMIF_RING_SIZE_LOG2_MAX);
 const _: () = assert!(MEMIF_BUFFER_BYTES_MIN <= MEMIF_BUFFER_BYTES_MAX);
 const _: () = assert!(MEMIF_BUFFER_BYTES_MAX as usize <= MEMIF_FRAME_BYTES_MAX);
 const _: () = assert!(ETHERNET_HEADER_BYTES < MEMIF_FRAME_BYTES_MAX);
+/// Instructions of a socket filter (`BPF_MAXINSNS`).
+pub const PACKET_FILTER_INSTRUCTIONS_MAX: usize = 4_096;
+/// Frames that a packet link hands over in one system call.
+pub const PACKET_BATCH_MAX: usize = 32;
+/// What may wait in a packet socket before we take it.
+pub const PACKET_SOCKET_BUFFER_BYTES: i32 = 8 << 20;
+/// Ports of one link that the kernel is kept silent on, each by a socket.
+pub const RESERVATIONS_MAX: usize = 4_096;
+/// How long opening a described memif waits for its peer, in milliseconds.
+pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
+/// Queues of an interface that a description may name.
+pub const XDP_QUEUES_MAX: u32 = 64;

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use crate::Ownership;
+
 /// An IEEE 802 address.
 pub type MacAddress = [u8; 6];
 
@@ -188,6 +190,18 @@ pub trait Link: Send {
 
     /// What was counted since the link was opened.
     fn counters(&self) -> Counters;
+
+    /// Says which frames are ours, where the host's address is shared
+    /// ([`Caps::shares_host_address`]). Such a link starts with nothing. Any other link takes all
+    /// that reaches it, and has nothing to do here.
+    ///
+    /// # Errors
+    /// [`LinkError::Setting`] when a port is another program's or the rules are too many. The
+    /// ownership is then as it was.
+    fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        let _ = ownership;
+        Ok(())
+    }
 }
 
 /// A link chosen at run time is a link: wrappers go around it as around any other.
@@ -226,5 +240,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn counters(&self) -> Counters {
         (**self).counters()
+    }
+
+    fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        (**self).set_ownership(ownership)
     }
 }

@@ -320,9 +320,9 @@ impl Ownership {
             return Some(if self.whole_address { Owner::Ours } else { Owner::Fragment });
         }
         let protocol = packet[9];
-        let payload = packet.get(header_bytes..)?;
+        let payload = packet.get(header_bytes..).unwrap_or_default();
         if protocol == ICMP && matches!(payload.first()?, 3 | 11 | 12) {
-            return self.owner_of_error(payload.get(8..)?);
+            return self.owner_of_error(4, payload.get(8..)?);
         }
         self.owner_of_transport(protocol, payload, source, destination)
     }
@@ -342,7 +342,7 @@ impl Ownership {
             return Some(if self.whole_address { Owner::Ours } else { Owner::Fragment });
         }
         if next == ICMPV6 && matches!(payload.first()?, 1..=4) {
-            return self.owner_of_error(payload.get(8..)?);
+            return self.owner_of_error(6, payload.get(8..)?);
         }
         self.owner_of_transport(next, payload, source, destination)
     }
@@ -381,12 +381,15 @@ impl Ownership {
         self.flow_is_ours(&flow).then_some(Owner::Ours)
     }
 
-    /// `quoted`: the packet that the error is about, which somebody here sent.
-    fn owner_of_error(&self, quoted: &[u8]) -> Option<Owner> {
+    /// `quoted`: the packet that the error is about, which somebody here sent. It is of the
+    /// error's own IP version.
+    fn owner_of_error(&self, version: u8, quoted: &[u8]) -> Option<Owner> {
+        let quoted_version = quoted.first()? >> 4;
         if self.whole_address {
             return Some(Owner::Ours);
         }
-        let (protocol, local, remote, ports) = match quoted.first()? >> 4 {
+        let (protocol, local, remote, ports) = match quoted_version {
+            other if other != version => return None,
             4 => {
                 let header_bytes = usize::from(quoted[0] & 15) * 4;
                 let (local, remote) = (ipv4(quoted, 12)?, ipv4(quoted, 16)?);

@@ -5,6 +5,8 @@
 //! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
+//! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
+//! | [`record`] | what those records say, checked once at the border |
 //!
 //! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
 //! through rings, in batches.
@@ -19,22 +21,33 @@
 //! - Nothing allocates after a region, pool or ring was made.
 //! - This crate is the only home of atomics that two cores share, and depends on no other of ours.
 
+#![cfg_attr(loom, allow(dead_code, reason = "the models use a part of the crate"))]
+
 mod atomics;
 mod bytes;
+#[cfg(not(loom))]
 pub mod checksum;
 mod cursor;
+#[cfg(not(loom))]
+mod doorbell;
 pub mod limits;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+pub mod record;
+#[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
 mod ring;
+mod wakeup;
 
 pub use bytes::Plain;
+pub use cursor::RingFault;
+#[cfg(not(loom))]
+pub use doorbell::{DoorbellError, Ringer, Sleeper, bell_sockets, doorbell};
 #[cfg(not(loom))]
 pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, PoolError, PoolLayout, Writer};
 #[cfg(not(loom))]
 pub use region::{Backing, OutOfRegion, Region, RegionError, TransparentRefusal};
 #[cfg(not(loom))]
-pub use ring::{Consumer, Full, Producer, RingError, RingFault, RingLayout, ring};
+pub use ring::{Consumer, Full, Producer, RingError, RingLayout, ring};

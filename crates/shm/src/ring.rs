@@ -1,6 +1,7 @@
 //! A ring of records from one producer to one consumer, in memory that both can write.
 //!
-//! Read first: `cursor.rs` for the indices; `bytes.rs` for how records get in and out.
+//! Read first: `cursor.rs` for the indices; `bytes.rs` for how records get in and out;
+//! `doorbell.rs` for how a consumer sleeps.
 //!
 //! ```text
 //!  offset 0        head        written by the consumer: records released
@@ -27,11 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::bytes::{self, Plain};
-use crate::cursor::{ConsumerCursor, ProducerCursor};
+use crate::cursor::{ConsumerCursor, ProducerCursor, RingFault};
 use crate::limits;
 use crate::region::{OutOfRegion, Region};
-
-pub use crate::cursor::RingFault;
 
 const HEAD_OFFSET: usize = 0;
 const TAIL_OFFSET: usize = HEAD_OFFSET + limits::LINE_PAIR_BYTES;

@@ -1,7 +1,9 @@
-//! Every driver of this crate against the one suite.
+//! Every driver of this crate against the one suite, and what some of them promise beyond it.
 
 mod counting;
+mod hosts;
 mod memif;
+mod packet;
 mod pair;
 mod tap;
 mod wire;

@@ -5,7 +5,7 @@ use megapipe_link::tap::{self, TapConfig};
 use megapipe_link::{Link, Medium};
 
 use crate::counting::allocations;
-use crate::wire::{Wire, enter_own_namespace};
+use crate::wire::{Wire, enter_own_namespace, until_active};
 
 struct Device(TapConfig);
 
@@ -13,6 +13,7 @@ impl Bench for Device {
     fn open(&self) -> Result<Opened, String> {
         let mut queues = tap::open(&self.0).map_err(|error| error.to_string())?;
         let link = queues.pop().expect("a queue");
+        until_active(&self.0.name)?;
         let wire = Wire::open(&self.0.name, &format!("link del {}", self.0.name))?;
         assert_eq!(link.caps().tso, self.0.offloads, "{:?}", link.caps().notes);
         Ok((Box::new(link), Box::new(wire)))

@@ -3,7 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
-use std::time::Instant;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use megapipe_link::conformance::Outside;
 
@@ -27,6 +29,24 @@ pub(crate) fn ip(arguments: &str) -> Result<(), String> {
     let output = output.map_err(|error| format!("ip is not installed: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {said}")) }
+}
+
+/// Waits until the kernel passes frames on `interface`: some time after it was switched on.
+pub(crate) fn until_active(interface: &str) -> Result<(), String> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        let output = Command::new("ip").args(["link", "show", interface]).output();
+        let said = output.map_err(|error| format!("ip is not installed: {error}"))?.stdout;
+        let said = String::from_utf8_lossy(&said);
+        if said.contains("LOWER_UP")
+            && !said.contains("qdisc noop ")
+            && !said.contains("state DOWN")
+        {
+            return Ok(());
+        }
+        thread::yield_now();
+    }
+    Err(format!("{interface} does not come up"))
 }
 
 /// The last error of a system call that answered `value`.
@@ -104,5 +124,47 @@ impl Outside for Wire {
 
     fn leave(self: Box<Self>) {
         ip(&self.removal).expect("the interface goes");
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A network namespace of its own, in which a thread runs what it is given.
+pub(crate) struct Elsewhere {
+    thread: i32,
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Elsewhere {
+    /// Starts the thread; the namespace goes with it.
+    pub(crate) fn new() -> Result<Self, String> {
+        let (jobs, to_do) = mpsc::channel::<Job>();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let entered = enter_own_namespace();
+            // SAFETY: takes nothing and cannot fail.
+            let thread = unsafe { libc::gettid() };
+            if tell.send(entered.map(|()| thread)).is_ok() {
+                to_do.into_iter().for_each(|job| job());
+            }
+        });
+        let thread = told.recv().map_err(|error| error.to_string())??;
+        Ok(Self { thread, jobs })
+    }
+
+    /// The thread's number, which names the namespace.
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// Runs `job` there and waits for its answer.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = mpsc::channel();
+        let job = Box::new(move || {
+            // The asker waits below.
+            let _ = tell.send(job());
+        });
+        self.jobs.send(job).expect("the thread runs until the sender goes");
+        told.recv().expect("the job does not panic")
     }
 }

@@ -85,5 +85,5 @@ fn batches_arrive_whole_around_the_end_of_the_ring() {
 
 #[test]
 fn batches_of_different_sizes_meet() {
-    model::<4>(5, 3, 1);
+    model::<4>(4, 3, 1);
 }

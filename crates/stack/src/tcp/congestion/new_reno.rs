@@ -24,10 +24,10 @@ impl Congestion for NewReno {
         }
     }
 
-    fn reduce(&mut self, _window: &Window, flight: u32, mss: u32) -> u32 {
+    fn reduce(&mut self, window: &Window, flight: u32, mss: u32) -> u32 {
         self.acked = 0;
-        // RFC 5681 equation (4).
-        (flight / 2).max(2 * mss)
+        // RFC 5681 equation (4), without what limited transmit sent beyond the window (§3.2).
+        (flight.min(window.cwnd) / 2).max(2 * mss)
     }
 
     fn undo(&mut self, _cwnd: u32) {

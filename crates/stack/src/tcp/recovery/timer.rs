@@ -86,12 +86,11 @@ impl Recovery {
             self.at = after(now, wait);
             return;
         }
-        if !restart && self.timer == Timer::Retransmit {
-            return;
-        }
-        // RFC 6298 §5.3.
         let rto_at = if restart {
+            // RFC 6298 §5.3.
             after(now, self.rto_us(&records.policy))
+        } else if self.timer == Timer::Retransmit {
+            self.at
         } else {
             self.rto_at(records, now)
         };
@@ -115,8 +114,8 @@ impl Recovery {
                 self.arm(records, now, None, true);
             }
             // RFC 8985 §7.2: new data puts the probe off, but never beyond the RTO.
-            Timer::Probe => self.arm(records, now, None, false),
-            Timer::Retransmit | Timer::Reorder => {}
+            Timer::Probe | Timer::Retransmit => self.arm(records, now, None, false),
+            Timer::Reorder => {}
         }
     }
 

@@ -14,8 +14,6 @@ pub(super) struct Sender {
     pub(super) una: SeqNum,
     pub(super) nxt: SeqNum,
     pub(super) start: SeqNum,
-    /// The peer's timestamps are in use.
-    pub(super) timestamps: bool,
     pub(super) unsent: bool,
 }
 
@@ -34,16 +32,7 @@ impl Sender {
         let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt: None };
         let recovery = Recovery::new(&records, now, &opening);
         let start = SeqNum(u32::MAX - 20_000);
-        Self {
-            records,
-            recovery,
-            now,
-            una: start,
-            nxt: start,
-            start,
-            timestamps: false,
-            unsent: true,
-        }
+        Self { records, recovery, now, una: start, nxt: start, start, unsent: true }
     }
 
     pub(super) fn wait_ms(&mut self, ms: u64) {

@@ -1,0 +1,91 @@
+//! From a description to links: which driver opens what.
+
+use std::time::Duration;
+
+use crate::limits::MEMIF_OPEN_TIMEOUT_MS;
+use crate::spec::MemifSpec;
+use crate::{Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair, tap};
+
+/// Opens what `spec` describes: one link for each queue. A pair gives its two ends.
+///
+/// A memif waits for its peer. A link that shares the host's address starts with nothing of its
+/// own: see [`Link::set_ownership`].
+///
+/// # Errors
+/// What the driver says, as a [`LinkError`].
+pub fn open(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
+    match spec {
+        LinkSpec::Pair => {
+            let (here, there) = pair(&PairConfig::default())?;
+            Ok(boxed([here, there]))
+        }
+        LinkSpec::Tap(config) => tap::open(config).map(boxed),
+        LinkSpec::Packet(config) => packet::open(config).map(|link| boxed([link])),
+        LinkSpec::Xdp(_) => {
+            let why = "this version has no AF_XDP driver; `packet` shares an address too";
+            Err(LinkError::Unavailable { driver: "xdp", why: why.to_owned() })
+        }
+        LinkSpec::Memif(spec) => open_memif(spec).map(boxed),
+    }
+}
+
+fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
+    links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect()
+}
+
+fn open_memif(spec: &MemifSpec) -> Result<Vec<memif::Memif>, LinkError> {
+    let role = if spec.is_server { memif::Role::Server } else { memif::Role::Client };
+    let mut settings =
+        memif::Settings::new(&spec.socket, spec.mac.unwrap_or_else(|| memif_mac(spec)));
+    settings.id = spec.id;
+    settings.secret.clone_from(&spec.secret);
+    settings.mtu = spec.mtu;
+    settings.queue_count = spec.queues;
+    // A power of two of at most 2^14: the description was checked.
+    settings.ring_size_log2 = spec.ring_slots.ilog2() as u8;
+    settings.buffer_bytes = spec.buffer_bytes;
+    memif::open(role, &settings, Duration::from_millis(MEMIF_OPEN_TIMEOUT_MS))
+}
+
+/// An address of our own choice (the second lowest bit says so) that differs between the two ends
+/// and between the interfaces of one socket.
+fn memif_mac(spec: &MemifSpec) -> MacAddress {
+    let [a, b, c, d] = spec.id.to_be_bytes();
+    [2, u8::from(spec.is_server), a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Transmit;
+
+    #[test]
+    fn a_pair_has_two_ends() {
+        let mut links = open(&"pair".parse().expect("a description")).expect("memory");
+        let [here, there] = links.as_mut_slice() else { panic!("two ends") };
+        let plain = Transmit { len: 60, ..Transmit::default() };
+        here.tx_burst(1, &mut |_| Some(plain)).expect("sent");
+        assert_eq!(there.rx_burst(9, &mut |_, _| ()).expect("received"), 1);
+    }
+
+    #[test]
+    fn a_memif_described_on_both_sides_is_one_link() {
+        let name = format!("@megapipe-open-{}", std::process::id());
+        let text = format!("memif:{name},id=7,queues=2,ring=64,mtu=900");
+        let server: LinkSpec = format!("{text},role=server").parse().expect("a description");
+        let serving = std::thread::spawn(move || open(&server));
+        let clients = open(&text.parse().expect("a description")).expect("the server comes");
+        let servers = serving.join().expect("no panic").expect("the client came");
+        assert_eq!((clients.len(), servers.len()), (2, 2));
+        let (client, server) = (clients[0].caps(), servers[0].caps());
+        assert_eq!((client.mac, server.mac), ([2, 0, 0, 0, 0, 7], [2, 1, 0, 0, 0, 7]));
+        assert_eq!(client.mtu, 900);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_says_why() {
+        let absent = "packet:mp-absent".parse().expect("a description");
+        let Err(error) = open(&absent) else { panic!("there is no such interface") };
+        assert_eq!(error.to_string(), "interface: there is no interface \"mp-absent\"");
+    }
+}

@@ -1,0 +1,201 @@
+//! Ports that the kernel leaves to us on an address that we share with it.
+//!
+//! Read first: ip(7), tcp(7), and `docs/decisions` on silent ports. A [`Reservation`] is a kernel
+//! socket that has the port, so that no other program can bind it and the kernel picks it for
+//! nobody. It is deaf: a socket filter drops everything that reaches it. A TCP segment or a
+//! datagram for the port therefore ends at the socket, and the kernel answers neither with a reset
+//! nor with an ICMP error.
+//!
+//! Invariants
+//! - The filter is attached before the socket can be reached.
+//! - Nothing is left behind: the reservation is the descriptor, and goes with the process, however
+//!   that ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
+
+use crate::{Flow, Transport};
+
+/// A port, or a flow, that the kernel leaves to us.
+#[derive(Debug)]
+pub struct Reservation {
+    socket: OwnedFd,
+}
+
+/// Why a port was not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReservationError {
+    /// Another socket has it.
+    #[error("{transport:?} {address} is in use by another program")]
+    InUse {
+        /// TCP or UDP.
+        transport: Transport,
+        /// Address and port.
+        address: SocketAddr,
+    },
+    /// The address is not one of this host's.
+    #[error("{address} is not an address of this host")]
+    NotLocal {
+        /// Address and port.
+        address: SocketAddr,
+    },
+    /// The port is below `net.ipv4.ip_unprivileged_port_start`, or a flow needs a capability.
+    #[error("{transport:?} {address} needs {capability}")]
+    NotAllowed {
+        /// TCP or UDP.
+        transport: Transport,
+        /// Address and port.
+        address: SocketAddr,
+        /// What is missing.
+        capability: &'static str,
+    },
+    /// Anything else.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Connections that a deaf socket can have waiting. It never has one.
+const BACKLOG: i32 = 1;
+
+impl Reservation {
+    /// Takes a port at one address (or at all of them, if it is unspecified). IPv6 sockets take
+    /// IPv6 only.
+    ///
+    /// # Errors
+    /// See [`ReservationError`].
+    pub fn port(transport: Transport, address: SocketAddr) -> Result<Self, ReservationError> {
+        let socket = deaf_socket(transport, address.is_ipv6())?;
+        if transport == Transport::Tcp {
+            // A connection of the kernel's in TIME-WAIT does not keep us from the port. Exclusive
+            // all the same: two sockets that listen cannot share it.
+            set_socket_reuseaddr(&socket, true).map_err(|error| failed("reuse a port", error))?;
+        }
+        let refused = |error| refusal(transport, address, "CAP_NET_BIND_SERVICE", error);
+        bind(&socket, &address).map_err(refused)?;
+        if transport == Transport::Tcp {
+            // Listening makes it the socket of every segment to the port that has no other.
+            listen(&socket, BACKLOG).map_err(refused)?;
+        }
+        Ok(Self { socket })
+    }
+
+    /// Takes one flow, though its port may be the kernel's. TCP only; needs CAP_NET_ADMIN, as
+    /// moving a connection does (`TCP_REPAIR`). The kernel sends nothing, neither now nor when the
+    /// reservation ends.
+    ///
+    /// # Errors
+    /// See [`ReservationError`].
+    pub fn flow(flow: &Flow) -> Result<Self, ReservationError> {
+        let local = SocketAddr::new(flow.local, flow.local_port);
+        let remote = SocketAddr::new(flow.remote, flow.remote_port);
+        let socket = deaf_socket(flow.transport, local.is_ipv6())?;
+        let refused = |error| refusal(flow.transport, local, "CAP_NET_ADMIN", error);
+        if flow.transport == Transport::Tcp {
+            set_repair(&socket).map_err(refused)?;
+        } else {
+            set_socket_reuseaddr(&socket, true).map_err(|error| failed("reuse a port", error))?;
+        }
+        bind(&socket, &local).map_err(refused)?;
+        // In repair mode this sends nothing: the socket is established at once.
+        connect(&socket, &remote).map_err(refused)?;
+        Ok(Self { socket })
+    }
+
+    /// What is reserved: the port that the kernel chose, if 0 was asked for.
+    ///
+    /// # Errors
+    /// [`ReservationError::Io`].
+    pub fn local_address(&self) -> Result<SocketAddr, ReservationError> {
+        let what = "ask for a socket's address";
+        let address =
+            rustix::net::getsockname(&self.socket).map_err(|error| failed(what, error))?;
+        SocketAddr::try_from(address).map_err(|error| failed(what, error))
+    }
+}
+
+/// An unbound socket with a filter that drops everything.
+fn deaf_socket(transport: Transport, is_ipv6: bool) -> Result<OwnedFd, ReservationError> {
+    let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let kind = match transport {
+        Transport::Tcp => SocketType::STREAM,
+        Transport::Udp => SocketType::DGRAM,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        socket_with(family, kind, flags, None).map_err(|error| failed("open a socket", error))?;
+    if is_ipv6 {
+        set_ipv6_v6only(&socket, true).map_err(|error| failed("set IPV6_V6ONLY", error))?;
+    }
+    let mut drop_all =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    attach_filter(&socket, &mut drop_all)
+        .map_err(|source| ReservationError::Io { what: "attach a socket filter", source })?;
+    Ok(socket)
+}
+
+/// Attaches a classic BPF program to a socket, in the place of one that is there.
+pub(crate) fn attach_filter(
+    socket: impl AsFd,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    let Ok(len) = u16::try_from(program.len()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Sets a socket option whose value is a `T`.
+pub(crate) fn set_option<T>(
+    socket: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let fd = socket.as_fd().as_raw_fd();
+    let (pointer, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: `setsockopt` reads `len` bytes at the pointer during the call; they are the value's.
+    // An option that takes another type is refused by its length. A pointer inside the value (a
+    // filter's program) is read during the call too, and borrowed by the caller for as long.
+    let done = unsafe { libc::setsockopt(fd, level, option, pointer, len) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn set_repair(socket: &OwnedFd) -> Result<(), Errno> {
+    let on: libc::c_int = 1;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &on)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}
+
+fn failed(what: &'static str, error: Errno) -> ReservationError {
+    ReservationError::Io { what, source: error.into() }
+}
+
+fn refusal(
+    transport: Transport,
+    address: SocketAddr,
+    capability: &'static str,
+    error: Errno,
+) -> ReservationError {
+    match error {
+        Errno::ADDRINUSE => ReservationError::InUse { transport, address },
+        Errno::ADDRNOTAVAIL => ReservationError::NotLocal { address },
+        Errno::ACCESS | Errno::PERM => {
+            ReservationError::NotAllowed { transport, address, capability }
+        }
+        other => failed("reserve a port", other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

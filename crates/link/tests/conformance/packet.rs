@@ -1,0 +1,137 @@
+//! `packet` over veth: the suite, and what sharing an address with the kernel promises.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::time::Instant;
+
+use megapipe_link::conformance::{self, Bench, Opened};
+use megapipe_link::packet::{self, Packet, PacketConfig};
+use megapipe_link::{Link, LinkError, Ownership};
+
+use crate::counting::allocations;
+use crate::hosts::{HERE, KERNELS, OURS, OURS_UDP, QUICK, at, knock, sharing, with_two_hosts};
+use crate::wire::{Wire, enter_own_namespace, ip, until_active};
+
+struct Veth(PacketConfig);
+
+impl Bench for Veth {
+    fn open(&self) -> Result<Opened, String> {
+        // What the last check left: the namespace is ours.
+        let _ = ip("link del mp-near");
+        ip("link add mp-near type veth peer name mp-far")?;
+        ip("link set mp-near up")?;
+        ip("link set mp-far up")?;
+        until_active("mp-near")?;
+        until_active("mp-far")?;
+        let mut link = packet::open(&self.0).map_err(|error| error.to_string())?;
+        let mut ownership = Ownership::new();
+        ownership.add_address([10, 99, 0, 1].into()).expect("room");
+        ownership.whole_address = true;
+        link.set_ownership(&ownership).map_err(|error| error.to_string())?;
+        let wire = Wire::open("mp-far", "link del mp-near")?;
+        Ok((Box::new(link), Box::new(wire)))
+    }
+
+    fn fills(&self) -> bool {
+        false
+    }
+
+    fn allocations(&self) -> Option<u64> {
+        Some(allocations())
+    }
+}
+
+fn check(test: &str, config: PacketConfig) {
+    let done = enter_own_namespace().and_then(|()| conformance::all(&Veth(config)));
+    if let Err(why) = done {
+        println!("skipped: {test}: {why}");
+    }
+}
+
+#[test]
+fn packet_with_offloads() {
+    check("packet::packet_with_offloads", PacketConfig::new("mp-near"));
+}
+
+#[test]
+fn packet_plain() {
+    let config = PacketConfig::new("mp-near");
+    let config = PacketConfig { offloads: false, bypasses_qdisc: true, ..config };
+    check("packet::packet_plain", config);
+}
+
+/// Destination ports of the TCP and UDP frames that wait.
+fn ports(link: &mut Packet) -> Vec<u16> {
+    let mut ports = Vec::new();
+    let deadline = Instant::now() + QUICK;
+    while ports.is_empty() && Instant::now() < deadline {
+        link.wait(Some(QUICK)).expect("wait");
+        let take = &mut |frame: &[u8], _: _| {
+            let start = if frame[12] == 8 { 34 } else { 54 };
+            ports.push(u16::from_be_bytes([frame[start + 2], frame[start + 3]]));
+        };
+        link.rx_burst(64, take).expect("rx_burst");
+    }
+    ports
+}
+
+#[test]
+fn the_kernel_is_silent_on_our_ports_and_serves_its_own() {
+    with_two_hosts("packet::the_kernel_is_silent_on_our_ports_and_serves_its_own", |elsewhere| {
+        for address in HERE {
+            let refused = Err(ErrorKind::ConnectionRefused);
+            assert_eq!(knock(elsewhere, at(address, OURS)), refused, "before");
+            let mut link = packet::open(&PacketConfig::new("mp-near")).expect("a socket");
+            link.set_ownership(&sharing(&[OURS])).expect("free ports");
+
+            assert_eq!(knock(elsewhere, at(address, OURS)), Err(ErrorKind::TimedOut));
+            let seen = ports(&mut link);
+            assert!(!seen.is_empty() && seen.iter().all(|port| *port == OURS), "{seen:?}");
+
+            let datagram = elsewhere.run(move || {
+                let any: IpAddr = if address == HERE[0] { [0; 4].into() } else { [0; 16].into() };
+                let socket = UdpSocket::bind((any, 0)).expect("a port");
+                socket.set_read_timeout(Some(QUICK)).expect("a timeout");
+                socket.connect(at(address, OURS_UDP)).expect("an address");
+                socket.send(b"hello").expect("sent");
+                socket.recv(&mut [0; 9]).map_err(|error| error.kind())
+            });
+            assert_eq!(datagram, Err(ErrorKind::WouldBlock), "no ICMP error");
+            assert!(ports(&mut link).contains(&OURS_UDP));
+
+            let listener = TcpListener::bind(at(address, KERNELS)).expect("the kernel's port");
+            assert_eq!(knock(elsewhere, at(address, KERNELS)), Ok(()));
+            assert_eq!(ports(&mut link), [], "what is the kernel's we do not see");
+            assert_eq!(knock(elsewhere, at(address, KERNELS + 1)), refused);
+            drop(listener);
+
+            drop(link);
+            assert_eq!(knock(elsewhere, at(address, OURS)), refused, "afterwards");
+        }
+    });
+}
+
+#[test]
+fn ownership_changes_while_the_link_is_open_or_not_at_all() {
+    with_two_hosts("packet::ownership_changes_while_the_link_is_open_or_not_at_all", |elsewhere| {
+        let mut link = packet::open(&PacketConfig::new("mp-near")).expect("a socket");
+        link.set_ownership(&sharing(&[OURS])).expect("free ports");
+        let listener = TcpListener::bind(at(HERE[0], KERNELS)).expect("the kernel's port");
+        let refused = link.set_ownership(&sharing(&[OURS + 1, KERNELS]));
+        let Err(LinkError::Setting { setting: "ownership", why }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.contains("2222 is in use by another program"), "{why}");
+        assert_eq!(knock(elsewhere, at(HERE[0], OURS)), Err(ErrorKind::TimedOut), "as before");
+        assert!(knock(elsewhere, at(HERE[0], KERNELS)).is_ok());
+        let closed = Err(ErrorKind::ConnectionRefused);
+        assert_eq!(knock(elsewhere, at(HERE[0], OURS + 1)), closed, "nothing of it was done");
+        drop(listener);
+
+        ports(&mut link);
+        link.set_ownership(&sharing(&[OURS + 1])).expect("free ports");
+        assert_eq!(knock(elsewhere, at(HERE[0], OURS)), closed, "given back");
+        assert_eq!(knock(elsewhere, at(HERE[0], OURS + 1)), Err(ErrorKind::TimedOut));
+        assert!(ports(&mut link).iter().all(|port| *port == OURS + 1));
+    });
+}

@@ -1,0 +1,267 @@
+//! Sleeping until the other end has something, without a system call while both are busy.
+//!
+//! Read first: `wakeup.rs` for the flag; `eventfd(2)`; `send(2)` on `MSG_DONTWAIT`; the decision on
+//! doorbells in `docs/decisions`.
+//!
+//! ```text
+//!  sleeper                                ringer
+//!  flag = 1                               publish (a ring's commit)
+//!  fence                                  fence
+//!  look at the ring again                 flag = 1 ?  flag = 0, write the descriptor
+//!  nothing ?  poll the descriptor
+//! ```
+//!
+//! Between threads of one process the descriptor is an eventfd. Between processes it is a socket
+//! pair, because both holders of an eventfd share its `O_NONBLOCK`: one that fills the counter and
+//! clears the flag would make the other's next ring block for ever. An end of a socket pair is its
+//! holder's own, and each call says for itself that it will not wait.
+//!
+//! Invariants
+//! - Ringing never blocks, raises no signal, and makes at most one system call, whatever the other
+//!   end does. While nobody sleeps it makes none.
+//! - A sleeper that sleeps is rung by whatever was published after its last look.
+//! - A ring that is not needed wakes the sleeper in vain, once.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::region::{OutOfRegion, Region};
+use crate::wakeup;
+
+/// Why a doorbell was not made, or does not work any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DoorbellError {
+    /// The flag does not lie in the region.
+    #[error(transparent)]
+    Region(#[from] OutOfRegion),
+    /// A system call failed.
+    #[error("{call}: {errno}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The process at the other end of the socket is gone.
+    #[error("the other end is gone")]
+    Gone,
+}
+
+/// The flag's place. Give it a pair of cache lines of its own.
+#[derive(Debug)]
+struct Flag {
+    /// Keeps the memory mapped.
+    _region: Arc<Region>,
+    place: NonNull<AtomicU32>,
+}
+
+// SAFETY: the pointer is into the region, which is `Send + Sync` and kept by the value.
+unsafe impl Send for Flag {}
+
+impl Flag {
+    fn new(region: Arc<Region>, offset: usize) -> Result<Self, OutOfRegion> {
+        let place = NonNull::from(region.atomic_u32(offset)?);
+        Ok(Self { _region: region, place })
+    }
+
+    #[inline]
+    fn atomic(&self) -> &AtomicU32 {
+        // SAFETY: made from a reference into the region, which is kept mapped.
+        unsafe { self.place.as_ref() }
+    }
+}
+
+/// What carries a ring.
+#[derive(Debug, Clone)]
+enum Wire {
+    /// One description for both ends: only within a process.
+    Event(Arc<OwnedFd>),
+    /// An end of a socket pair.
+    Socket(Arc<OwnedFd>),
+}
+
+impl Wire {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Event(fd) | Self::Socket(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// The end that sleeps. For one thread at a time.
+#[derive(Debug)]
+pub struct Sleeper {
+    flag: Flag,
+    wire: Wire,
+}
+
+/// The end that rings. For one thread at a time.
+#[derive(Debug)]
+pub struct Ringer {
+    flag: Flag,
+    wire: Wire,
+}
+
+/// A doorbell between two threads of this process; its flag lies at `offset` of `region`.
+///
+/// # Errors
+/// [`DoorbellError::Region`], [`DoorbellError::System`].
+pub fn doorbell(region: &Arc<Region>, offset: usize) -> Result<(Sleeper, Ringer), DoorbellError> {
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| DoorbellError::System { call: "eventfd", errno })?;
+    let wire = Wire::Event(Arc::new(fd));
+    let flag = || Flag::new(Arc::clone(region), offset);
+    Ok((Sleeper { flag: flag()?, wire: wire.clone() }, Ringer { flag: flag()?, wire }))
+}
+
+/// The two ends of what carries rings between processes, in both directions: one to keep, one to
+/// hand over. Each process makes its [`Sleeper`] and its [`Ringer`] of the end that it has.
+///
+/// # Errors
+/// [`DoorbellError::System`].
+pub fn bell_sockets() -> Result<(OwnedFd, OwnedFd), DoorbellError> {
+    let flags = SocketFlags::CLOEXEC;
+    net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|errno| DoorbellError::System { call: "socketpair", errno })
+}
+
+/// Most bytes, so most rings in vain, that one look at a socket clears.
+const DRAIN_BYTES: usize = 256;
+
+impl Sleeper {
+    /// A sleeper that the process at the other end of `socket` rings.
+    ///
+    /// # Errors
+    /// [`DoorbellError::Region`].
+    pub fn over_socket(
+        region: Arc<Region>,
+        offset: usize,
+        socket: Arc<OwnedFd>,
+    ) -> Result<Self, DoorbellError> {
+        Ok(Self { flag: Flag::new(region, offset)?, wire: Wire::Socket(socket) })
+    }
+
+    /// Sleeps until rung, or until `timeout` has passed (`None`: for ever); but not at all if
+    /// `has_work`, which is asked after the wish to be rung is known. `true`: there may be work.
+    ///
+    /// # Errors
+    /// That of `has_work`; [`DoorbellError::Gone`], [`DoorbellError::System`].
+    pub fn sleep<E: From<DoorbellError>>(
+        &self,
+        timeout: Option<Duration>,
+        has_work: impl FnOnce() -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        self.arm();
+        let outcome = match has_work() {
+            Ok(false) => self.wait(timeout).map_err(E::from),
+            other => other,
+        };
+        self.disarm();
+        outcome
+    }
+
+    /// Asks to be rung. Look for work after it; then poll [`Sleeper::fd`], or
+    /// [`Sleeper::disarm`].
+    #[inline]
+    pub fn arm(&self) {
+        wakeup::arm(self.flag.atomic());
+    }
+
+    /// Takes the wish to be rung back.
+    #[inline]
+    pub fn disarm(&self) {
+        wakeup::disarm(self.flag.atomic());
+    }
+
+    /// Readable when rung.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.wire.fd()
+    }
+
+    /// Clears rings that have come, so that the descriptor is no longer readable. Does not block.
+    ///
+    /// # Errors
+    /// [`DoorbellError::Gone`], [`DoorbellError::System`].
+    pub fn clear(&self) -> Result<(), DoorbellError> {
+        let read = match &self.wire {
+            Wire::Event(fd) => rustix::io::read(fd, &mut [0u8; 8]),
+            Wire::Socket(fd) => {
+                let flags = RecvFlags::DONTWAIT;
+                match net::recv(fd, &mut [0u8; DRAIN_BYTES], flags) {
+                    Ok((0, _)) => return Err(DoorbellError::Gone),
+                    other => other.map(|(len, _)| len),
+                }
+            }
+        };
+        match read {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(Errno::CONNRESET) => Err(DoorbellError::Gone),
+            Err(errno) => Err(DoorbellError::System { call: "read", errno }),
+        }
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool, DoorbellError> {
+        // A time beyond what the kernel can count is as good as for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let fd = self.fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => Ok(false),
+            Ok(_) => self.clear().map(|()| true),
+            // A signal: the caller looks whether there is anything to do.
+            Err(Errno::INTR) => Ok(true),
+            Err(errno) => Err(DoorbellError::System { call: "poll", errno }),
+        }
+    }
+}
+
+impl Ringer {
+    /// A ringer for the process at the other end of `socket`.
+    ///
+    /// # Errors
+    /// [`DoorbellError::Region`].
+    pub fn over_socket(
+        region: Arc<Region>,
+        offset: usize,
+        socket: Arc<OwnedFd>,
+    ) -> Result<Self, DoorbellError> {
+        Ok(Self { flag: Flag::new(region, offset)?, wire: Wire::Socket(socket) })
+    }
+
+    /// Wakes the other end if it sleeps. Call it after publishing. Answers whether it was rung.
+    ///
+    /// # Errors
+    /// [`DoorbellError::Gone`], [`DoorbellError::System`].
+    #[inline]
+    pub fn ring(&self) -> Result<bool, DoorbellError> {
+        if !wakeup::is_wanted(self.flag.atomic()) {
+            return Ok(false);
+        }
+        self.write().map(|()| true)
+    }
+
+    #[cold]
+    fn write(&self) -> Result<(), DoorbellError> {
+        let written = match &self.wire {
+            Wire::Event(fd) => rustix::io::write(fd, &1u64.to_ne_bytes()),
+            Wire::Socket(fd) => net::send(fd, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+        };
+        match written {
+            // Full of rings that nobody has read: the other end is as awake as it will be.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(DoorbellError::Gone),
+            Err(errno) => Err(DoorbellError::System { call: "write", errno }),
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests;

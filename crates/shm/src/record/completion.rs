@@ -1,0 +1,285 @@
+//! What a server tells an application.
+
+use std::net::SocketAddr;
+
+use super::{Chunk, Id, Record, RecordFault, Transfer};
+use crate::pool::BufId;
+
+/// One completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// That of the op which this answers; of an event, that of the op which asked for it, or 0.
+    pub cookie: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened. The first six are answers to ops, one each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It was done.
+    Done,
+    /// A listener was made.
+    Listening {
+        /// Its name.
+        listener: Id,
+    },
+    /// A connection is being opened; [`Event::Connected`] or [`Event::Closed`] follows.
+    Connecting {
+        /// Its name.
+        conn: Id,
+    },
+    /// An endpoint for datagrams was made.
+    Bound {
+        /// Its name.
+        endpoint: Id,
+    },
+    /// It was not done.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A connection arrived; uses up one credit of the listener.
+    Incoming {
+        /// Where it arrived.
+        listener: Id,
+        /// The connection.
+        conn: Id,
+        /// The peer.
+        remote: SocketAddr,
+        /// How many more wait.
+        waiting: u32,
+    },
+    /// A connection that was being opened is open.
+    Connected {
+        /// Which.
+        conn: Id,
+    },
+    /// The next bytes. The buffer is the application's until it returns it.
+    Received {
+        /// On which connection.
+        conn: Id,
+        /// Which bytes.
+        chunk: Chunk,
+    },
+    /// So many chunks, from the oldest on, were acknowledged.
+    Acked {
+        /// On which connection.
+        conn: Id,
+        /// How many.
+        chunks: u32,
+        /// Bytes that wait in the send queue.
+        queued_bytes: u32,
+    },
+    /// The urgent pointer moved (RFC 9293 §3.8.5).
+    Urgent {
+        /// On which connection.
+        conn: Id,
+    },
+    /// The peer sends no more.
+    PeerClosed {
+        /// On which connection.
+        conn: Id,
+    },
+    /// A connection is over.
+    Closed {
+        /// Which.
+        conn: Id,
+        /// Why.
+        reason: CloseCode,
+    },
+    /// A datagram. The buffer is the application's until it returns it.
+    Datagram {
+        /// Where it arrived.
+        endpoint: Id,
+        /// From whom.
+        from: SocketAddr,
+        /// Its bytes.
+        chunk: Chunk,
+    },
+    /// The network refused a datagram that was sent.
+    DatagramRefused {
+        /// From where.
+        endpoint: Id,
+        /// To whom.
+        to: SocketAddr,
+    },
+    /// A sent buffer is the application's again.
+    Returned {
+        /// Which.
+        buf: BufId,
+    },
+}
+
+/// An enum whose values have numbers that never change.
+macro_rules! codes {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$doc])* $variant = $code,)* }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            fn from_code(code: u32) -> Result<Self, RecordFault> {
+                match code {
+                    $($code => Ok(Self::$variant),)*
+                    _ => Err(RecordFault::Code { code }),
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Why an op was not done.
+    Refusal {
+        /// The id is stale or never was.
+        Unknown = 1,
+        /// Not an address of this host.
+        BadLocalAddress = 2,
+        /// Not an address to connect or send to.
+        BadRemoteAddress = 3,
+        /// Port 0.
+        BadPort = 4,
+        /// The address and port are in use.
+        InUse = 5,
+        /// No route leads there.
+        NoRoute = 6,
+        /// Every usable port is in use.
+        NoPort = 7,
+        /// A table of the server is full.
+        TooMany = 8,
+        /// The connection is not established.
+        NotConnected = 9,
+        /// The direction was closed before.
+        Closing = 10,
+        /// The chunk is not within a buffer of the application's.
+        BadChunk = 11,
+        /// The send queue is full.
+        QueueFull = 12,
+        /// The datagram does not fit into the largest packet.
+        TooLong = 13,
+        /// The server's policy does not let this application.
+        NotPermitted = 14,
+    }
+}
+
+codes! {
+    /// Why a connection ended.
+    CloseCode {
+        /// Both sides closed.
+        Finished = 1,
+        /// The peer reset it.
+        ResetByPeer = 2,
+        /// The peer refused it.
+        Refused = 3,
+        /// It was reset here.
+        Aborted = 4,
+        /// The peer stopped answering.
+        TimedOut = 5,
+        /// Keepalives got no answer.
+        KeepaliveTimedOut = 6,
+        /// The network says that the peer is unreachable.
+        Unreachable = 7,
+        /// Nobody on the link answers for the next hop.
+        HostUnreachable = 8,
+    }
+}
+
+/// The kinds of completions: 0x200 on.
+mod kind {
+    pub(super) const DONE: u16 = 0x201;
+    pub(super) const LISTENING: u16 = 0x202;
+    pub(super) const CONNECTING: u16 = 0x203;
+    pub(super) const BOUND: u16 = 0x204;
+    pub(super) const REFUSED: u16 = 0x205;
+    pub(super) const INCOMING: u16 = 0x206;
+    pub(super) const CONNECTED: u16 = 0x207;
+    pub(super) const RECEIVED: u16 = 0x208;
+    pub(super) const ACKED: u16 = 0x209;
+    pub(super) const URGENT: u16 = 0x20a;
+    pub(super) const PEER_CLOSED: u16 = 0x20b;
+    pub(super) const CLOSED: u16 = 0x20c;
+    pub(super) const DATAGRAM: u16 = 0x20d;
+    pub(super) const DATAGRAM_REFUSED: u16 = 0x20e;
+    pub(super) const RETURNED: u16 = 0x20f;
+}
+
+impl Completion {
+    /// The completion as a record. Flow labels and scopes of IPv6 addresses are left out.
+    #[must_use]
+    pub fn record(&self) -> Record {
+        let record = |kind| Record::new(kind, self.cookie);
+        let transfer = Transfer::default();
+        match self.event {
+            Event::Done => record(kind::DONE),
+            Event::Listening { listener } => record(kind::LISTENING).with_id(listener),
+            Event::Connecting { conn } => record(kind::CONNECTING).with_id(conn),
+            Event::Bound { endpoint } => record(kind::BOUND).with_id(endpoint),
+            Event::Refused { refusal } => record(kind::REFUSED).with_count(refusal as u32),
+            Event::Incoming { listener, conn, remote, waiting } => record(kind::INCOMING)
+                .with_id(conn)
+                .with_count(waiting)
+                .with_transfer(&transfer.with_address(remote).with_other(listener)),
+            Event::Connected { conn } => record(kind::CONNECTED).with_id(conn),
+            Event::Received { conn, chunk } => {
+                record(kind::RECEIVED).with_id(conn).with_transfer(&transfer.with_chunk(chunk))
+            }
+            Event::Acked { conn, chunks, queued_bytes } => {
+                let transfer = Transfer { len: queued_bytes, ..transfer };
+                record(kind::ACKED).with_id(conn).with_count(chunks).with_transfer(&transfer)
+            }
+            Event::Urgent { conn } => record(kind::URGENT).with_id(conn),
+            Event::PeerClosed { conn } => record(kind::PEER_CLOSED).with_id(conn),
+            Event::Closed { conn, reason } => {
+                record(kind::CLOSED).with_id(conn).with_count(reason as u32)
+            }
+            Event::Datagram { endpoint, from, chunk } => {
+                let transfer = transfer.with_chunk(chunk).with_address(from);
+                record(kind::DATAGRAM).with_id(endpoint).with_transfer(&transfer)
+            }
+            Event::DatagramRefused { endpoint, to } => record(kind::DATAGRAM_REFUSED)
+                .with_id(endpoint)
+                .with_transfer(&transfer.with_address(to)),
+            Event::Returned { buf } => record(kind::RETURNED).with_count(buf.bits()),
+        }
+    }
+
+    /// The completion that a record says.
+    ///
+    /// # Errors
+    /// [`RecordFault`]: the server's fault.
+    pub fn parse(record: &Record) -> Result<Self, RecordFault> {
+        let (id, count, transfer) = (record.id, record.count, record.transfer());
+        let event = match record.kind {
+            kind::DONE => Event::Done,
+            kind::LISTENING => Event::Listening { listener: id },
+            kind::CONNECTING => Event::Connecting { conn: id },
+            kind::BOUND => Event::Bound { endpoint: id },
+            kind::REFUSED => Event::Refused { refusal: Refusal::from_code(count)? },
+            kind::INCOMING => {
+                let (listener, remote) = (transfer.other, transfer.address()?);
+                Event::Incoming { listener, conn: id, remote, waiting: count }
+            }
+            kind::CONNECTED => Event::Connected { conn: id },
+            kind::RECEIVED => Event::Received { conn: id, chunk: transfer.chunk()? },
+            kind::ACKED => Event::Acked { conn: id, chunks: count, queued_bytes: transfer.len },
+            kind::URGENT => Event::Urgent { conn: id },
+            kind::PEER_CLOSED => Event::PeerClosed { conn: id },
+            kind::CLOSED => Event::Closed { conn: id, reason: CloseCode::from_code(count)? },
+            kind::DATAGRAM => {
+                let (from, chunk) = (transfer.address()?, transfer.chunk()?);
+                Event::Datagram { endpoint: id, from, chunk }
+            }
+            kind::DATAGRAM_REFUSED => {
+                Event::DatagramRefused { endpoint: id, to: transfer.address()? }
+            }
+            kind::RETURNED => Event::Returned { buf: BufId::from_bits(count) },
+            kind => return Err(RecordFault::Kind { kind }),
+        };
+        record.canonical(Self { cookie: record.cookie, event }, Self::record)
+    }
+}

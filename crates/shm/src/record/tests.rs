@@ -1,0 +1,232 @@
+//! Records: everything that can be said comes through, everything else is a fault.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::bytes;
+use crate::region::Region;
+
+fn id() -> impl Strategy<Value = Id> {
+    any::<(u32, u32)>().prop_map(|(index, generation)| Id { index, generation })
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    let ip = prop_oneof![
+        any::<[u8; 4]>().prop_map(IpAddr::from),
+        any::<[u8; 16]>().prop_map(IpAddr::from),
+    ];
+    (ip, any::<u16>()).prop_map(SocketAddr::from)
+}
+
+fn buf() -> impl Strategy<Value = BufId> {
+    any::<u32>().prop_map(BufId::from_bits)
+}
+
+fn chunk() -> impl Strategy<Value = Chunk> {
+    (buf(), 0u32..1 << 23, 1u32..1 << 23).prop_map(|(buf, offset, len)| Chunk { buf, offset, len })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    use Command::*;
+    let command = prop_oneof![
+        (address(), any::<u32>()).prop_map(|(local, backlog)| Listen { local, backlog }),
+        (id(), any::<u32>()).prop_map(|(listener, credit)| Accept { listener, credit }),
+        id().prop_map(|listener| Unlisten { listener }),
+        (address(), proptest::option::of(address()))
+            .prop_map(|(remote, local)| Connect { remote, local }),
+        id().prop_map(|conn| Receive { conn }),
+        (id(), chunk()).prop_map(|(conn, chunk)| Send { conn, chunk }),
+        id().prop_map(|conn| AwaitAcks { conn }),
+        prop_oneof![
+            id().prop_map(|conn| Shutdown { conn }),
+            id().prop_map(|conn| Close { conn }),
+            id().prop_map(|conn| Abort { conn }),
+        ],
+        buf().prop_map(|buf| Return { buf }),
+        prop_oneof![
+            address().prop_map(|local| BindDatagram { local }),
+            (id(), address(), chunk()).prop_map(|(endpoint, to, chunk)| SendDatagram {
+                endpoint,
+                to,
+                chunk
+            }),
+            id().prop_map(|endpoint| CloseDatagram { endpoint }),
+        ],
+    ];
+    (any::<u64>(), command).prop_map(|(cookie, command)| Op { cookie, command })
+}
+
+fn completion() -> impl Strategy<Value = Completion> {
+    use Event::*;
+    let answer = prop_oneof![
+        Just(Done),
+        id().prop_map(|listener| Listening { listener }),
+        id().prop_map(|conn| Connecting { conn }),
+        id().prop_map(|endpoint| Bound { endpoint }),
+        proptest::sample::select(Refusal::ALL).prop_map(|refusal| Refused { refusal }),
+        buf().prop_map(|buf| Returned { buf }),
+    ];
+    let stream = prop_oneof![
+        (id(), id(), address(), any::<u32>()).prop_map(|(listener, conn, remote, waiting)| {
+            Incoming { listener, conn, remote, waiting }
+        }),
+        id().prop_map(|conn| Connected { conn }),
+        (id(), chunk()).prop_map(|(conn, chunk)| Received { conn, chunk }),
+        (id(), any::<(u32, u32)>()).prop_map(|(conn, (chunks, queued_bytes))| Acked {
+            conn,
+            chunks,
+            queued_bytes
+        }),
+        id().prop_map(|conn| Urgent { conn }),
+        id().prop_map(|conn| PeerClosed { conn }),
+        (id(), proptest::sample::select(CloseCode::ALL))
+            .prop_map(|(conn, reason)| Closed { conn, reason }),
+    ];
+    let datagram = prop_oneof![
+        (id(), address(), chunk()).prop_map(|(endpoint, from, chunk)| Datagram {
+            endpoint,
+            from,
+            chunk
+        }),
+        (id(), address()).prop_map(|(endpoint, to)| DatagramRefused { endpoint, to }),
+    ];
+    (any::<u64>(), prop_oneof![answer, stream, datagram])
+        .prop_map(|(cookie, event)| Completion { cookie, event })
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    use Message::*;
+    let two = || (id(), id());
+    prop_oneof![
+        two().prop_map(|(listener, acceptor)| AcceptConnection { listener, acceptor }),
+        (two(), address()).prop_map(|((conn, acceptor), remote)| {
+            ConnectionAvailable { conn, acceptor, remote }
+        }),
+        two().prop_map(|(conn, acceptor)| ClaimConnection { conn, acceptor }),
+        two().prop_map(|(conn, acceptor)| ClaimConfirmed { conn, acceptor }),
+        two().prop_map(|(conn, acceptor)| ClaimRefused { conn, acceptor }),
+        two().prop_map(|(listener, acceptor)| AcceptorGone { listener, acceptor }),
+        (two(), any::<(u64, u32)>()).prop_map(|((listener, acceptor), numbers)| {
+            let (service_time_ns, server) = numbers;
+            Offer(super::Offer { listener, acceptor, service_time_ns, server })
+        }),
+    ]
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    let cases = if cfg!(miri) { 8 } else { cases };
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// Parsers by direction: whether each accepts a record, and whether what it made encodes to it.
+fn accepted(record: &Record) -> [bool; 3] {
+    let same = |encoded: Record| assert_eq!(encoded, *record);
+    [
+        Op::parse(record).map(|op| same(op.record())).is_ok(),
+        Completion::parse(record).map(|completion| same(completion.record())).is_ok(),
+        Message::parse(record).map(|message| same(message.record())).is_ok(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    #[test]
+    fn what_is_said_is_understood_and_by_the_right_end_alone(
+        op in op(),
+        completion in completion(),
+        message in message(),
+    ) {
+        prop_assert_eq!(Op::parse(&op.record()), Ok(op));
+        prop_assert_eq!(Completion::parse(&completion.record()), Ok(completion));
+        prop_assert_eq!(Message::parse(&message.record()), Ok(message));
+        prop_assert_eq!(accepted(&op.record()), [true, false, false]);
+        prop_assert_eq!(accepted(&completion.record()), [false, true, false]);
+        prop_assert_eq!(accepted(&message.record()), [false, false, true]);
+    }
+
+    #[test]
+    fn a_changed_word_is_another_record_or_a_fault(
+        op in op(),
+        completion in completion(),
+        index in 0usize..8,
+        mask in any::<u64>(),
+    ) {
+        for record in [op.record(), completion.record()] {
+            let mut words: [u64; 8] = cast(&record);
+            words[index] ^= mask;
+            // Nothing panics, and what is accepted encodes to the same bytes.
+            accepted(&cast(&words));
+        }
+    }
+
+    #[test]
+    fn any_words_are_a_record_or_a_fault(mut words in any::<[u64; 8]>(), kind in 0u16..0x410) {
+        words[0] = words[0] & !0xffff | u64::from(kind);
+        accepted(&cast(&words));
+    }
+}
+
+#[test]
+fn a_kind_that_is_none_is_named() {
+    for kind in [0, 0x100, 0x10f, 0x200, 0x300, u16::MAX] {
+        let record = Record::new(kind, 7);
+        assert_eq!(accepted(&record), [false; 3]);
+        assert_eq!(Op::parse(&record), Err(RecordFault::Kind { kind }));
+    }
+}
+
+#[test]
+fn what_a_kind_does_not_use_must_be_zero() {
+    let op = Op { cookie: 1, command: Command::Receive { conn: Id { index: 2, generation: 3 } } };
+    let bits = Err(RecordFault::Bits { kind: 0x105 });
+    let flagged = Record { flags: 1, ..op.record() };
+    assert_eq!(Op::parse(&flagged), bits);
+    assert_eq!(Op::parse(&op.record().with_count(1)), bits);
+    assert_eq!(Op::parse(&Record { body: [0, 0, 0, 0, 1], ..op.record() }), bits);
+    // An address of IPv4 has nothing behind its four bytes.
+    let local = "10.1.2.3:80".parse().expect("an address");
+    let mut pair = Pair::default().with_local(local);
+    pair.local[4] = 1;
+    let record = Record::new(0x10c, 0).with_pair(&pair);
+    assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x10c }));
+}
+
+#[test]
+fn families_codes_and_chunks_that_are_none_are_named() {
+    let record = Record::new(0x10c, 0).with_pair(&Pair { local_family: 5, ..Pair::default() });
+    assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 5 }));
+    let record = Record::new(0x104, 0).with_pair(&Pair::default());
+    assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 0 }));
+    for code in [0, 15, u32::MAX] {
+        let record = Record::new(0x205, 0).with_count(code);
+        assert_eq!(Completion::parse(&record), Err(RecordFault::Code { code }));
+    }
+    let max = limits::BUF_BYTES_MAX as u32;
+    for (offset, len) in [(0, 0), (max, 1), (1, max), (u32::MAX, u32::MAX)] {
+        let record = Record::new(0x106, 0);
+        let record = record.with_transfer(&Transfer { offset, len, ..Transfer::default() });
+        assert_eq!(Op::parse(&record), Err(RecordFault::Chunk { offset, len }));
+    }
+}
+
+#[test]
+fn records_lie_in_memory_as_the_picture_says() {
+    let conn = Id { index: 0x0102_0304, generation: 0x0506_0708 };
+    let chunk = Chunk { buf: BufId::from_bits(0x1112_1314), offset: 0x21, len: 0x31 };
+    let op = Op { cookie: 0x4142_4344_4546_4748, command: Command::Send { conn, chunk } };
+    let region = Region::heap(limits::PAGE_BYTES).expect("a page");
+    region.store(64, &op.record()).expect("in bounds");
+    assert_eq!(bytes::words_of::<Record>(), 8);
+    let mut found = [0; 64];
+    region.read(64, &mut found).expect("in bounds");
+    let mut expected = [0; 64];
+    expected[..2].copy_from_slice(&0x106u16.to_ne_bytes());
+    expected[8..16].copy_from_slice(&op.cookie.to_ne_bytes());
+    expected[16..20].copy_from_slice(&conn.index.to_ne_bytes());
+    expected[20..24].copy_from_slice(&conn.generation.to_ne_bytes());
+    expected[24..28].copy_from_slice(&chunk.buf.bits().to_ne_bytes());
+    expected[28..32].copy_from_slice(&chunk.offset.to_ne_bytes());
+    expected[32..36].copy_from_slice(&chunk.len.to_ne_bytes());
+    assert_eq!(found, expected);
+}

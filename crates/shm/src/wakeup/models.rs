@@ -1,0 +1,73 @@
+//! Loom models: no wake-up is lost. Loom fails a model in which a thread waits for ever.
+
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+use super::*;
+use crate::cursor::{ConsumerCursor, ProducerCursor};
+
+struct Shared {
+    head: AtomicU32,
+    tail: AtomicU32,
+    flag: AtomicU32,
+    /// Stands for the descriptor: a ring before the sleep ends the sleep at once.
+    bell: Notify,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let zero = || AtomicU32::new(0);
+        Arc::new(Self { head: zero(), tail: zero(), flag: zero(), bell: Notify::new() })
+    }
+}
+
+/// Publishes `count` records one by one, ringing as the flag says.
+fn produce(shared: &Shared, count: u32) {
+    let mut cursor = ProducerCursor::new(4);
+    for _ in 0..count {
+        cursor.stage().expect("the ring is larger than what is sent");
+        cursor.commit(&shared.tail);
+        if is_wanted(&shared.flag) {
+            shared.bell.notify();
+        }
+    }
+}
+
+/// Takes `count` records, sleeping whenever there is none.
+fn consume(shared: &Shared, count: u32) {
+    let mut cursor = ConsumerCursor::new(4);
+    let mut taken = 0;
+    while taken < count {
+        if cursor.waiting(1, &shared.tail).expect("an honest producer") == 0 {
+            arm(&shared.flag);
+            if cursor.waiting(1, &shared.tail).expect("an honest producer") == 0 {
+                shared.bell.wait();
+            }
+            disarm(&shared.flag);
+        }
+        while cursor.take().is_some() {
+            taken += 1;
+        }
+        cursor.release(&shared.head);
+    }
+}
+
+fn model(count: u32) {
+    loom::model(move || {
+        let shared = Shared::new();
+        let theirs = Arc::clone(&shared);
+        let producer = thread::spawn(move || produce(&theirs, count));
+        consume(&shared, count);
+        producer.join().expect("no assertion failed there");
+    });
+}
+
+#[test]
+fn a_sleeper_is_woken_by_what_comes_last() {
+    model(1);
+}
+
+#[test]
+fn a_sleeper_that_wakes_may_sleep_again() {
+    model(2);
+}
