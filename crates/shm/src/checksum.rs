@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn all_ones_and_nothing() {
         assert_eq!(sum(&[]), 0);
-        for len in [2, 8, 64, 256, 1460, 65536] {
+        for len in [2, 8, 64, 256, 1460, if cfg!(miri) { 4096 } else { 65536 }] {
             assert_eq!(sum(&vec![0xff; len]), 0xffff, "{len}");
         }
         assert_eq!(sum(&[0xff]), 0xff00);

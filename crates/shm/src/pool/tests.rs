@@ -98,10 +98,13 @@ fn each_use_is_freed_by_itself() {
     pool.free(buf).expect("the last use");
     assert_eq!(pool.free(buf), Err(BufError::NotInUse(buf)));
     assert_eq!(pool.alloc(), Some(buf));
-    for _ in 1..u16::MAX {
-        pool.share(buf).expect("countable");
+    // Miri would take a minute for it.
+    if !cfg!(miri) {
+        for _ in 1..u16::MAX {
+            pool.share(buf).expect("countable");
+        }
+        assert_eq!(pool.share(buf), Err(BufError::TooManyUses(buf)));
     }
-    assert_eq!(pool.share(buf), Err(BufError::TooManyUses(buf)));
 }
 
 #[test]
@@ -212,7 +215,7 @@ proptest! {
                 Step::Alloc => match pool.alloc() {
                     Some(buf) => {
                         let mut byte = [0];
-                        pool.copy_out(buf, 0, &mut byte).expect("in use");
+                        pool.copy_out(buf, 3, &mut byte).expect("in use");
                         prop_assert!(model.insert(buf.index(), (1, byte[0])).is_none());
                     }
                     None => prop_assert_eq!(model.len(), 4),
@@ -229,16 +232,16 @@ proptest! {
                     model.retain(|_, (uses, _)| *uses > 0);
                 }
                 Step::Write(index, fill) => {
-                    let wrote = pool.copy_in(BufId::new(5, index), 0, &[fill; 256]).is_ok();
+                    let wrote = pool.copy_in(BufId::new(5, index), 0, &[fill; 4]).is_ok();
                     prop_assert_eq!(wrote, model.contains_key(&index));
                     model.entry(index).and_modify(|(_, old)| *old = fill);
                 }
             }
             prop_assert_eq!(pool.free_count() as usize, 4 - model.len());
             for (index, (_, fill)) in &model {
-                let mut bytes = [0; 256];
-                pool.copy_out(BufId::new(5, *index), 0, &mut bytes).expect("in use");
-                prop_assert_eq!(bytes[0], *fill);
+                let mut byte = [0];
+                pool.copy_out(BufId::new(5, *index), 3, &mut byte).expect("in use");
+                prop_assert_eq!(byte[0], *fill);
             }
         }
     }

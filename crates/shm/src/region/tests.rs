@@ -1,7 +1,5 @@
 //! Regions: what they are made of, their bounds, and descriptors from others.
 
-use std::os::fd::OwnedFd;
-
 use super::*;
 
 const PAGE: usize = limits::PAGE_BYTES;
@@ -53,98 +51,101 @@ fn sizes_that_cannot_be_are_refused() {
     assert!(matches!(Region::memfd("mp", usize::MAX), Err(RegionError::Size { .. })));
 }
 
-#[test]
-#[cfg_attr(miri, ignore = "no system calls under Miri")]
-fn huge_pages_or_a_reason() {
-    let region = Region::huge(1).expect("memory of some kind");
-    assert_eq!(region.bytes(), limits::HUGE_PAGE_BYTES);
-    let said = region.backing().to_string();
-    assert!(said.contains("huge page"), "{said}");
-    region.write(limits::HUGE_PAGE_BYTES - 4, b"last").expect("in bounds");
-    assert!(region.fd().is_none());
-}
+/// What needs the kernel: Miri has none.
+#[cfg(not(miri))]
+mod system {
+    use std::os::fd::OwnedFd;
 
-#[test]
-#[cfg_attr(miri, ignore = "no system calls under Miri")]
-fn two_mappings_of_one_memfd_see_each_other() {
-    let ours = Region::memfd("mp-test", 3 * PAGE).expect("a memfd");
-    let fd = ours.fd().expect("has one").try_clone_to_owned().expect("a copy");
-    let theirs = Region::from_fd(fd, 3 * PAGE).expect("sealed as agreed");
-    ours.write(2 * PAGE, b"hello").expect("in bounds");
-    let mut bytes = [0; 5];
-    theirs.read(2 * PAGE, &mut bytes).expect("in bounds");
-    assert_eq!(&bytes, b"hello");
-    assert_eq!(theirs.backing(), Backing::Memfd);
-}
+    use rustix::fs::{MemfdFlags, SealFlags};
 
-fn raw_memfd(flags: MemfdFlags, bytes: u64, seals: SealFlags) -> OwnedFd {
-    let fd = rustix::fs::memfd_create("mp-test", flags).expect("a memfd");
-    rustix::fs::ftruncate(&fd, bytes).expect("a size");
-    if !seals.is_empty() {
-        rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
+    use super::*;
+
+    #[test]
+    fn huge_pages_or_a_reason() {
+        let region = Region::huge(1).expect("memory of some kind");
+        assert_eq!(region.bytes(), limits::HUGE_PAGE_BYTES);
+        let said = region.backing().to_string();
+        assert!(said.contains("huge page"), "{said}");
+        region.write(limits::HUGE_PAGE_BYTES - 4, b"last").expect("in bounds");
+        assert!(region.fd().is_none());
     }
-    fd
-}
 
-use rustix::fs::{MemfdFlags, SealFlags};
+    #[test]
+    fn two_mappings_of_one_memfd_see_each_other() {
+        let ours = Region::memfd("mp-test", 3 * PAGE).expect("a memfd");
+        let fd = ours.fd().expect("has one").try_clone_to_owned().expect("a copy");
+        let theirs = Region::from_fd(fd, 3 * PAGE).expect("sealed as agreed");
+        ours.write(2 * PAGE, b"hello").expect("in bounds");
+        let mut bytes = [0; 5];
+        theirs.read(2 * PAGE, &mut bytes).expect("in bounds");
+        assert_eq!(&bytes, b"hello");
+        assert_eq!(theirs.backing(), Backing::Memfd);
+    }
 
-#[test]
-#[cfg_attr(miri, ignore = "no system calls under Miri")]
-fn descriptors_that_could_harm_us_are_refused() {
-    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    let page = PAGE as u64;
-    let from = |fd| Region::from_fd(fd, PAGE).map(|_| ());
-    let sealable = MemfdFlags::ALLOW_SEALING;
-    assert_eq!(from(raw_memfd(sealable, page, all)), Ok(()));
-    for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
-        let found = from(raw_memfd(sealable, page, all - missing));
+    fn raw_memfd(flags: MemfdFlags, bytes: u64, seals: SealFlags) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("mp-test", flags).expect("a memfd");
+        rustix::fs::ftruncate(&fd, bytes).expect("a size");
+        if !seals.is_empty() {
+            rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
+        }
+        fd
+    }
+
+    #[test]
+    fn descriptors_that_could_harm_us_are_refused() {
+        let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        let page = PAGE as u64;
+        let from = |fd| Region::from_fd(fd, PAGE).map(|_| ());
+        let sealable = MemfdFlags::ALLOW_SEALING;
+        assert_eq!(from(raw_memfd(sealable, page, all)), Ok(()));
+        for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+            let found = from(raw_memfd(sealable, page, all - missing));
+            assert!(matches!(found, Err(RegionError::NotSealed { .. })), "{found:?}");
+        }
+        // Never sealable: F_SEAL_SEAL alone.
+        let found = from(raw_memfd(MemfdFlags::empty(), page, SealFlags::empty()));
         assert!(matches!(found, Err(RegionError::NotSealed { .. })), "{found:?}");
+        for bytes in [0, page - 1, page + 1, 2 * page] {
+            let found = from(raw_memfd(sealable, bytes, all));
+            assert_eq!(found, Err(RegionError::OtherSize { found: bytes, agreed: PAGE }));
+        }
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        assert_eq!(from(file.into()), Err(RegionError::NotMemfd));
+        let (pipe, _writer) = std::io::pipe().expect("a pipe");
+        assert_eq!(from(pipe.into()), Err(RegionError::NotMemfd));
+        // Its pages can be written by nobody, so it cannot be mapped for writing.
+        let read_only = raw_memfd(sealable, page, all | SealFlags::WRITE);
+        let found = from(read_only);
+        assert!(matches!(found, Err(RegionError::System { call: "mmap", .. })), "{found:?}");
     }
-    // Never sealable: F_SEAL_SEAL alone.
-    let found = from(raw_memfd(MemfdFlags::empty(), page, SealFlags::empty()));
-    assert!(matches!(found, Err(RegionError::NotSealed { .. })), "{found:?}");
-    for bytes in [0, page - 1, page + 1, 2 * page] {
-        let found = from(raw_memfd(sealable, bytes, all));
-        assert_eq!(found, Err(RegionError::OtherSize { found: bytes, agreed: PAGE }));
+
+    #[test]
+    fn a_memfd_in_huge_pages_is_refused() {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(fd) = rustix::fs::memfd_create("mp-test", flags) else {
+            println!("skipped: a_memfd_in_huge_pages_is_refused: the kernel has no huge pages");
+            return;
+        };
+        rustix::fs::ftruncate(&fd, limits::HUGE_PAGE_BYTES as u64).expect("a size");
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
+        let found = Region::from_fd(fd, limits::HUGE_PAGE_BYTES).map(|_| ());
+        assert_eq!(found, Err(RegionError::NotMemfd));
     }
-    let file = std::fs::File::open("/proc/self/exe").expect("a file");
-    assert_eq!(from(file.into()), Err(RegionError::NotMemfd));
-    let (pipe, _writer) = std::io::pipe().expect("a pipe");
-    assert_eq!(from(pipe.into()), Err(RegionError::NotMemfd));
-    // Its pages can be written by nobody, so it cannot be mapped for writing.
-    let read_only = raw_memfd(sealable, page, all | SealFlags::WRITE);
-    let found = from(read_only);
-    assert!(matches!(found, Err(RegionError::System { call: "mmap", .. })), "{found:?}");
-}
 
-#[test]
-#[cfg_attr(miri, ignore = "no system calls under Miri")]
-fn a_memfd_in_huge_pages_is_refused() {
-    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-    let Ok(fd) = rustix::fs::memfd_create("mp-test", flags) else {
-        println!("skipped: a_memfd_in_huge_pages_is_refused: the kernel has no huge pages");
-        return;
-    };
-    rustix::fs::ftruncate(&fd, limits::HUGE_PAGE_BYTES as u64).expect("a size");
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
-    let found = Region::from_fd(fd, limits::HUGE_PAGE_BYTES).map(|_| ());
-    assert_eq!(found, Err(RegionError::NotMemfd));
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "no system calls under Miri")]
-fn nobody_can_change_the_size_of_ours() {
-    let region = Region::memfd("mp-test", PAGE).expect("a memfd");
-    let fd = region.fd().expect("has one");
-    assert!(rustix::fs::ftruncate(fd, 0).is_err());
-    assert!(rustix::fs::ftruncate(fd, 2 * PAGE as u64).is_err());
-    assert!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE).is_err());
-    // A hole is not a change of size: the memory reads as zeros and nothing faults.
-    region.write(0, b"gone").expect("in bounds");
-    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(fd, punch, 0, PAGE as u64).expect("a hole");
-    let mut bytes = [1; 4];
-    region.read(0, &mut bytes).expect("in bounds");
-    assert_eq!(bytes, [0; 4]);
+    #[test]
+    fn nobody_can_change_the_size_of_ours() {
+        let region = Region::memfd("mp-test", PAGE).expect("a memfd");
+        let fd = region.fd().expect("has one");
+        assert!(rustix::fs::ftruncate(fd, 0).is_err());
+        assert!(rustix::fs::ftruncate(fd, 2 * PAGE as u64).is_err());
+        assert!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE).is_err());
+        // A hole is not a change of size: the memory reads as zeros and nothing faults.
+        region.write(0, b"gone").expect("in bounds");
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(fd, punch, 0, PAGE as u64).expect("a hole");
+        let mut bytes = [1; 4];
+        region.read(0, &mut bytes).expect("in bounds");
+        assert_eq!(bytes, [0; 4]);
+    }
 }
