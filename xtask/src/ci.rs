@@ -11,6 +11,7 @@
 //! - No step needs root, a terminal or standard input.
 
 mod display;
+mod interleavings;
 mod tally;
 
 use std::path::Path;
@@ -60,6 +61,8 @@ const STEPS: &[Step] = &[
     ("doc", doc),
     ("build", build),
     ("test", test),
+    ("loom", interleavings::loom),
+    ("miri", interleavings::miri),
 ];
 
 /// Runs all steps, also after a failure, and answers whether all passed.
@@ -152,8 +155,13 @@ fn build(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
 fn test(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
     let mut test = process::cargo(root);
     test.args(["test", "--workspace", "--no-fail-fast", "--locked", "--", "--show-output"]);
+    counted(&mut test, display)
+}
+
+/// Runs a command that runs tests, and counts them by what they print.
+fn counted(command: &mut Command, display: &mut Display) -> Result<Outcome, Error> {
     let mut tally = Tally::default();
-    let watched = process::watch(&mut test, |line| {
+    let watched = process::watch(command, |line| {
         display.tick(line);
         if let Some(line) = line {
             tally.line(line);

@@ -1,0 +1,48 @@
+//! The steps that look at shared memory as a single run cannot: loom tries every order of threads
+//! and every value that a load may return, Miri checks each access against the language's rules.
+//!
+//! Both compile with flags of their own, so each has a target folder of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Display, Outcome, counted};
+use crate::error::Error;
+use crate::process;
+
+const PACKAGE: &str = "megapipe-shm";
+
+/// The models of the ring and the doorbell.
+pub(super) fn loom(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    let mut test = process::cargo(root);
+    // Optimised: a model runs many thousand times.
+    test.args(["test", "--package", PACKAGE, "--lib", "--release", "--locked"]);
+    test.args(["--target-dir", "target/loom", "--", "--show-output"]);
+    // Nothing here is shipped: what is built must only build fast.
+    test.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    counted(test.env("RUSTFLAGS", "--cfg loom"), display)
+}
+
+/// The tests of the library that need no system call.
+pub(super) fn miri(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    if process::output_of(nightly(root).args(["miri", "--version"])).is_err() {
+        let why = "no nightly with Miri; `rustup +nightly component add miri` brings it";
+        return Ok(Outcome::skip("miri", why));
+    }
+    let mut test = nightly(root);
+    test.args(["miri", "test", "--package", PACKAGE, "--lib", "--locked"]);
+    test.args(["--target-dir", "target/miri", "--", "--show-output"]);
+    counted(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"), display)
+}
+
+/// The nightly toolchain's cargo. Miri exists in no other.
+fn nightly(root: &Path) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo"]).current_dir(root);
+    // What the cargo that runs us has said is about its own toolchain.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    command.stdin(std::process::Stdio::null());
+    command
+}
