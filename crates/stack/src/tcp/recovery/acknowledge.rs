@@ -156,7 +156,7 @@ impl Recovery {
             }
             _ => {}
         }
-        if progress.acked > 0 {
+        if progress.acked > 0 && !acked.left {
             self.end_round(records, ack);
         }
         self.keep_mark_near(ack.ack);
@@ -240,7 +240,7 @@ impl Recovery {
             let counted = self.sacked.min(progress.acked.saturating_sub(self.mss()));
             progress.delivered -= counted;
             self.sacked = if self.phase == Phase::Recovery { self.sacked - counted } else { 0 };
-            self.sacked = self.sacked.min(self.outstanding(records) - self.lost);
+            self.limit_counted(records);
             self.dupacks = 0;
             return;
         }
@@ -351,6 +351,10 @@ impl Recovery {
             return;
         }
         self.round_end = ack.nxt;
+        if self.phase == Phase::Open {
+            // What D-SACKs had to say about the last episode, they have said.
+            self.prior.cwnd = 0;
+        }
         let filled = self.has(flag::FILLED);
         self.flags &= !(flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED);
         if filled {

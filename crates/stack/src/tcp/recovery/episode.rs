@@ -23,45 +23,56 @@ impl Recovery {
     ) {
         acked.undone = self.undo_if_needless(records, progress);
         let covered = ack.ack.at_or_after(self.mark);
-        let mut congested = ack.ece;
+        // At the mark itself the peer has not seen our CWR yet (RFC 3168 §6.1.2).
+        let mut congested = ack.ece && (self.phase == Phase::Probing || ack.ack.after(self.mark));
         match self.phase {
-            Phase::Open | Phase::ProbeDue => {}
+            Phase::Open => {}
+            Phase::ProbeDue if progress.acked > 0 => self.phase = Phase::Open,
+            Phase::ProbeDue => {}
             Phase::Probing => congested |= self.judge_probe(ack, progress),
             Phase::Reduced | Phase::Recovery if covered => {
                 acked.left = self.phase == Phase::Recovery;
-                self.leave();
+                self.window.cwnd = self.window.ssthresh.max(self.mss());
+                self.leave(ack);
             }
             Phase::Reduced | Phase::Recovery => {}
             Phase::FirstAck | Phase::NewData | Phase::Loss if covered => {
                 acked.left = true;
-                self.phase = Phase::Open;
-                self.settle_reordering();
+                self.leave(ack);
             }
             Phase::FirstAck => self.on_first_ack(records, ack, progress),
             Phase::NewData => acked.undone |= self.on_second_ack(records, progress),
             Phase::Loss => {}
         }
+        let was = self.phase;
+        acked.entered = self.recover_if_lost(records, flight, ack.nxt);
+        acked.cwr = acked.entered && was != Phase::Reduced;
+        if congested && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
+            self.enter(records, Phase::Reduced, flight, ack.nxt);
+            self.prior.cwnd = 0;
+            acked.cwr = true;
+        }
+    }
+
+    /// Begins fast recovery if something is lost and nothing of the kind goes on. `flight` is
+    /// what was outstanding.
+    pub(super) fn recover_if_lost(&mut self, records: &Records, flight: u32, nxt: SeqNum) -> bool {
         match self.phase {
             Phase::Open | Phase::ProbeDue | Phase::Probing if self.lost > 0 => {
-                self.enter(records, Phase::Recovery, flight, ack.nxt);
-                acked.entered = true;
-                acked.cwr = true;
+                self.enter(records, Phase::Recovery, flight, nxt);
+                true
             }
             Phase::Reduced if self.lost > 0 => {
                 // The same window of data: no second reduction, and no way back.
                 self.phase = Phase::Recovery;
-                self.mark = ack.nxt;
+                self.mark = nxt;
                 self.prior.cwnd = 0;
-                self.prr_out = 0;
                 self.prr_delivered = 0;
-                acked.entered = true;
+                self.prr_out = 0;
+                self.prr_flight = flight.max(self.mss());
+                true
             }
-            Phase::Open | Phase::ProbeDue | Phase::Probing if congested => {
-                self.enter(records, Phase::Reduced, flight, ack.nxt);
-                self.prior.cwnd = 0;
-                acked.cwr = true;
-            }
-            _ => {}
+            _ => false,
         }
     }
 
@@ -83,14 +94,15 @@ impl Recovery {
         self.phase = phase;
     }
 
-    /// Fast recovery, or a reduction, is over.
-    fn leave(&mut self) {
-        self.window.cwnd = self.window.ssthresh.max(self.mss());
-        if self.phase == Phase::Recovery {
+    /// What was going on is over.
+    fn leave(&mut self, ack: &Ack<'_>) {
+        if self.phase != Phase::Reduced {
             self.settle_reordering();
         }
         self.phase = Phase::Open;
         self.dupacks = 0;
+        // For one more round D-SACKs may tell that it was needless.
+        self.round_end = ack.nxt;
         if !self.has(flag::SACK) {
             self.sacked = 0;
         }

@@ -415,7 +415,9 @@ impl Recovery {
             self.mark = records.get(last).range.end;
             self.phase = Phase::Probing;
         }
-        self.arm_on_sent(records, now);
+        let head_again =
+            kind == Sent::Retransmission && range.start == records.get(self.head).range.start;
+        self.arm_on_sent(records, now, head_again);
         Ok(())
     }
 
@@ -522,7 +524,7 @@ impl Recovery {
         record.partial = partial;
     }
 
-    /// Only a window that was filled may grow (RFC 7661 §4.1, RFC 9438 §5.8).
+    /// Only a window that was filled may grow (RFC 7661 §4, RFC 9438 §5.8).
     fn note_filled(&mut self, records: &Records) {
         let flight = self.in_flight(records);
         let Window { cwnd, ssthresh } = self.window;
@@ -541,7 +543,7 @@ impl Recovery {
         }
         let restart = initial_window(&records.policy, self.mss());
         if self.window.cwnd > restart {
-            // RFC 7661 §4.4.1: what was reached once may be probed for quickly.
+            // As in RFC 2861 §3: what was reached once may be probed for quickly.
             self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
             self.window.cwnd = restart;
         }
@@ -554,7 +556,7 @@ impl Recovery {
         self.window.cwnd = self.window.cwnd.max(self.mss());
     }
 
-    /// What is in flight was too big for the path (RFC 1191 §6.5, RFC 8201 §5.2): it is sent
+    /// What is in flight was too big for the path (RFC 1191 §6.4, RFC 8201 §5.4): it is sent
     /// again in segments of `mss` bytes. That is no congestion.
     pub(crate) fn on_packet_too_big(&mut self, records: &mut Records, now: Instant, mss: u32) {
         let old = self.mss();
@@ -573,6 +575,7 @@ impl Recovery {
                 break;
             }
         }
+        self.limit_counted(records);
         if self.lost > 0 && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
             self.phase = Phase::Loss;
             self.mark = records.get(records.last(Ring::Sequence, self.head)).range.end;

@@ -158,7 +158,11 @@ impl Recovery {
             let _ = records.split(index, record.range.start + self.mss());
         }
         self.mark_lost(records, index);
-        // Bytes that were counted as arrived (without SACK) cannot be among the lost.
+        self.limit_counted(records);
+    }
+
+    /// Bytes that were only counted as arrived (without SACK) cannot be among the lost.
+    pub(super) fn limit_counted(&mut self, records: &Records) {
         self.sacked = self.sacked.min(self.outstanding(records) - self.lost);
     }
 

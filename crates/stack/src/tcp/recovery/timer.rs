@@ -105,9 +105,10 @@ impl Recovery {
         }
     }
 
-    /// Something was sent.
-    pub(super) fn arm_on_sent(&mut self, records: &Records, now: Instant) {
+    /// Something was sent. `head_again`: what is outstanding longest, once more.
+    pub(super) fn arm_on_sent(&mut self, records: &Records, now: Instant, head_again: bool) {
         match self.timer {
+            Timer::Retransmit if head_again => self.arm(records, now, None, true),
             // RFC 6298 §5.1.
             Timer::Idle => {
                 self.timer = Timer::Probe;
@@ -151,13 +152,9 @@ impl Recovery {
     fn on_reorder_timeout(&mut self, records: &mut Records, now: Instant, nxt: SeqNum) {
         let flight = self.outstanding(records);
         let reorder = self.detect(records, stamp(now));
-        if self.lost > 0 && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
-            self.enter(records, Phase::Recovery, flight, nxt);
+        if self.recover_if_lost(records, flight, nxt) {
+            // RFC 6937 §3: the fast retransmission leaves at once.
             self.window.cwnd = self.in_flight(records) + self.mss();
-        } else if self.lost > 0 && self.phase == Phase::Reduced {
-            self.phase = Phase::Recovery;
-            self.mark = nxt;
-            self.prior.cwnd = 0;
         }
         // Whatever is lost now is resent now, and the RTO counts from that.
         self.timer = Timer::Probe;
@@ -176,8 +173,9 @@ impl Recovery {
             matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss);
         if !recovering {
             self.enter(records, Phase::FirstAck, flight, nxt);
-        } else if first {
-            // RFC 5681 §3.1: only where the same data timed out before does it stay as it is.
+        } else if first && self.phase != Phase::Recovery {
+            // RFC 5681 §3.1: not where the same data timed out before; nor where this window of
+            // data has reduced it already.
             let kind = records.policy.congestion;
             let mss = self.mss();
             self.window.ssthresh = self.algorithm.reduce(kind, &self.window, flight, mss);

@@ -406,6 +406,6 @@ impl World {
             return;
         }
         let flow = &self.flows[index];
-        check(&flow.recovery, &self.records, flow.una, flow.nxt);
+        check(&flow.recovery, &self.records, flow.una, flow.nxt, true);
     }
 }

@@ -640,7 +640,7 @@ fn without_a_record_a_lost_burst_goes_out_one_segment_a_round() {
 }
 
 #[test]
-fn rfc1191_6_5_smaller_segments_are_sent_again_without_a_reduction() {
+fn rfc1191_6_4_smaller_segments_are_sent_again_without_a_reduction() {
     let mut sender = warmed(&config(Congestion::Cubic), 4);
     let cwnd = sender.recovery.cwnd();
     sender.recovery.on_packet_too_big(&mut sender.records, sender.now, MSS / 2);
