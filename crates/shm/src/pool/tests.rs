@@ -200,14 +200,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 3 } else { 256 },
+        cases: if cfg!(miri) { 2 } else { 256 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     /// Against a map from index to (uses, fill).
     #[test]
-    fn a_pool_does_what_its_model_does(steps in proptest::collection::vec(step(), 0..80)) {
+    fn a_pool_does_what_its_model_does(steps in proptest::collection::vec(step(), 0..if cfg!(miri) { 20 } else { 80 })) {
         let pool = pool(4);
         let mut model: BTreeMap<u32, (u32, u8)> = BTreeMap::new();
         for step in steps {

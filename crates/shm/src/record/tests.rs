@@ -114,7 +114,7 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    let cases = if cfg!(miri) { 8 } else { cases };
+    let cases = if cfg!(miri) { 2 } else { cases };
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

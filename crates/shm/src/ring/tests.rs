@@ -260,13 +260,13 @@ impl Model {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 3 } else { 512 },
+        cases: if cfg!(miri) { 2 } else { 512 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn a_ring_does_what_queues_do(steps in proptest::collection::vec(step(), 0..60)) {
+    fn a_ring_does_what_queues_do(steps in proptest::collection::vec(step(), 0..if cfg!(miri) { 20 } else { 60 })) {
         let (mut producer, mut consumer) = ends(&region());
         let mut model = Model { known_room: 4, ..Model::default() };
         for step in steps {
