@@ -189,6 +189,13 @@ impl Stack {
         &self.config
     }
 
+    /// Chunks queued and transmissions recorded: none when every connection is over.
+    #[cfg(any(test, feature = "invariants"))]
+    #[must_use]
+    pub const fn held(&self) -> (u32, u32) {
+        self.tcp.held()
+    }
+
     /// Checks what holds between two calls.
     ///
     /// # Panics

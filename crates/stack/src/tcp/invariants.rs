@@ -6,6 +6,11 @@ use super::facts::Facts;
 use super::state::State;
 
 impl Tcp {
+    /// Chunks queued and transmissions recorded, of all connections.
+    pub(crate) const fn held(&self) -> (u32, u32) {
+        (self.shard.nodes.len(), self.shard.records.held())
+    }
+
     /// Checks every connection, and that the tables agree about who exists.
     ///
     /// # Panics

@@ -136,6 +136,12 @@ impl Records {
         self.free_count
     }
 
+    /// How many records are in use.
+    #[cfg(any(test, feature = "invariants"))]
+    pub(crate) const fn held(&self) -> u32 {
+        self.nodes.len() as u32 - self.free_count
+    }
+
     /// Fewer than a quarter are free: new data joins an old record where it can.
     pub(super) fn is_short(&self) -> bool {
         self.free_count < self.nodes.len() as u32 / 4

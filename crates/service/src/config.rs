@@ -1,0 +1,177 @@
+//! What a server is told: the stack's settings that the link does not decide, and how it waits.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use megapipe_link::{Caps, Medium};
+use megapipe_stack as stack;
+
+use crate::error::ServerError;
+use crate::limits::{SPIN_DEFAULT, SPIN_MAX};
+
+/// How a server waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    /// How long it spins after the last work before it sleeps. At most a second; zero: not at all.
+    pub spin: Duration,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { spin: SPIN_DEFAULT }
+    }
+}
+
+/// The settings of a server.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Our addresses, each with the length of its on-link prefix in bits.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Next hops for everything else, at most one of each family.
+    pub gateways: Vec<IpAddr>,
+    /// Smaller than what the link can do; `None`: what it can.
+    pub mtu: Option<u16>,
+    /// VLAN identifier; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Most connections at once.
+    pub connections: u32,
+    /// Most connections in TIME-WAIT.
+    pub time_waits: u32,
+    /// TCP's knobs.
+    pub tcp: stack::TcpConfig,
+    /// How it waits.
+    pub waits: Waits,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            mtu: None,
+            vlan: None,
+            connections: 1 << 16,
+            time_waits: 1 << 15,
+            tcp: stack::TcpConfig::default(),
+            waits: Waits::default(),
+        }
+    }
+}
+
+impl ServerConfig {
+    /// The stack's configuration on a link that can do `caps`.
+    ///
+    /// # Errors
+    /// [`ServerError::Setting`] names the setting that does not fit.
+    pub(crate) fn stack(
+        &self,
+        caps: &Caps,
+        secret: [u8; 32],
+    ) -> Result<stack::Config, ServerError> {
+        let setting = |setting, why: String| Err(ServerError::Setting { setting, why });
+        if self.waits.spin > SPIN_MAX {
+            return setting("spin", format!("{:?} is over {SPIN_MAX:?}", self.waits.spin));
+        }
+        if self.addresses.is_empty() {
+            return setting("address", "a link of its own needs an address".to_owned());
+        }
+        let link_mtu = u16::try_from(caps.mtu).unwrap_or(u16::MAX);
+        let mtu = self.mtu.unwrap_or(link_mtu);
+        if mtu > link_mtu {
+            return setting("mtu", format!("{mtu} is over the link's {link_mtu}"));
+        }
+        for gateway in &self.gateways {
+            if !self.addresses.iter().any(|(own, bits)| on_link(*own, *bits, *gateway)) {
+                return setting("gateway", format!("{gateway} is on no prefix of our addresses"));
+            }
+        }
+        let routes = self.gateways.iter().map(|via| default_route(*via)).collect();
+        Ok(stack::Config {
+            medium: match caps.medium {
+                Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
+                Medium::Ip => stack::Medium::Ip,
+            },
+            mtu,
+            tx_frame_bytes: u32::try_from(caps.tx_frame_bytes).unwrap_or(u32::MAX),
+            tx_checksum: caps.tx_checksum,
+            tso: caps.tso,
+            addresses: self.addresses.clone(),
+            routes,
+            external_neighbours: caps.shares_host_address,
+            vlan: self.vlan,
+            connections: self.connections,
+            time_waits: self.time_waits,
+            listeners: 256,
+            datagram_endpoints: 256,
+            ephemeral_ports: (32_768, 60_999),
+            tcp: self.tcp.clone(),
+            secret,
+        })
+    }
+}
+
+fn default_route(via: IpAddr) -> stack::Route {
+    let prefix = match via {
+        IpAddr::V4(_) => IpAddr::from([0_u8; 4]),
+        IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
+    };
+    stack::Route { prefix, prefix_bits: 0, via: Some(via) }
+}
+
+/// `other` shares the first `bits` of `own`.
+fn on_link(own: IpAddr, bits: u8, other: IpAddr) -> bool {
+    let (own, other, width) = match (own, other) {
+        (IpAddr::V4(own), IpAddr::V4(other)) => {
+            (u128::from(own.to_bits()), u128::from(other.to_bits()), 32)
+        }
+        (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
+        _ => return false,
+    };
+    let bits = u32::from(bits).min(width);
+    bits == 0 || (own ^ other) >> (width - bits) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps() -> Caps {
+        Caps {
+            driver: "pair",
+            medium: Medium::Ip,
+            mac: [0; 6],
+            mtu: 1500,
+            tx_frame_bytes: 1514,
+            tx_checksum: false,
+            tso: false,
+            shares_host_address: false,
+            notes: Vec::new(),
+        }
+    }
+
+    fn refused(config: &ServerConfig) -> &'static str {
+        match config.stack(&caps(), [0; 32]) {
+            Err(ServerError::Setting { setting, .. }) => setting,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_setting_that_does_not_fit_is_named() {
+        let good = ServerConfig {
+            addresses: vec![(IpAddr::from([10, 0, 0, 2]), 24)],
+            gateways: vec![IpAddr::from([10, 0, 0, 1])],
+            ..ServerConfig::default()
+        };
+        let stack = good.stack(&caps(), [0; 32]).unwrap();
+        assert_eq!((stack.mtu, stack.routes.len()), (1500, 1));
+        assert_eq!(refused(&ServerConfig::default()), "address");
+        assert_eq!(refused(&ServerConfig { mtu: Some(9000), ..good.clone() }), "mtu");
+        let gateways = vec![IpAddr::from([10, 0, 1, 1])];
+        assert_eq!(refused(&ServerConfig { gateways, ..good.clone() }), "gateway");
+        let gateways = vec![IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])];
+        assert_eq!(refused(&ServerConfig { gateways, ..good.clone() }), "gateway");
+        let waits = Waits { spin: Duration::from_secs(2) };
+        assert_eq!(refused(&ServerConfig { waits, ..good }), "spin");
+    }
+}

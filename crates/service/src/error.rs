@@ -1,0 +1,32 @@
+//! Why a server was not made, or ended.
+
+use megapipe_link::LinkError;
+use megapipe_stack::ConfigError;
+
+/// Why a server was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The link cannot be had.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// A setting of the stack is out of range.
+    #[error("{0}")]
+    Stack(ConfigError),
+    /// A setting of the server is out of range.
+    #[error("{setting}: {why}")]
+    Setting {
+        /// The setting's name.
+        setting: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The kernel gave no random bytes for the stack's secret.
+    #[error("no random bytes for the secret of sequence numbers and ports: {0}")]
+    NoRandomness(std::io::Error),
+}
+
+impl From<ConfigError> for ServerError {
+    fn from(error: ConfigError) -> Self {
+        Self::Stack(error)
+    }
+}

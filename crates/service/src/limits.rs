@@ -1,0 +1,17 @@
+//! Every ceiling of this crate, by name, and how they hang together.
+
+use std::time::Duration;
+
+/// Most frames that a turn takes from the link: its share, so that applications get theirs
+/// [ETA 4.2].
+pub const RX_FRAMES_PER_TURN: usize = 64;
+/// Most frames that a turn hands to the link.
+pub const TX_FRAMES_PER_TURN: usize = 256;
+/// How long a server spins after the last work before it sleeps, unless told otherwise.
+pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// Longest time to spin that may be asked for.
+pub const SPIN_MAX: Duration = Duration::from_secs(1);
+/// Most acceptors of one listener.
+pub const ACCEPTORS_MAX: usize = 1 << 10;
+
+const _: () = assert!(RX_FRAMES_PER_TURN <= TX_FRAMES_PER_TURN, "each frame may ask for one");

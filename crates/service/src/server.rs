@@ -1,0 +1,216 @@
+//! The combined server: link, transport and connection manager of one core, in one loop.
+//!
+//! ```text
+//!            turn(now):   transmit  ->  receive  ->  timers
+//!                            |             |            |
+//!   commands (calls) --> [ transport server: the stack ] --> event()
+//!                            |             ^
+//!                          [ link server: one queue ]
+//! ```
+//!
+//! What the events of one turn make the application send leaves at the start of the next: an
+//! acknowledgment rides on the answer, and frames leave in bursts.
+//!
+//! Read first: architecture, "The picture": the same loop runs in `dispatch`, on a thread of its
+//! own or in a process of its own.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use megapipe_link::{Caps, Link, LinkError};
+use megapipe_stack::{
+    ConnId, Event, Instant, ListenError, ListenerId, Memory, OperationError, PoolId, Stack,
+};
+
+use crate::config::ServerConfig;
+use crate::connection_manager::{AcceptorId, ConnectionManager, Offer};
+use crate::error::ServerError;
+use crate::link_server::LinkServer;
+use crate::transport_server::TransportServer;
+use crate::waiting::{Next, Waiting};
+
+/// What a turn did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Turn {
+    /// Frames taken from the link.
+    pub frames_in: usize,
+    /// Frames handed to it.
+    pub frames_out: usize,
+    /// A timer was due.
+    pub timers: bool,
+}
+
+impl Turn {
+    /// It did anything at all.
+    #[must_use]
+    pub const fn worked(&self) -> bool {
+        self.frames_in > 0 || self.frames_out > 0 || self.timers
+    }
+}
+
+/// One core's servers, composed.
+pub struct Server<M> {
+    link: LinkServer,
+    transport: TransportServer<M>,
+    manager: ConnectionManager,
+    waiting: Waiting,
+}
+
+impl<M: Memory> Server<M> {
+    /// A server on one queue of a link, with payload in `memory`.
+    ///
+    /// # Errors
+    /// [`ServerError`]: a setting that does not fit the link, or no randomness.
+    pub fn new(
+        link: Box<dyn Link>,
+        config: &ServerConfig,
+        memory: M,
+        now: Instant,
+    ) -> Result<Self, ServerError> {
+        let stack = config.stack(link.caps(), secret()?)?;
+        Ok(Self {
+            link: LinkServer::new(link),
+            transport: TransportServer::new(stack, memory, now)?,
+            manager: ConnectionManager::new(),
+            waiting: Waiting::new(config.waits.spin),
+        })
+    }
+
+    /// One turn: hands over what is to be sent, takes what has come, runs what is due.
+    ///
+    /// # Errors
+    /// What the link says; the connections stay as they are.
+    pub fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
+        let frames_out = self.transmit(now)?;
+        let Self { link, transport, .. } = self;
+        let frames_in = link.receive(|frame, received| transport.on_frame(now, frame, received))?;
+        let timers = transport.on_time(now);
+        Ok(Turn { frames_in, frames_out, timers })
+    }
+
+    /// Hands over what is to be sent, a turn's share of it. How many frames.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn transmit(&mut self, now: Instant) -> Result<usize, LinkError> {
+        let Self { link, transport, .. } = self;
+        link.transmit(|room| transport.poll_transmit(now, room))
+    }
+
+    /// What happened next. A new connection comes with whoever it is offered to.
+    #[inline]
+    pub fn event(&mut self) -> Option<(Event, Option<Offer>)> {
+        let event = self.transport.poll_event()?;
+        let offer = match event {
+            Event::Incoming { listener, .. } => self.manager.on_incoming(listener),
+            _ => None,
+        };
+        Some((event, offer))
+    }
+
+    /// Spin on or sleep, after a turn that worked or not.
+    pub fn after_turn(&mut self, worked: bool, now: Instant) -> Next {
+        self.waiting.after_turn(worked, now)
+    }
+
+    /// How long it may sleep at `now` for its own timers' sake.
+    #[must_use]
+    pub fn patience(&self, now: Instant) -> Option<Duration> {
+        self.transport.stack().poll_timeout().map(|at| at.since(now))
+    }
+
+    /// Prepares for sleep on [`Server::wait_fd`]. `false`: there is work already.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn arm(&mut self) -> Result<bool, LinkError> {
+        self.waiting.slept();
+        self.link.arm()
+    }
+
+    /// What to poll for reading while asleep.
+    #[must_use]
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.link.wait_fd()
+    }
+
+    /// Listens; nobody accepts yet.
+    ///
+    /// # Errors
+    /// [`ListenError`] names the argument.
+    pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> Result<ListenerId, ListenError> {
+        let (stack, _) = self.transport.parts();
+        let listener = stack.listen(local, backlog, PoolId::default())?;
+        self.manager.add_listener(listener);
+        Ok(listener)
+    }
+
+    /// An acceptor is ready for `count` more connections of a listener.
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`] for a stale listener, [`OperationError::QueueFull`] for one
+    /// acceptor too many.
+    pub fn accept(
+        &mut self,
+        listener: ListenerId,
+        acceptor: AcceptorId,
+        count: u32,
+    ) -> Result<(), OperationError> {
+        if !self.manager.accept(listener, acceptor, count) {
+            return Err(OperationError::QueueFull);
+        }
+        let (stack, _) = self.transport.parts();
+        stack.accept(listener, count)
+    }
+
+    /// Stops listening; connections that nobody was offered are reset.
+    pub fn unlisten(&mut self, now: Instant, listener: ListenerId) {
+        self.manager.remove_listener(listener);
+        let (stack, memory) = self.transport.parts();
+        // A listener that is gone already needs no more.
+        let _ = stack.unlisten(now, listener, memory);
+    }
+
+    /// A connection that was offered to somebody who is not there any more.
+    pub fn refuse(&mut self, now: Instant, conn: ConnId) {
+        let (stack, memory) = self.transport.parts();
+        // A connection that is gone already needs no reset.
+        let _ = stack.abort(now, conn, memory);
+    }
+
+    /// The stack and its memory, for commands on connections.
+    #[inline]
+    pub const fn parts(&mut self) -> (&mut Stack, &mut M) {
+        self.transport.parts()
+    }
+
+    /// The stack, to look at.
+    #[must_use]
+    pub const fn stack(&self) -> &Stack {
+        self.transport.stack()
+    }
+
+    /// What the link can do.
+    #[must_use]
+    pub fn caps(&self) -> &Caps {
+        self.link.caps()
+    }
+
+    /// The link's server, to look at.
+    #[must_use]
+    pub const fn link(&self) -> &LinkServer {
+        &self.link
+    }
+}
+
+fn secret() -> Result<[u8; 32], ServerError> {
+    let mut secret = [0; 32];
+    let mut filled = 0;
+    while filled < secret.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut secret[filled..], flags)
+            .map_err(|errno| ServerError::NoRandomness(errno.into()))?;
+    }
+    Ok(secret)
+}

@@ -1,0 +1,60 @@
+//! The transport server: owns the flows of one shard, and the memory that their payload lies in.
+//!
+//! Read first: `megapipe_stack::Stack`.
+
+use megapipe_stack::{Config, ConfigError, Event, Instant, Memory, Received, Stack, Transmit};
+
+/// A stack and the memory it works on.
+pub struct TransportServer<M> {
+    stack: Stack,
+    memory: M,
+}
+
+impl<M: Memory> TransportServer<M> {
+    /// A stack that reads and writes payload in `memory`.
+    ///
+    /// # Errors
+    /// The setting that is out of range.
+    pub fn new(config: Config, memory: M, now: Instant) -> Result<Self, ConfigError> {
+        Ok(Self { stack: Stack::new(config, now)?, memory })
+    }
+
+    /// A frame arrived.
+    #[inline]
+    pub fn on_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
+        self.stack.on_frame(now, frame, received, &mut self.memory);
+    }
+
+    /// Runs what is due. Whether anything was.
+    pub fn on_time(&mut self, now: Instant) -> bool {
+        let due = self.stack.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.stack.on_timeout(now, &mut self.memory);
+        }
+        due
+    }
+
+    /// Fills the next frame, if one is to be sent.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<Transmit> {
+        self.stack.poll_transmit(now, frame, &mut self.memory)
+    }
+
+    /// What happened next.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.stack.poll_event()
+    }
+
+    /// For commands, which take both.
+    #[inline]
+    pub const fn parts(&mut self) -> (&mut Stack, &mut M) {
+        (&mut self.stack, &mut self.memory)
+    }
+
+    /// The stack, to look at.
+    #[must_use]
+    pub const fn stack(&self) -> &Stack {
+        &self.stack
+    }
+}
