@@ -44,7 +44,7 @@ pub(crate) fn run(root: &Path, experiments: &[Experiment], quick: bool) -> Resul
     fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "megapipe-cli"]);
-    if !passes_through(&mut build)? {
+    if !process::passes_through(&mut build)? {
         return Ok(false);
     }
     let chosen = if experiments.is_empty() { Experiment::value_variants() } else { experiments };
@@ -57,16 +57,8 @@ pub(crate) fn run(root: &Path, experiments: &[Experiment], quick: bool) -> Resul
         if quick {
             command.arg("--quick");
         }
-        fine &= passes_through(&mut command)?;
+        fine &= process::passes_through(&mut command)?;
     }
     println!("results: {}", folder.display());
     Ok(fine)
-}
-
-/// Runs a command on the user's own terminal: a benchmark shows its progress itself.
-fn passes_through(command: &mut Command) -> Result<bool, Error> {
-    println!("$ {}", process::describe(command));
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().map_err(|source| Error::Start { program, source })?;
-    Ok(status.success())
 }

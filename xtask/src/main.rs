@@ -7,6 +7,7 @@
 //! | `tidy` | the house rules that no compiler checks |
 //! | `install` | the C library, header, manual and pkg-config file below a prefix |
 //! | `header` | writes, or with `--check` compares, the C header |
+//! | `sim` | runs simulated worlds of many hosts by their seeds |
 //! | `bench` | runs the whole benchmark plan into `target/bench/` |
 //!
 //! Read first: `ci.rs`, then `tidy.rs`.
@@ -24,6 +25,7 @@ mod install;
 mod limits;
 mod process;
 mod setup;
+mod sim;
 mod tidy;
 mod workspace;
 
@@ -65,6 +67,18 @@ enum Command {
         #[arg(long, default_value = "release")]
         profile: String,
     },
+    /// Run simulated worlds of many hosts by their seeds
+    Sim {
+        /// Run this seed alone, and say what it decides
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Run so many seeds from 0 on
+        #[arg(long, default_value_t = 200)]
+        fixed: u64,
+        /// Run so many seeds that were never run before
+        #[arg(long, default_value_t = 50)]
+        fresh: u64,
+    },
     /// Run the benchmark plan into target/bench
     Bench {
         /// Shorter runs, fewer points
@@ -97,6 +111,7 @@ fn run(command: &Command) -> Result<bool, Error> {
         Command::Header { check: true } => header::check(&root),
         Command::Header { check: false } => header::write(&root),
         Command::Install { prefix, profile } => install::run(&root, prefix, profile),
+        Command::Sim { seed, fixed, fresh } => sim::run(&root, *seed, *fixed, *fresh),
         Command::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

@@ -205,5 +205,13 @@ fn children_of(pid: u32) -> Vec<u32> {
     words.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
+/// Runs a command on the user's own terminal: a benchmark shows its progress itself.
+pub(crate) fn passes_through(command: &mut Command) -> Result<bool, Error> {
+    println!("$ {}", describe(command));
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().map_err(|source| Error::Start { program, source })?;
+    Ok(status.success())
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,250 @@
+//! Every segment on the wire, looked at as the network would: by a parser of our own that shares
+//! nothing with the stack's.
+//!
+//! Invariants checked (RFC 9293 §3.8.6, §3.10.7.4)
+//! - IP and TCP checksums are right.
+//! - Nobody sends past `ack + window` of any segment that the peer ever sent, but for a zero-window
+//!   probe of one byte.
+//! - Nobody acknowledges more than the peer sent.
+//!
+//! An edge is the farthest that was ever put on the wire, so that a lost announcement cannot be
+//! taken for a violation; a flow is forgotten when a SYN begins it again.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use megapipe_stack::SeqNum;
+
+use super::Violation;
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// What one end of a flow has said so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    /// The farthest number it has used, and one.
+    end: Option<SeqNum>,
+    /// The farthest number it allows the other end to use, and one.
+    edge: Option<SeqNum>,
+    /// Its window shift, if it offered one.
+    shift: Option<u8>,
+    /// It sent a SYN, so that `shift` is known for sure.
+    began: bool,
+}
+
+/// The flows seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    flows: BTreeMap<(SocketAddr, SocketAddr), Said>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    from: SocketAddr,
+    to: SocketAddr,
+    seq: SeqNum,
+    ack: SeqNum,
+    flags: u8,
+    window: u16,
+    shift: Option<u8>,
+    len: u32,
+}
+
+impl Segments {
+    /// Host `host` put an IP packet on the wire.
+    pub(crate) fn on_packet(&mut self, host: usize, packet: &[u8]) -> Result<(), Violation> {
+        let malformed = |what| Violation::Malformed { host, what };
+        let Some((src, dst, segment)) = tcp_of(packet).map_err(malformed)? else { return Ok(()) };
+        let segment = parse(src, dst, segment).map_err(malformed)?;
+        self.check(host, &segment)
+    }
+
+    fn check(&mut self, host: usize, segment: &Segment) -> Result<(), Violation> {
+        let Segment { from, to, seq, ack, flags, .. } = *segment;
+        if flags & SYN != 0 {
+            let said = self.flows.entry((from, to)).or_default();
+            if said.end != Some(seq + 1) || !said.began {
+                *said = Said { shift: segment.shift, began: true, ..Said::default() };
+            }
+        }
+        let mine = self.flows.get(&(from, to)).copied().unwrap_or_default();
+        let theirs = self.flows.get(&(to, from)).copied().unwrap_or_default();
+        let controls = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+        let end = seq + segment.len + controls;
+        if flags & RST == 0 && flags & SYN == 0 && mine.began {
+            // A FIN may go where a probe may: one past the edge.
+            if let Some(edge) = theirs.edge
+                && end.after(edge + 1)
+            {
+                return Err(Violation::OutsideWindow { host, from, end, edge });
+            }
+            if let Some(sent) = theirs.end
+                && flags & ACK != 0
+                && ack.after(sent)
+            {
+                return Err(Violation::AckOfNothing { host, from, ack });
+            }
+        }
+        let both_scale = mine.shift.is_some() && theirs.shift.is_some();
+        let shift = if both_scale && flags & SYN == 0 { mine.shift.unwrap_or(0) } else { 0 };
+        let said = self.flows.entry((from, to)).or_default();
+        if flags & RST == 0 {
+            said.end = Some(said.end.map_or(end, |known| known.later(end)));
+        }
+        if flags & ACK != 0 && flags & RST == 0 {
+            let edge = ack + (u32::from(segment.window) << shift);
+            said.edge = Some(said.edge.map_or(edge, |known| known.later(edge)));
+        }
+        Ok(())
+    }
+}
+
+type Transport<'a> = (IpAddr, IpAddr, &'a [u8]);
+
+/// The TCP segment in a packet, its IP header checked; `None`: another protocol.
+fn tcp_of(packet: &[u8]) -> Result<Option<Transport<'_>>, &'static str> {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let header = packet.get(..20).ok_or("an IPv4 header that is cut")?;
+            let header_bytes = usize::from(header[0] & 15) * 4;
+            let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            let body = packet.get(header_bytes..len).ok_or("an IPv4 length that is wrong")?;
+            if sum(&packet[..header_bytes], 0) != 0xffff {
+                return Err("a wrong IPv4 checksum");
+            }
+            let address = |at: usize| {
+                IpAddr::from(<[u8; 4]>::try_from(&header[at..at + 4]).unwrap_or_default())
+            };
+            Ok((header[9] == 6).then(|| (address(12), address(16), body)))
+        }
+        Some(6) => {
+            let header = packet.get(..40).ok_or("an IPv6 header that is cut")?;
+            let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            let body = packet.get(40..40 + len).ok_or("an IPv6 length that is wrong")?;
+            let address = |at: usize| {
+                IpAddr::from(<[u8; 16]>::try_from(&header[at..at + 16]).unwrap_or_default())
+            };
+            Ok((header[6] == 6).then(|| (address(8), address(24), body)))
+        }
+        _ => Err("neither IPv4 nor IPv6"),
+    }
+}
+
+fn parse(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Result<Segment, &'static str> {
+    let header = bytes.get(..20).ok_or("a TCP header that is cut")?;
+    let header_bytes = usize::from(header[12] >> 4) * 4;
+    let options = bytes.get(20..header_bytes).ok_or("a TCP data offset that is wrong")?;
+    let mut pseudo = Vec::new();
+    for address in [src, dst] {
+        match address {
+            IpAddr::V4(address) => pseudo.extend(address.octets()),
+            IpAddr::V6(address) => pseudo.extend(address.octets()),
+        }
+    }
+    pseudo.extend([0, 6]);
+    pseudo.extend((bytes.len() as u16).to_be_bytes());
+    if sum(bytes, sum(&pseudo, 0).into()) != 0xffff {
+        return Err("a wrong TCP checksum");
+    }
+    let word = |at: usize| {
+        u32::from_be_bytes(<[u8; 4]>::try_from(&header[at..at + 4]).unwrap_or_default())
+    };
+    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    Ok(Segment {
+        from: SocketAddr::new(src, port(0)),
+        to: SocketAddr::new(dst, port(2)),
+        seq: SeqNum(word(4)),
+        ack: SeqNum(word(8)),
+        flags: header[13],
+        window: port(14),
+        shift: shift_of(options)?,
+        len: (bytes.len() - header_bytes) as u32,
+    })
+}
+
+/// The window shift among the options, if there is one.
+fn shift_of(mut options: &[u8]) -> Result<Option<u8>, &'static str> {
+    let mut shift = None;
+    while let Some(kind) = options.first() {
+        match kind {
+            0 => break,
+            1 => options = &options[1..],
+            kind => {
+                let len = usize::from(*options.get(1).ok_or("a TCP option without a length")?);
+                let value = options.get(2..len).ok_or("a TCP option that is cut")?;
+                if *kind == 3 {
+                    shift = value.first().copied();
+                }
+                options = &options[len..];
+            }
+        }
+    }
+    Ok(shift)
+}
+
+fn sum(bytes: &[u8], start: u64) -> u16 {
+    let mut sum = start;
+    for pair in bytes.chunks(2) {
+        sum += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(from: u16, to: u16, flags: u8, seq: u32, ack: u32) -> Segment {
+        let end = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        Segment {
+            from: end(from),
+            to: end(to),
+            seq: SeqNum(seq),
+            ack: SeqNum(ack),
+            flags,
+            window: 100,
+            shift: None,
+            len: 0,
+        }
+    }
+
+    fn established() -> Segments {
+        let mut segments = Segments::default();
+        segments.check(0, &segment(1, 2, SYN, 1_000, 0)).unwrap();
+        segments.check(1, &segment(2, 1, SYN | ACK, 5_000, 1_001)).unwrap();
+        segments.check(0, &segment(1, 2, ACK, 1_001, 5_001)).unwrap();
+        segments
+    }
+
+    #[test]
+    fn a_sender_that_leaves_its_window_is_seen() {
+        let mut segments = established();
+        let inside = Segment { len: 100, ..segment(1, 2, ACK, 1_001, 5_001) };
+        assert_eq!(segments.check(0, &inside), Ok(()));
+        let probe = Segment { len: 1, ..segment(1, 2, ACK, 1_101, 5_001) };
+        assert_eq!(segments.check(0, &probe), Ok(()));
+        let outside = Segment { len: 2, ..probe };
+        let seen = segments.check(0, &outside);
+        assert!(matches!(seen, Err(Violation::OutsideWindow { host: 0, .. })), "{seen:?}");
+    }
+
+    #[test]
+    fn an_acknowledgment_of_nothing_is_seen() {
+        let seen = established().check(1, &segment(2, 1, ACK, 5_001, 1_002));
+        assert!(matches!(seen, Err(Violation::AckOfNothing { host: 1, .. })), "{seen:?}");
+    }
+
+    #[test]
+    fn packets_that_cannot_be_read_are_seen() {
+        let mut segments = Segments::default();
+        for packet in [&[0x45, 0][..], &[0x60; 39], &[0x15; 60], &[]] {
+            assert!(segments.on_packet(0, packet).is_err());
+        }
+    }
+}

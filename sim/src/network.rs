@@ -1,0 +1,110 @@
+//! The network: every host is on one segment, behind a link of its own that delays, loses,
+//! repeats, reorders and corrupts.
+//!
+//! Pure: a frame and the time go in, the times at which it arrives (none, one, two) come out.
+
+use std::time::Duration;
+
+use megapipe_stack::Instant;
+
+use crate::scenario::Scenario;
+
+/// A frame on its way to a host.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    pub(crate) frame: Vec<u8>,
+}
+
+/// The links of all hosts.
+#[derive(Debug)]
+pub(crate) struct Network {
+    scenario: Scenario,
+    rng: fastrand::Rng,
+    /// When the link to a host has sent what it was given.
+    busy_until: Vec<Instant>,
+    /// A host's link is cut.
+    cut: Vec<bool>,
+    pub(crate) lost: u64,
+    pub(crate) corrupted: u64,
+}
+
+impl Network {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            scenario: scenario.clone(),
+            rng: fastrand::Rng::with_seed(scenario.seed ^ 0x6e65_7477_6f72_6b00),
+            busy_until: vec![Instant::ZERO; scenario.hosts],
+            cut: vec![false; scenario.hosts],
+            lost: 0,
+            corrupted: 0,
+        }
+    }
+
+    pub(crate) fn set_cut(&mut self, host: usize, cut: bool) {
+        self.cut[host] = cut;
+    }
+
+    /// `frame` leaves host `from` at `now` for host `to`; each time that it arrives.
+    pub(crate) fn carry(
+        &mut self,
+        now: Instant,
+        from: usize,
+        to: usize,
+        frame: &[u8],
+    ) -> Vec<Arrival> {
+        let faults = self.scenario.faults;
+        if self.cut[from] || self.cut[to] || self.happens(faults.loss) {
+            self.lost += 1;
+            return Vec::new();
+        }
+        let Some(sent) = self.queue(now, to, frame.len()) else {
+            self.lost += 1;
+            return Vec::new();
+        };
+        let mut at = sent + self.scenario.delay;
+        if self.happens(faults.reordering) {
+            at += faults.reordering_delay;
+        }
+        let mut frame = frame.to_vec();
+        if self.happens(faults.corruption) {
+            self.corrupt(&mut frame);
+        }
+        let mut arrivals = Vec::with_capacity(2);
+        if self.happens(faults.duplication) {
+            let again = at + Duration::from_micros(self.rng.u64(..1_000));
+            arrivals.push(Arrival { at: again, frame: frame.clone() });
+        }
+        arrivals.push(Arrival { at, frame });
+        arrivals
+    }
+
+    /// When the link to host `to`, which all that send to it share, has sent the frame; `None`: its
+    /// queue is full.
+    fn queue(&mut self, now: Instant, to: usize, len: usize) -> Option<Instant> {
+        let Some(rate) = self.scenario.bytes_per_s else { return Some(now) };
+        let nanos = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / rate);
+        let start = self.busy_until[to].max(now);
+        if start.since(now) > nanos(self.scenario.queue_frames as u64 * 1_500) {
+            return None;
+        }
+        self.busy_until[to] = start + nanos(len as u64);
+        Some(self.busy_until[to])
+    }
+
+    /// Changes a bit that the IP or the transport checksum covers. What only Ethernet's own check
+    /// sequence protects, ARP and its header, arrives whole or not at all.
+    fn corrupt(&mut self, frame: &mut [u8]) {
+        let start = if self.scenario.ethernet { 14 } else { 0 };
+        if start > 0 && frame.get(12..14) == Some(&[0x08, 0x06]) {
+            return;
+        }
+        self.corrupted += 1;
+        let place = self.rng.usize(start..frame.len());
+        frame[place] ^= 1 << self.rng.u32(..8);
+    }
+
+    fn happens(&mut self, thousandths: u32) -> bool {
+        thousandths > 0 && self.rng.u32(..1_000) < thousandths
+    }
+}

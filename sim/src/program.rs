@@ -1,0 +1,312 @@
+//! The application of a host: serves, connects, checks every byte, and misbehaves as told.
+//!
+//! A client sends a header and its pattern, a server answers with its own pattern; each closes its
+//! direction when it has sent everything. Both may stall before they read on, and reset a
+//! connection at any moment.
+//!
+//! Invariant: an end that the stack has closed, or that was reset here, is forgotten at once.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use megapipe_stack::{
+    Chunk, ConnId, Event, HeapMemory, Instant, ListenerId, Memory, OperationError, PoolId, Stack,
+};
+
+use crate::check::Violation;
+use crate::check::streams::{HEADER_BYTES, Receiver, Stream};
+use crate::pattern::Pattern;
+use crate::scenario::{Kind, Scenario};
+
+/// Where servers listen.
+pub(crate) const PORT: u16 = 7;
+
+/// How long an application that has no buffer waits before it tries again.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// One end of a connection.
+struct End {
+    conn: ConnId,
+    /// A server's: what has come of the header.
+    header: Option<Vec<u8>>,
+    stream: Option<Stream>,
+    receiver: Option<Receiver>,
+    /// What it sends after `prelude`.
+    pattern: Pattern,
+    prelude: Vec<u8>,
+    sent: u64,
+    to_send: u64,
+    shut: bool,
+    /// It reads on, or sends on, no earlier.
+    stalled_until: Option<Instant>,
+}
+
+/// What the hands of a program work on.
+pub(crate) struct Hands<'a> {
+    pub(crate) now: Instant,
+    pub(crate) stack: &'a mut Stack,
+    pub(crate) memory: &'a mut HeapMemory,
+}
+
+/// The application of one host.
+pub(crate) struct Program {
+    scenario: Scenario,
+    rng: fastrand::Rng,
+    listener: Option<ListenerId>,
+    ends: BTreeMap<u32, End>,
+    /// Connections still to begin, and where to.
+    to_begin: Vec<(Stream, SocketAddr)>,
+    /// When the next of them are begun.
+    begin_at: Option<Instant>,
+    /// Connections that came to their end.
+    pub(crate) finished: u64,
+    /// Connections that were reset here.
+    pub(crate) aborted: u64,
+}
+
+impl Program {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        host: usize,
+        life: u64,
+        to_begin: Vec<(Stream, SocketAddr)>,
+    ) -> Self {
+        let seed = scenario.seed ^ (host as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1) ^ life;
+        Self {
+            scenario: scenario.clone(),
+            rng: fastrand::Rng::with_seed(seed),
+            listener: None,
+            ends: BTreeMap::new(),
+            to_begin,
+            begin_at: None,
+            finished: 0,
+            aborted: 0,
+        }
+    }
+
+    /// Nothing is open and nothing is left to begin.
+    pub(crate) fn is_done(&self) -> bool {
+        self.ends.is_empty() && self.to_begin.is_empty()
+    }
+
+    /// How many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Bytes received on all open connections, by stream.
+    pub(crate) fn received(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ends.values().filter_map(|end| Some((end.stream?.number, end.receiver?.received)))
+    }
+
+    /// The host comes up.
+    pub(crate) fn start(&mut self, hands: &mut Hands<'_>, local: SocketAddr) {
+        let listener = hands.stack.listen(local, 4_096, PoolId::default());
+        self.listener = listener.ok();
+        if let Some(listener) = self.listener {
+            let _ = hands.stack.accept(listener, 16);
+        }
+    }
+
+    /// Begins the connections that are due, all at once or one by one.
+    pub(crate) fn begin(&mut self, hands: &mut Hands<'_>, host: usize) -> Result<(), Violation> {
+        if self.begin_at.is_some_and(|at| hands.now < at) {
+            return Ok(());
+        }
+        let at_once = match self.scenario.kind {
+            Kind::Short => 1 + self.rng.usize(..8),
+            _ => self.to_begin.len(),
+        };
+        for _ in 0..at_once {
+            let Some((stream, remote)) = self.to_begin.pop() else { break };
+            let conn = hands
+                .stack
+                .connect(hands.now, remote, None, (PoolId::default(), hands.memory))
+                .map_err(|error| Violation::NotBegun { host, why: error.to_string() })?;
+            let (request, response) = stream.patterns();
+            let end = End {
+                conn,
+                header: None,
+                stream: Some(stream),
+                receiver: Some(Receiver::new(stream.number, response, stream.response_bytes)),
+                pattern: request,
+                prelude: stream.header().to_vec(),
+                sent: 0,
+                to_send: stream.request_bytes,
+                shut: false,
+                stalled_until: None,
+            };
+            self.ends.insert(conn.index, end);
+        }
+        let pause = Duration::from_micros(1 << self.rng.u32(4..17));
+        self.begin_at = (!self.to_begin.is_empty()).then(|| hands.now + pause);
+        Ok(())
+    }
+
+    /// When something that was put off is to be done.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.ends.values().filter_map(|end| end.stalled_until).chain(self.begin_at).min()
+    }
+
+    /// The time of what was put off has come.
+    pub(crate) fn on_wake(&mut self, hands: &mut Hands<'_>) {
+        let due: Vec<u32> = self
+            .ends
+            .iter()
+            .filter(|(_, end)| end.stalled_until.is_some_and(|at| at <= hands.now))
+            .map(|(index, _)| *index)
+            .collect();
+        for index in due {
+            let Some(end) = self.ends.get_mut(&index) else { continue };
+            end.stalled_until = None;
+            let _ = hands.stack.receive(hands.now, end.conn);
+            pump(end, hands, &mut self.rng);
+        }
+    }
+
+    /// Something happened.
+    pub(crate) fn on_event(
+        &mut self,
+        hands: &mut Hands<'_>,
+        event: Event,
+        may_fail: bool,
+    ) -> Result<(), Violation> {
+        match event {
+            Event::Incoming { conn, listener, .. } => {
+                let _ = hands.stack.accept(listener, 1);
+                self.accept(hands, conn);
+            }
+            Event::Connected { conn } => {
+                let _ = hands.stack.receive(hands.now, conn);
+                self.go_on(hands, conn);
+            }
+            Event::Received { conn, chunk } => self.on_received(hands, conn, chunk)?,
+            Event::Acked { conn, .. } => self.go_on(hands, conn),
+            Event::PeerClosed { conn } => {
+                if let Some(end) = self.ends.get_mut(&conn.index)
+                    && let Some(receiver) = &mut end.receiver
+                {
+                    receiver.on_end()?;
+                }
+            }
+            Event::Closed { conn, reason } => {
+                if let Some(end) = self.ends.remove(&conn.index)
+                    && let Some(receiver) = end.receiver
+                {
+                    receiver.on_closed(reason, may_fail)?;
+                    self.finished += 1;
+                }
+            }
+            Event::Urgent { .. } | Event::Datagram { .. } | Event::DatagramRefused { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, hands: &mut Hands<'_>, conn: ConnId) {
+        let end = End {
+            conn,
+            header: Some(Vec::with_capacity(HEADER_BYTES)),
+            stream: None,
+            receiver: None,
+            pattern: Pattern::new(0),
+            prelude: Vec::new(),
+            sent: 0,
+            to_send: u64::MAX,
+            shut: false,
+            stalled_until: None,
+        };
+        self.ends.insert(conn.index, end);
+        let _ = hands.stack.receive(hands.now, conn);
+    }
+
+    fn on_received(
+        &mut self,
+        hands: &mut Hands<'_>,
+        conn: ConnId,
+        chunk: Chunk,
+    ) -> Result<(), Violation> {
+        let bytes = hands.memory.bytes(chunk).to_vec();
+        hands.memory.free(chunk.buf);
+        let Some(end) = self.ends.get_mut(&conn.index) else { return Ok(()) };
+        let rest = end.read_header(&bytes);
+        if let Some(receiver) = &mut end.receiver {
+            receiver.on_bytes(rest)?;
+        }
+        if self.rng.u32(..1_000) < self.scenario.abort {
+            self.ends.remove(&conn.index);
+            self.aborted += 1;
+            let _ = hands.stack.abort(hands.now, conn, hands.memory);
+            return Ok(());
+        }
+        if self.rng.u32(..1_000) < self.scenario.stall {
+            let stall = Duration::from_micros(1 << self.rng.u32(8..23));
+            end.stalled_until = Some(hands.now + stall);
+        } else {
+            let _ = hands.stack.receive(hands.now, conn);
+        }
+        pump(end, hands, &mut self.rng);
+        Ok(())
+    }
+
+    fn go_on(&mut self, hands: &mut Hands<'_>, conn: ConnId) {
+        if let Some(end) = self.ends.get_mut(&conn.index) {
+            pump(end, hands, &mut self.rng);
+        }
+    }
+}
+
+impl End {
+    /// Takes the header from the front of what a server receives; the rest.
+    fn read_header<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let Some(header) = &mut self.header else { return bytes };
+        let (front, rest) = bytes.split_at(bytes.len().min(HEADER_BYTES - header.len()));
+        header.extend(front);
+        let Ok(whole) = <&[u8; HEADER_BYTES]>::try_from(&header[..]) else { return rest };
+        let stream = Stream::of_header(whole);
+        let (request, response) = stream.patterns();
+        self.stream = Some(stream);
+        self.receiver = Some(Receiver::new(stream.number, request, stream.request_bytes));
+        self.pattern = response;
+        self.to_send = stream.response_bytes;
+        self.header = None;
+        rest
+    }
+}
+
+/// Sends as much as the stack takes, and closes the direction after the last byte.
+fn pump(end: &mut End, hands: &mut Hands<'_>, rng: &mut fastrand::Rng) {
+    if end.header.is_some() || end.shut {
+        return;
+    }
+    let buf_bytes = hands.memory.buf_bytes(megapipe_stack::BufId(0)) as usize;
+    loop {
+        let bytes = if end.prelude.is_empty() {
+            let left = usize::try_from(end.to_send - end.sent).unwrap_or(usize::MAX);
+            let len = left.min(1 + rng.usize(..buf_bytes));
+            end.pattern.bytes(end.sent, len)
+        } else {
+            end.prelude.clone()
+        };
+        if bytes.is_empty() {
+            end.shut = true;
+            let _ = hands.stack.shutdown(hands.now, end.conn, hands.memory);
+            return;
+        }
+        let Some(chunk) = hands.memory.chunk_of(&bytes) else {
+            end.stalled_until = Some(hands.now + RETRY);
+            return;
+        };
+        match hands.stack.send(hands.now, end.conn, chunk, hands.memory) {
+            Ok(()) if end.prelude.is_empty() => end.sent += bytes.len() as u64,
+            Ok(()) => end.prelude.clear(),
+            Err(error) => {
+                hands.memory.free(chunk.buf);
+                if error == OperationError::QueueFull {
+                    let _ = hands.stack.await_acks(end.conn);
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a seed decides.
+//!
+//! Pure: a number in, a description of a world out.
+
+use std::time::Duration;
+
+use megapipe_stack::{Congestion, SynCookies, TcpConfig};
+
+/// What a scenario is about. Each kind is drawn with the same chance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Links that lose, repeat, reorder and corrupt; everything must arrive all the same.
+    Faults,
+    /// Many short connections at once.
+    Short,
+    /// A few long streams, windows and buffers of odd sizes.
+    Bulk,
+    /// Applications that stall, reset and go away, hosts that die and come back.
+    Deaths,
+    /// Streams of the same age over one bottleneck.
+    Fairness,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Faults, Self::Short, Self::Bulk, Self::Deaths, Self::Fairness];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Faults => "faults",
+            Self::Short => "short",
+            Self::Bulk => "bulk",
+            Self::Deaths => "deaths",
+            Self::Fairness => "fairness",
+        }
+    }
+}
+
+/// What the links do to frames. Chances are in thousandths.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// A frame is lost.
+    pub loss: u32,
+    /// A frame arrives twice.
+    pub duplication: u32,
+    /// A frame is overtaken by those that left up to [`Faults::reordering_delay`] after it.
+    pub reordering: u32,
+    /// How long an overtaken frame is held back.
+    pub reordering_delay: Duration,
+    /// One byte of a frame is changed.
+    pub corruption: u32,
+}
+
+/// A world, described.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// What it was made from.
+    pub seed: u64,
+    /// What it is about.
+    pub kind: Kind,
+    /// How many hosts there are.
+    pub hosts: usize,
+    /// IPv6 instead of IPv4.
+    pub v6: bool,
+    /// Ethernet with ARP or NDP, instead of bare IP packets.
+    pub ethernet: bool,
+    /// One way, without queueing.
+    pub delay: Duration,
+    /// Bytes a second out of each host; `None`: no limit.
+    pub bytes_per_s: Option<u64>,
+    /// Frames that wait for a host's link at most.
+    pub queue_frames: usize,
+    /// What the links do.
+    pub faults: Faults,
+    /// Largest IP packet, for each host.
+    pub mtu: Vec<u16>,
+    /// How much faster a host's clock runs than the world's, in millionths.
+    pub skew_ppm: Vec<i32>,
+    /// TCP's knobs, for each host.
+    pub tcp: Vec<TcpConfig>,
+    /// Connections that each host but the first begins.
+    pub connections: usize,
+    /// Bytes a connection carries at most, in each direction.
+    pub bytes_max: u64,
+    /// Chance in thousandths that an application stalls before it reads on.
+    pub stall: u32,
+    /// Chance in thousandths that a connection is reset on the way.
+    pub abort: u32,
+    /// When hosts die and come back.
+    pub deaths: Vec<(usize, Duration)>,
+    /// Size of the buffers that payload lies in.
+    pub buf_bytes: u32,
+    /// How long after the last act everything has to be quiet.
+    pub patience: Duration,
+}
+
+impl Scenario {
+    /// The world of `seed`.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
+        Self::of_kind(seed, kind, &mut rng)
+    }
+
+    fn of_kind(seed: u64, kind: Kind, rng: &mut fastrand::Rng) -> Self {
+        let hosts = match kind {
+            Kind::Fairness => rng.usize(3..6),
+            Kind::Short => rng.usize(2..9),
+            _ => rng.usize(2..5),
+        };
+        let (connections, bytes_max) = match kind {
+            Kind::Faults => (rng.usize(1..12), 1 << rng.u32(6..18)),
+            Kind::Short => (rng.usize(20..120), 1 << rng.u32(4..13)),
+            Kind::Bulk => (rng.usize(1..4), 1 << rng.u32(16..22)),
+            Kind::Deaths => (rng.usize(2..20), 1 << rng.u32(8..17)),
+            Kind::Fairness => (1, 1 << 40),
+        };
+        let delay = Duration::from_micros(1 << rng.u32(4..16));
+        Self {
+            seed,
+            kind,
+            hosts,
+            v6: rng.bool(),
+            ethernet: rng.bool(),
+            delay,
+            bytes_per_s: (kind == Kind::Fairness || rng.u32(..3) == 0)
+                .then(|| 125_000 << rng.u32(1..7)),
+            queue_frames: if kind == Kind::Fairness { 64 } else { rng.usize(32..1024) },
+            faults: faults(kind, delay, rng),
+            mtu: (0..hosts).map(|_| [1280, 1500, 1500, 9000][rng.usize(..4)]).collect(),
+            skew_ppm: (0..hosts).map(|_| rng.i32(-200_000..200_000)).collect(),
+            tcp: (0..hosts).map(|_| tcp(kind, rng)).collect(),
+            connections,
+            bytes_max,
+            stall: if kind == Kind::Deaths { rng.u32(..200) } else { rng.u32(..20) },
+            abort: if kind == Kind::Deaths { rng.u32(1..30) } else { 0 },
+            deaths: match kind {
+                Kind::Deaths => (0..rng.usize(..4))
+                    .map(|_| (rng.usize(..hosts), Duration::from_millis(rng.u64(1..5_000))))
+                    .collect(),
+                _ => Vec::new(),
+            },
+            buf_bytes: [256, 2048, 2048, 4096][rng.usize(..4)],
+            patience: Duration::from_secs(3_600),
+        }
+    }
+
+    /// Whether a connection may fail in this world without anybody's mistake.
+    #[must_use]
+    pub const fn may_fail(&self) -> bool {
+        matches!(self.kind, Kind::Deaths)
+    }
+}
+
+fn faults(kind: Kind, delay: Duration, rng: &mut fastrand::Rng) -> Faults {
+    let worst = match kind {
+        Kind::Fairness => return Faults::default(),
+        Kind::Faults => 80,
+        Kind::Short | Kind::Deaths => 30,
+        Kind::Bulk => 10,
+    };
+    Faults {
+        loss: rng.u32(..worst),
+        duplication: rng.u32(..worst),
+        reordering: rng.u32(..worst * 2),
+        reordering_delay: delay.mul_f64(rng.f64() * 3.0),
+        corruption: rng.u32(..worst / 2),
+    }
+}
+
+fn tcp(kind: Kind, rng: &mut fastrand::Rng) -> TcpConfig {
+    let even = TcpConfig { syn_retries: 10, synack_retries: 10, ..TcpConfig::default() };
+    if kind == Kind::Fairness {
+        return even;
+    }
+    let receive_buffer = 1 << rng.u32(11..18);
+    TcpConfig {
+        receive_buffer,
+        receive_buffer_max: receive_buffer << rng.u32(..4),
+        window_scaling: rng.u32(..4) > 0,
+        timestamps: rng.u32(..4) > 0,
+        sack: rng.u32(..4) > 0,
+        rack: rng.u32(..4) > 0,
+        ecn: rng.bool(),
+        nagle: rng.bool(),
+        initial_window: rng.u32(1..12),
+        congestion: if rng.bool() { Congestion::Cubic } else { Congestion::NewReno },
+        delayed_ack: Duration::from_millis(rng.u64(..100)),
+        syn_cookies: match rng.u32(..6) {
+            0 => SynCookies::Always,
+            _ => SynCookies::WhenFull,
+        },
+        ..even
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides() {
+        let (one, again) = (Scenario::of(42), Scenario::of(42));
+        assert_eq!(format!("{one:?}"), format!("{again:?}"));
+        assert_ne!(format!("{one:?}"), format!("{:?}", Scenario::of(43)));
+        for kind in Kind::ALL {
+            assert!((0..100).any(|seed| Scenario::of(seed).kind == kind), "{}", kind.name());
+        }
+    }
+}
