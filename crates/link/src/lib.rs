@@ -21,6 +21,7 @@ mod interface;
 pub mod limits;
 mod link;
 pub mod memif;
+pub mod netlink;
 mod open;
 mod ownership;
 pub mod packet;

@@ -65,3 +65,11 @@ pub const RESERVATIONS_MAX: usize = 4_096;
 pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
 /// Queues of an interface that a description may name.
 pub const XDP_QUEUES_MAX: u32 = 64;
+/// The longest netlink datagram that is read; the kernel writes 32 KiB at most.
+pub const NETLINK_BUFFER_BYTES: usize = 64 * 1024;
+/// How often a list is asked for again when it changed while it was told.
+pub const NETLINK_LISTINGS_MAX: usize = 8;
+/// How long the kernel may take for an answer, in milliseconds.
+pub const NETLINK_TIMEOUT_MS: u64 = 5_000;
+/// Frames of one direction that a faulty link holds back.
+pub const FAULT_DELAYED_FRAMES: usize = 1_024;

@@ -3,6 +3,7 @@
 mod counting;
 mod hosts;
 mod memif;
+mod netlink;
 mod packet;
 mod pair;
 mod tap;
