@@ -17,6 +17,7 @@
 pub mod capture;
 mod checksum;
 pub mod conformance;
+pub mod fault;
 mod interface;
 pub mod limits;
 mod link;
@@ -24,6 +25,7 @@ pub mod memif;
 pub mod netlink;
 mod open;
 mod ownership;
+pub mod pace;
 pub mod packet;
 mod pair;
 mod reservation;
@@ -33,11 +35,13 @@ pub mod tap;
 mod virtio;
 
 pub use capture::{Capture, Pcap};
+pub use fault::Fault;
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,
 };
 pub use open::open;
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
+pub use pace::Pace;
 pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError};
 pub use spec::LinkSpec;

@@ -1,14 +1,19 @@
 //! A wrapper around a link is a link.
 
+use std::time::Instant;
+
 use megapipe_link::capture::Capture;
 use megapipe_link::conformance::{self, Bench, Opened, OtherEnd};
-use megapipe_link::{Link, PairConfig, Pcap, pair};
+use megapipe_link::fault::Faults;
+use megapipe_link::pace::Rate;
+use megapipe_link::{Fault, Link, Pace, PairConfig, Pcap, pair};
 
 use crate::counting::allocations;
 
 type Wrap = fn(Box<dyn Link>) -> Box<dyn Link>;
 
-struct Wrapped(Wrap);
+/// The wrapper, and whether a full link below makes it full.
+struct Wrapped(Wrap, bool);
 
 impl Bench for Wrapped {
     fn open(&self) -> Result<Opened, String> {
@@ -18,7 +23,7 @@ impl Bench for Wrapped {
     }
 
     fn fills(&self) -> bool {
-        true
+        self.1
     }
 
     fn allocations(&self) -> Option<u64> {
@@ -27,7 +32,11 @@ impl Bench for Wrapped {
 }
 
 fn check(wrap: Wrap) {
-    conformance::all(&Wrapped(wrap)).expect("needs nothing but memory");
+    check_with(Wrapped(wrap, true));
+}
+
+fn check_with(wrapped: Wrapped) {
+    conformance::all(&wrapped).expect("needs nothing but memory");
 }
 
 #[test]
@@ -35,5 +44,25 @@ fn pcap() {
     check(|link| {
         let capture = Capture::new(Box::new(std::io::sink())).expect("a sink takes all");
         Box::new(Pcap::new(link, capture))
+    });
+}
+
+#[test]
+fn fault_without_faults() {
+    let wrap: Wrap = |link| {
+        let start = Instant::now();
+        let clock = Box::new(move || start.elapsed());
+        Box::new(Fault::new(link, 1, Faults::default(), Faults::default(), clock))
+    };
+    // It keeps what the link below has no room for, and passes it on when it is called.
+    check_with(Wrapped(wrap, false));
+}
+
+#[test]
+fn pace_that_is_fast_enough() {
+    check(|link| {
+        let start = Instant::now();
+        let rate = Rate { bytes_per_second: 100_000_000_000, burst_bytes: 1 << 30 };
+        Box::new(Pace::new(link, rate, Box::new(move || start.elapsed())).expect("a rate"))
     });
 }
