@@ -89,3 +89,6 @@ impl Ecn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
