@@ -66,21 +66,33 @@ fn add_words(bytes: &[u8]) -> u64 {
     end_around(end_around(sum, carry), tail(words.remainder()))
 }
 
-/// Halves of words in 64-bit lanes, so that nothing overflows and the compiler can use the
-/// processor's widest adds.
+/// The two halves of each word go into 64-bit lanes of their own, where nothing overflows: a lane
+/// holds less than 2^32 for each block.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn add_avx2(bytes: &[u8]) -> u64 {
-    let mut lanes = [0u64; 16];
-    let mut blocks = bytes.chunks_exact(64);
+    use std::arch::x86_64::{
+        _mm256_add_epi64, _mm256_and_si256, _mm256_extract_epi64, _mm256_loadu_si256,
+        _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_srli_epi64,
+    };
+    let low_halves = _mm256_set1_epi64x(0xffff_ffff);
+    let (mut low, mut high) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+    let mut blocks = bytes.chunks_exact(32);
     for block in &mut blocks {
-        for (lane, half) in lanes.iter_mut().zip(block.chunks_exact(4)) {
-            *lane += u64::from(u32::from_ne_bytes(half.try_into().unwrap_or_default()));
-        }
+        // SAFETY: a block has 32 bytes, and this load needs no alignment.
+        let words = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
+        low = _mm256_add_epi64(low, _mm256_and_si256(words, low_halves));
+        high = _mm256_add_epi64(high, _mm256_srli_epi64::<32>(words));
     }
-    // Each lane holds less than 2^32 times the count of blocks; their sum fits for any slice.
-    let sum = lanes.iter().fold(0, |sum, lane| end_around(sum, *lane));
-    end_around(sum, add_words(blocks.remainder()))
+    // 2^32 is 1 in ones'-complement arithmetic of 32 bits, so the halves weigh the same.
+    let lanes = _mm256_add_epi64(low, high);
+    let sum = [
+        _mm256_extract_epi64::<0>(lanes).cast_unsigned(),
+        _mm256_extract_epi64::<1>(lanes).cast_unsigned(),
+        _mm256_extract_epi64::<2>(lanes).cast_unsigned(),
+        _mm256_extract_epi64::<3>(lanes).cast_unsigned(),
+    ];
+    sum.into_iter().fold(add_words(blocks.remainder()), end_around)
 }
 
 /// The last bytes, fewer than a word, with zeros behind them.

@@ -188,6 +188,8 @@ enum Step {
     Write(u32, u8),
 }
 
+const STEPS: usize = if cfg!(miri) { 20 } else { 80 };
+
 fn step() -> impl Strategy<Value = Step> {
     // One index too many, so that foreign ids are tried.
     prop_oneof![
@@ -207,7 +209,7 @@ proptest! {
 
     /// Against a map from index to (uses, fill).
     #[test]
-    fn a_pool_does_what_its_model_does(steps in proptest::collection::vec(step(), 0..if cfg!(miri) { 20 } else { 80 })) {
+    fn a_pool_does_what_its_model_does(steps in proptest::collection::vec(step(), 0..STEPS)) {
         let pool = pool(4);
         let mut model: BTreeMap<u32, (u32, u8)> = BTreeMap::new();
         for step in steps {

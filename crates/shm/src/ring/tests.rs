@@ -205,6 +205,8 @@ enum Step {
     Receive(usize),
 }
 
+const STEPS: usize = if cfg!(miri) { 20 } else { 60 };
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         1 => (0u32..6).prop_map(Step::Reserve),
@@ -266,7 +268,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_ring_does_what_queues_do(steps in proptest::collection::vec(step(), 0..if cfg!(miri) { 20 } else { 60 })) {
+    fn a_ring_does_what_queues_do(steps in proptest::collection::vec(step(), 0..STEPS)) {
         let (mut producer, mut consumer) = ends(&region());
         let mut model = Model { known_room: 4, ..Model::default() };
         for step in steps {
