@@ -12,7 +12,10 @@ use crate::id::{ListenerId, PoolId};
 use crate::ip::Ip;
 use crate::wire::{Protocol, ipv4};
 
+mod anything;
 mod exchange;
+mod peer;
+mod segments;
 
 /// One end.
 pub(super) struct Host {

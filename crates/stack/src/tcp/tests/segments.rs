@@ -1,0 +1,789 @@
+//! What single segments do: RFC 9293 §3.10.7 and the RFCs beside it.
+
+use super::peer::*;
+use super::*;
+use crate::config::SynCookies;
+use crate::counters::Drop;
+use crate::error::{CloseReason, OperationError};
+use crate::ip::{IcmpError, IcmpErrorKind, Unreachable};
+use crate::seq::SeqNum;
+use crate::wire::Ecn;
+use crate::wire::tcp::{Flags, Options, Timestamps};
+
+const SA: u8 = 0x12;
+const ACK: u8 = 0x10;
+const PA: u8 = 0x18;
+const FA: u8 = 0x11;
+const RST: u8 = 0x04;
+const RA: u8 = 0x14;
+
+fn full() -> Options {
+    Options {
+        mss: Some(1000),
+        window_scale: Some(0),
+        sack_permitted: true,
+        timestamps: Some(Timestamps { value: 500, echo: 0 }),
+        ..Options::default()
+    }
+}
+
+fn with_sack() -> Options {
+    Options { sack_permitted: true, ..plain() }
+}
+
+fn closed(conn: ConnId, reason: CloseReason) -> Option<Event> {
+    Some(Event::Closed { conn, reason })
+}
+
+#[test]
+fn closed_answers_everything_but_a_reset_with_a_reset() {
+    let mut peer = Peer::new(|_| {});
+    peer.inject(S, 0, 0, &[]);
+    peer.inject(A, 7, 9, b"x");
+    peer.inject(R, 7, 0, &[]);
+    peer.inject(F, 7, 0, &[]);
+    let out = peer.cores();
+    assert_eq!(out, [(RA, 0u32.wrapping_sub(peer.iss.0), 1, 0), (RST, 9, 0, 0), (RA, 0, 8, 0)]);
+    assert_eq!(peer.dropped(Drop::NoConnection), 4);
+}
+
+#[test]
+fn listen_takes_a_syn_and_nothing_else() {
+    let mut peer = Peer::new(|_| {});
+    peer.listen();
+    peer.inject(R, 0, 0, &[]);
+    peer.inject(F, 0, 0, &[]);
+    assert_eq!(peer.cores(), []);
+    peer.inject(A, 5, 9, &[]);
+    assert_eq!(peer.cores(), [(RST, 9, 0, 0)]);
+    peer.inject(S, 0, 0, &[]);
+    let out = peer.out();
+    assert_eq!(out[0].core(), (SA, 0, 1, 0));
+    assert_eq!(out[0].options, Options { mss: Some(1460), ..Options::default() });
+}
+
+#[test]
+fn a_syn_ack_is_sent_again_and_given_up() {
+    let mut peer = Peer::new(|config| config.tcp.synack_retries = 2);
+    peer.listen();
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.cores().len(), 1);
+    // The same SYN again is answered at once.
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.cores(), [(SA, 0, 1, 0)]);
+    let again = peer.wait(60_000);
+    assert_eq!(again.len(), 1, "two were sent before");
+    assert_eq!(peer.host.tcp.embryos.len(), 0);
+}
+
+#[test]
+fn a_wrong_ack_of_a_syn_ack_is_reset() {
+    let mut peer = Peer::new(|_| {});
+    peer.listen();
+    peer.inject(S, 0, 0, &[]);
+    peer.out();
+    peer.inject(A, 1, 2, &[]);
+    assert_eq!(peer.cores(), [(RST, 2, 0, 0)]);
+    peer.inject(R, 2, 0, &[]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)], "RFC 5961: a challenge");
+    peer.inject(R, 1, 0, &[]);
+    assert_eq!(peer.host.tcp.embryos.len(), 0);
+}
+
+#[test]
+fn a_connect_is_retried_and_given_up() {
+    let mut peer = Peer::new(|config| config.tcp.syn_retries = 3);
+    let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
+    let conn =
+        peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    let first = peer.out();
+    assert_eq!(first[0].core(), (2, 0, 0, 0));
+    let begun = peer.now;
+    let again = peer.wait(120_000);
+    assert_eq!(again.len(), 3);
+    let gone = closed(conn, CloseReason::TimedOut);
+    assert_eq!(peer.last_event(), gone);
+    assert!(peer.now.since(begun) > Duration::from_secs(15));
+}
+
+fn connecting(change: impl FnOnce(&mut Config)) -> (Peer, ConnId, Out) {
+    let mut peer = Peer::new(change);
+    let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
+    let conn =
+        peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    let syn = peer.out().remove(0);
+    (peer, conn, syn)
+}
+
+#[test]
+fn syn_sent_believes_what_acknowledges_its_syn() {
+    let (mut peer, conn, _) = connecting(|_| {});
+    peer.inject(R, 0, 0, &[]);
+    peer.inject(R | A, 0, 5, &[]);
+    assert_eq!(peer.cores(), []);
+    peer.inject(S | A, 0, 5, &[]);
+    assert_eq!(peer.cores(), [(RST, 5, 0, 0)]);
+    peer.inject(A, 0, 1, &[]);
+    assert_eq!(peer.cores(), []);
+    peer.options = plain();
+    peer.inject(S | A, 0, 1, &[]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
+}
+
+#[test]
+fn a_reset_with_the_right_ack_refuses() {
+    let (mut peer, conn, _) = connecting(|_| {});
+    peer.inject(R | A, 0, 1, &[]);
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::Refused));
+    assert_eq!(peer.host.tcp.places.len(), 0);
+}
+
+#[test]
+fn both_may_open_at_once() {
+    let (mut peer, conn, _) = connecting(|_| {});
+    peer.options = plain();
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.cores(), [(SA, 0, 1, 0)]);
+    peer.inject(S | A, 0, 1, &[]);
+    peer.options = Options::default();
+    // Its SYN is old by now: acknowledged, and its ACK is what we wait for.
+    peer.inject(A, 1, 1, &[]);
+    assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
+    peer.out();
+    peer.send(conn, b"hello");
+    assert_eq!(peer.cores(), [(PA, 1, 1, 5)]);
+}
+
+#[test]
+fn a_reset_must_hit_the_next_number() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(R, 2, 0, &[]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)], "a challenge");
+    peer.inject(R, 4_000_000, 0, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.dropped(Drop::UnexactReset), 1);
+    peer.inject(R, 1, 0, &[]);
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer));
+}
+
+#[test]
+fn a_syn_in_a_connection_is_challenged() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(S, 1, 0, &[]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    peer.inject(S, 500_000, 0, &[]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
+}
+
+#[test]
+fn challenges_are_limited_for_the_whole_shard() {
+    let (mut peer, _) = Peer::accepted(|config| config.tcp.challenge_acks_per_s = 10, plain());
+    let mut sent = 0;
+    for _ in 0..100 {
+        peer.inject(S, 1, 0, &[]);
+        sent += peer.out().len();
+    }
+    assert!((5..15).contains(&sent), "{sent}");
+}
+
+#[test]
+fn acks_of_the_future_and_of_long_ago_are_not_believed() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(A, 1, 2, b"x");
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    peer.inject(A, 1, 0u32.wrapping_sub(100_000), b"x");
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    assert_eq!(peer.dropped(Drop::BadAck), 2);
+    assert_eq!(peer.host.conn(conn).receive.ready_bytes(), 0);
+    // An old one is no reason not to take the text.
+    peer.inject(A, 1, 0, b"x");
+    peer.host.collect(peer.now);
+    assert_eq!(peer.host.received, b"x");
+}
+
+#[test]
+fn text_out_of_order_is_kept_and_said() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    peer.inject(A | P, 11, 1, &[2; 10]);
+    let out = peer.out();
+    assert_eq!(out[0].core(), (ACK, 1, 1, 0));
+    assert_eq!(out[0].sack(), [(11, 21)]);
+    peer.inject(A | P, 31, 1, &[4; 10]);
+    assert_eq!(peer.out()[0].sack(), [(31, 41), (11, 21)]);
+    peer.inject(A | P, 1, 1, &[1; 10]);
+    let out = peer.out();
+    assert_eq!((out[0].ack, out[0].sack()), (21, vec![(31, 41)]));
+    // RFC 2883 §4: what came twice goes first.
+    peer.inject(A | P, 1, 1, &[1; 10]);
+    assert_eq!(peer.out()[0].sack(), [(1, 11), (31, 41)]);
+    peer.inject(A | P, 21, 1, &[3; 10]);
+    let out = peer.out();
+    assert_eq!((out[0].ack, out[0].sack()), (41, vec![]));
+    peer.host.collect(peer.now);
+    assert_eq!(peer.host.received.len(), 40);
+    assert!(peer.host.received.is_sorted());
+}
+
+#[test]
+fn a_fin_that_comes_early_is_remembered() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(A | F, 11, 1, &[2; 10]);
+    assert_eq!(peer.out()[0].ack, 1);
+    peer.inject(A, 1, 1, &[1; 10]);
+    assert_eq!(peer.out()[0].ack, 22);
+    assert_eq!(peer.last_event(), Some(Event::PeerClosed { conn }));
+}
+
+#[test]
+fn every_second_full_segment_is_acknowledged_at_once_and_others_later() {
+    let (mut peer, _) = Peer::accepted(|_| {}, plain());
+    peer.inject(A, 1, 1, &[0; 1000]);
+    assert_eq!(peer.cores(), []);
+    peer.inject(A, 1001, 1, &[0; 1000]);
+    assert_eq!(peer.cores(), [(ACK, 1, 2001, 0)]);
+    peer.inject(A, 2001, 1, &[0; 10]);
+    assert_eq!(peer.cores(), []);
+    let late = peer.wait(39);
+    assert!(late.is_empty());
+    assert_eq!(peer.wait(5)[0].core(), (ACK, 1, 2011, 0));
+}
+
+#[test]
+fn data_carries_the_ack_that_waits() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(A | P, 1, 1, b"get");
+    peer.send(conn, b"answer");
+    assert_eq!(peer.cores(), [(PA, 1, 4, 6)]);
+    assert!(peer.wait(100).iter().all(|out| out.len > 0), "nothing is left to acknowledge");
+}
+
+#[test]
+fn a_timestamp_from_the_past_is_refused() {
+    let (mut peer, _) = Peer::accepted(|_| {}, full());
+    peer.clock = Some(600);
+    peer.inject(A, 1, 1, b"x");
+    peer.clock = Some(550);
+    peer.inject(A, 2, 1, b"y");
+    let out = peer.out();
+    assert_eq!(out[0].core(), (ACK, 1, 2, 0));
+    assert_eq!(out[0].options.timestamps.unwrap().echo, 600);
+    assert_eq!(peer.dropped(Drop::OldTimestamp), 1);
+    // A RST needs no fresh timestamp (RFC 7323 §5.2).
+    peer.inject(R, 2, 0, &[]);
+    assert!(matches!(peer.last_event(), Some(Event::Closed { .. })));
+}
+
+#[test]
+fn nagle_holds_back_the_second_small_segment() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.send(conn, &[0; 100]);
+    assert_eq!(peer.cores(), [(PA, 1, 1, 100)]);
+    peer.send(conn, &[0; 100]);
+    assert_eq!(peer.cores(), []);
+    peer.inject(A, 1, 101, &[]);
+    assert_eq!(peer.cores(), [(PA, 101, 1, 100)]);
+    peer.send(conn, &[0; 100]);
+    assert_eq!(peer.cores(), []);
+    let no_delay = ConnOption::NoDelay(true);
+    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, no_delay)).unwrap();
+    assert_eq!(peer.cores(), [(PA, 201, 1, 100)]);
+}
+
+#[test]
+fn a_fin_does_not_wait_for_nagle() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.send(conn, &[0; 100]);
+    peer.out();
+    peer.send(conn, &[0; 100]);
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    assert_eq!(peer.cores(), [(PA | FA, 101, 1, 100)]);
+    let again = peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn));
+    assert_eq!(again, Err(OperationError::Closing));
+}
+
+#[test]
+fn segments_are_full_and_the_initial_window_holds_ten() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    for _ in 0..10 {
+        peer.send(conn, &[7; 2000]);
+    }
+    let out = peer.cores();
+    assert_eq!(out.len(), 10);
+    assert!(out.iter().all(|(.., len)| *len == 1000));
+}
+
+#[test]
+fn nothing_is_sent_beyond_the_peers_window_and_shrinking_it_does_no_harm() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.window = 2500;
+    peer.inject(A, 1, 1, &[]);
+    peer.send(conn, &[0; 2000]);
+    peer.send(conn, &[0; 2000]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 1000), (ACK, 1001, 1, 1000)]);
+    // MUST-34: the right edge moves left, behind what was sent.
+    peer.window = 500;
+    peer.inject(A, 1, 1001, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.host.conn(conn).window_room(), 0);
+    peer.window = 60_000;
+    peer.inject(A, 1, 2001, &[]);
+    assert_eq!(peer.cores(), [(ACK, 2001, 1, 1000), (PA, 3001, 1, 1000)]);
+}
+
+#[test]
+fn a_zero_window_is_probed_for_ever_while_probes_are_answered() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.window = 0;
+    peer.inject(A, 1, 1, &[]);
+    peer.send(conn, &[0; 100]);
+    assert_eq!(peer.cores(), []);
+    for _ in 0..20 {
+        let probes = peer.wait(130_000);
+        assert!(!probes.is_empty());
+        assert!(probes.iter().all(|probe| probe.core() == (ACK, 0, 1, 0)), "{probes:?}");
+        peer.inject(A, 1, 1, &[]);
+    }
+    peer.window = 1000;
+    peer.inject(A, 1, 1, &[]);
+    assert_eq!(peer.cores(), [(PA, 1, 1, 100)]);
+}
+
+#[test]
+fn probes_that_nobody_answers_end_the_connection() {
+    let (mut peer, conn) = Peer::accepted(|config| config.tcp.retries = 3, plain());
+    peer.window = 0;
+    peer.inject(A, 1, 1, &[]);
+    peer.send(conn, &[0; 100]);
+    peer.wait(1_000_000);
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::TimedOut));
+    assert_eq!(peer.host.memory.in_use(), 0);
+}
+
+#[test]
+fn a_small_window_is_used_in_the_end() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.window = 100;
+    peer.inject(A, 1, 1, &[]);
+    peer.send(conn, &[0; 2000]);
+    // 100 of 60,000: not worth a segment, until the override timer says so.
+    assert_eq!(peer.cores(), []);
+    let late = peer.wait(1100);
+    assert_eq!(late[0].core(), (ACK, 1, 1, 100));
+}
+
+#[test]
+fn our_window_opens_in_good_steps() {
+    let small = |config: &mut Config| {
+        config.tcp.receive_buffer = 4000;
+        config.tcp.receive_buffer_max = 4000;
+    };
+    let (mut peer, conn) = Peer::accepted(small, plain());
+    let id = conn;
+    peer.inject(A, 1, 1, b"one credit");
+    peer.host.collect(peer.now);
+    peer.host.tcp.by_id(id).unwrap().facts.clear(facts::Facts::CREDIT);
+    for index in 0..4 {
+        peer.inject(A, 11 + index * 1000, 1, &[0; 1000]);
+    }
+    let out = peer.out();
+    assert_eq!(out.last().unwrap().window, 0, "{out:?}");
+    peer.host.tcp.receive(conn).unwrap();
+    peer.host.collect(peer.now);
+    let out = peer.out();
+    assert_eq!(out.len(), 1, "one update, when much was read: {out:?}");
+    assert!(out[0].window >= 2000);
+}
+
+#[test]
+fn keepalives_are_sent_when_idle_and_given_up() {
+    let keepalive = |config: &mut Config| {
+        config.tcp.keepalive_idle = Some(Duration::from_secs(10));
+        config.tcp.keepalive_interval = Duration::from_secs(2);
+        config.tcp.keepalive_probes = 3;
+    };
+    let (mut peer, conn) = Peer::accepted(keepalive, plain());
+    assert!(peer.wait(9_900).is_empty());
+    let probes = peer.wait(200);
+    assert_eq!(probes[0].core(), (ACK, 0, 1, 0));
+    peer.inject(A, 1, 1, &[]);
+    assert!(peer.wait(9_900).is_empty());
+    assert_eq!(peer.wait(20_000).len(), 3);
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::KeepaliveTimedOut));
+}
+
+#[test]
+fn the_user_timeout_ends_what_is_not_acknowledged() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    let timeout = ConnOption::UserTimeout(Some(Duration::from_secs(5)));
+    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, timeout)).unwrap();
+    assert!(peer.wait(60_000).is_empty(), "nothing is in flight");
+    peer.send(conn, b"x");
+    peer.out();
+    peer.wait(4_900);
+    assert_ne!(peer.last_event(), closed(conn, CloseReason::TimedOut));
+    peer.wait(200);
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::TimedOut));
+}
+
+#[test]
+fn retransmissions_back_off_and_end() {
+    let (mut peer, conn) = Peer::accepted(|config| config.tcp.retries = 4, plain());
+    peer.send(conn, b"x");
+    assert_eq!(peer.cores().len(), 1);
+    let again = peer.wait(300_000);
+    assert!(again.iter().all(|out| out.core() == (PA, 1, 1, 1)), "{again:?}");
+    assert!((4..=6).contains(&again.len()), "{}", again.len());
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::TimedOut));
+}
+
+#[test]
+fn data_for_an_application_that_closed_is_reset() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    assert_eq!(peer.cores(), [(FA, 1, 1, 0)]);
+    peer.inject(A, 1, 2, b"late");
+    assert_eq!(peer.cores(), [(RA, 2, 5, 0)]);
+    assert_eq!(peer.host.tcp.places.len(), 0);
+}
+
+#[test]
+fn closing_with_unread_data_resets() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(A, 1, 1, b"read");
+    peer.host.collect(peer.now);
+    peer.host.tcp.by_id(conn).unwrap().facts.clear(facts::Facts::CREDIT);
+    peer.inject(A, 5, 1, b"unread");
+    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    let out = peer.cores();
+    assert_eq!(out.last(), Some(&(RA, 1, 11, 0)), "{out:?}");
+    assert_eq!(peer.host.memory.in_use(), 0);
+}
+
+#[test]
+fn an_orphan_in_fin_wait_2_has_an_end() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    peer.out();
+    peer.inject(A, 1, 2, &[]);
+    assert_eq!(peer.host.tcp.places.len(), 1);
+    peer.wait(61_000);
+    assert_eq!(peer.host.tcp.places.len(), 0);
+}
+
+#[test]
+fn the_peers_last_fin_is_acknowledged_again_in_time_wait() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.out();
+    peer.inject(F | A, 1, 2, &[]);
+    assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
+    assert_eq!(peer.host.tcp.time_waits.len(), 1);
+    peer.wait(30_000);
+    peer.inject(F | A, 1, 2, &[]);
+    assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
+    peer.wait(59_000);
+    assert_eq!(peer.host.tcp.time_waits.len(), 1, "it waits anew");
+    // RFC 1337.
+    peer.inject(R, 2, 0, &[]);
+    assert_eq!(peer.host.tcp.time_waits.len(), 1);
+    peer.wait(2_000);
+    assert_eq!(peer.host.tcp.time_waits.len(), 0);
+}
+
+#[test]
+fn a_new_syn_reopens_what_waits() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.out();
+    peer.inject(F | A, 1, 2, &[]);
+    peer.out();
+    let old = peer.iss;
+    peer.options = plain();
+    peer.inject(S, 1, 0, &[]);
+    assert_eq!(peer.cores(), [(ACK, 2, 2, 0)], "an old duplicate");
+    peer.inject(S, 50, 0, &[]);
+    let out = peer.out();
+    assert_eq!((out[0].flags.0, out[0].ack), (SA, 51));
+    assert!(peer.iss.after(old + 1), "beyond what the old one used");
+    assert_eq!(peer.host.tcp.time_waits.len(), 0);
+}
+
+#[test]
+fn cookies_keep_nothing_and_bring_everything_back() {
+    let always = |config: &mut Config| config.tcp.syn_cookies = SynCookies::Always;
+    let mut peer = Peer::new(always);
+    peer.listen();
+    peer.clock = Some(500);
+    peer.options = full();
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    let out = peer.out();
+    assert_eq!((out[0].flags.0, out[0].ack), (SA, 1));
+    peer.options = Options::default();
+    peer.inject(A | P, 1, 1, b"first");
+    let conn = peer.incoming().expect("incoming");
+    peer.host.collect(peer.now);
+    assert_eq!(peer.host.received, b"first");
+    let info = peer.host.tcp.info(conn).unwrap();
+    assert!(info.sack && info.timestamps);
+    assert_eq!(info.window_scale.map(|scale| scale.0), Some(0));
+    assert_eq!(peer.host.counters.totals.cookies_accepted, 1);
+}
+
+#[test]
+fn a_flood_of_syns_leaves_room_for_who_means_it() {
+    let few = |config: &mut Config| config.tcp.syn_backlog = 4;
+    let mut peer = Peer::new(few);
+    peer.listen();
+    for port in 1..100 {
+        peer.remote.1 = port;
+        peer.inject(S, 0, 0, &[]);
+    }
+    peer.out();
+    assert_eq!(peer.host.tcp.embryos.len(), 4);
+    assert_eq!(peer.host.counters.totals.cookies_sent, 95);
+    peer.remote.1 = 5555;
+    peer.open(plain());
+    assert!(peer.incoming().is_some());
+}
+
+#[test]
+fn a_full_accept_queue_lets_the_peer_try_again() {
+    let mut peer = Peer::new(|_| {});
+    let listener = peer.listen();
+    peer.host.tcp.listeners.by_id(listener).unwrap().credit = 0;
+    for port in 1..=5 {
+        peer.remote.1 = port;
+        peer.open(plain());
+    }
+    assert_eq!(peer.dropped(Drop::QueueFull), 1);
+    assert_eq!(peer.host.tcp.embryos.len(), 1);
+    peer.host.tcp.accept(listener, 100).unwrap();
+    peer.host.collect(peer.now);
+    peer.inject(A, 1, 1, &[]);
+    peer.host.collect(peer.now);
+    let incoming = |event: &&Event| matches!(event, Event::Incoming { .. });
+    assert_eq!(peer.host.events.iter().filter(incoming).count(), 5);
+}
+
+#[test]
+fn who_nobody_accepted_is_reset_when_the_listener_goes() {
+    let mut peer = Peer::new(|_| {});
+    let listener = peer.listen();
+    peer.host.tcp.listeners.by_id(listener).unwrap().credit = 0;
+    peer.open(plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.unlisten(cx, listener)).unwrap();
+    assert_eq!(peer.cores(), [(RA, 1, 1, 0)]);
+    assert_eq!(peer.host.tcp.places.len(), 0);
+    peer.host.tcp.check_invariants();
+}
+
+#[test]
+fn ecn_is_agreed_on_and_marks_are_echoed() {
+    let mut peer = Peer::new(|_| {});
+    peer.listen();
+    peer.options = plain();
+    peer.inject(S | Flags::ECE | Flags::CWR, 0, 0, &[]);
+    let out = peer.out();
+    assert_eq!(out[0].flags, S | A | Flags::ECE, "a peer that asks gets it");
+    peer.options = Options::default();
+    peer.inject(A, 1, 1, &[]);
+    let conn = peer.incoming().unwrap();
+    peer.send(conn, &[0; 10]);
+    let out = peer.out();
+    assert_eq!(out[0].ecn, Ecn::Ect0);
+    peer.ecn = Ecn::Ce;
+    peer.inject(A, 1, 11, &[0; 10]);
+    assert_eq!(peer.out()[0].flags, A | Flags::ECE);
+    peer.ecn = Ecn::Ect0;
+    peer.inject(A, 11, 11, &[0; 1000]);
+    peer.inject(A, 1011, 11, &[0; 1000]);
+    assert_eq!(peer.out()[0].flags, A | Flags::ECE);
+    peer.inject(A | Flags::CWR, 2011, 11, &[0; 1000]);
+    peer.inject(A, 3011, 11, &[0; 1000]);
+    assert_eq!(peer.out()[0].flags, A);
+    // The other way: the peer saw a mark of ours.
+    peer.send(conn, &[0; 2000]);
+    peer.out();
+    peer.inject(A | Flags::ECE, 4011, 1011, &[]);
+    peer.out();
+    peer.inject(A, 4011, 2011, &[]);
+    peer.send(conn, &[0; 1000]);
+    assert!(peer.out()[0].flags.contains(Flags::CWR));
+}
+
+#[test]
+fn the_urgent_pointer_is_told_and_sent() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.urgent = 3;
+    peer.inject(A | U, 1, 1, b"abcdef");
+    peer.host.collect(peer.now);
+    assert!(peer.host.events.contains(&Event::Urgent { conn }));
+    peer.send(conn, b"0123456789");
+    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, ConnOption::Urgent)).unwrap();
+    let out = peer.out();
+    assert!(out[0].flags.contains(U));
+    assert_eq!(out[0].urgent, 10, "the byte after the last urgent one");
+}
+
+fn icmp(peer: &Peer, seq: u32, kind: IcmpErrorKind) -> IcmpError {
+    IcmpError {
+        protocol: Protocol::Tcp,
+        local: SocketAddr::new(peer.local.0, peer.local.1),
+        remote: SocketAddr::new(peer.remote.0, peer.remote.1),
+        seq: peer.iss + seq,
+        kind,
+    }
+}
+
+#[test]
+fn a_smaller_path_mtu_is_believed_for_what_is_in_flight() {
+    let syn = Options { mss: Some(1460), ..Options::default() };
+    let (mut peer, conn) = Peer::accepted(|_| {}, syn);
+    peer.send(conn, &[0; 2048]);
+    peer.send(conn, &[0; 872]);
+    assert_eq!(peer.cores().len(), 2);
+    let too_big = IcmpErrorKind::FragmentationNeeded { mtu: 1040 };
+    let forged = icmp(&peer, 5000, too_big);
+    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &forged));
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.dropped(Drop::BadIcmpError), 1);
+    let real = icmp(&peer, 1, too_big);
+    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &real));
+    let again = peer.out();
+    assert!(again.iter().all(|out| out.len <= 1000), "{again:?}");
+    assert_eq!(again[0].seq, 1);
+    assert_eq!(peer.host.tcp.info(conn).unwrap().mss, 1000);
+}
+
+#[test]
+fn icmp_errors_are_hard_for_a_syn_and_soft_for_a_connection() {
+    let (mut peer, conn, _) = connecting(|_| {});
+    let host = icmp(&peer, 0, IcmpErrorKind::Unreachable(Unreachable::Host));
+    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &host));
+    assert!(peer.host.tcp.info(conn).unwrap().soft_error);
+    let port = icmp(&peer, 0, IcmpErrorKind::Unreachable(Unreachable::Port));
+    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &port));
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::Refused));
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.send(conn, b"x");
+    peer.out();
+    let port = icmp(&peer, 1, IcmpErrorKind::Unreachable(Unreachable::Port));
+    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &port));
+    assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
+}
+
+#[test]
+fn a_black_hole_is_found() {
+    let syn = Options { mss: Some(1460), ..Options::default() };
+    let (mut peer, conn) = Peer::accepted(|_| {}, syn);
+    peer.send(conn, &[0; 2048]);
+    peer.out();
+    let again = peer.wait(4_000);
+    assert!(again.iter().any(|out| out.len == 1024), "{:?}", again.last());
+    assert_eq!(peer.host.tcp.info(conn).unwrap().mss, 1024);
+}
+
+#[test]
+fn a_link_that_cuts_gets_large_frames() {
+    let offload = |config: &mut Config| {
+        config.tso = true;
+        config.tx_checksum = true;
+        config.tx_frame_bytes = 65_550;
+    };
+    let (mut peer, conn) = Peer::accepted(offload, plain());
+    for _ in 0..5 {
+        peer.send(conn, &[1; 2000]);
+    }
+    let out = peer.out();
+    assert_eq!(out.len(), 1);
+    assert_eq!((out[0].len, out[0].transmit.segment_bytes), (10_000, 1000));
+    assert_eq!(out[0].transmit.header_bytes, 40);
+    assert_eq!((out[0].transmit.checksum_start, out[0].transmit.checksum_field), (20, 16));
+    peer.inject(A, 1, 10_001, &[]);
+    assert_eq!(peer.host.memory.in_use(), 0);
+}
+
+#[test]
+fn acks_are_reported_when_asked_for() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.tcp.await_acks(conn).unwrap();
+    peer.send(conn, &[0; 100]);
+    peer.send(conn, &[0; 100]);
+    peer.out();
+    assert!(!matches!(peer.last_event(), Some(Event::Acked { .. })));
+    peer.inject(A, 1, 101, &[]);
+    let acked = Event::Acked { conn, chunks: 1, queued_bytes: 100 };
+    assert_eq!(peer.last_event(), Some(acked));
+}
+
+#[test]
+fn the_send_queue_has_a_limit() {
+    let small = |config: &mut Config| {
+        config.tcp.send_buffer = 3000;
+        config.tcp.send_buffer_max = 3000;
+    };
+    let (mut peer, conn) = Peer::accepted(small, plain());
+    peer.send(conn, &[0; 2000]);
+    assert!(!peer.host.send(peer.now, conn, &[0; 2000]));
+    peer.out();
+    peer.inject(A, 1, 1001, &[]);
+    assert!(peer.host.send(peer.now, conn, &[0; 2000]));
+    let empty = crate::Chunk { buf: crate::BufId(0), offset: 0, len: 0 };
+    let sent = peer.host.with(peer.now, |tcp, cx| tcp.send(cx, conn, empty));
+    assert_eq!(sent, Err(OperationError::BadChunk));
+}
+
+#[test]
+fn ports_run_out_and_come_back() {
+    let few = |config: &mut Config| config.ephemeral_ports = (40_000, 40_002);
+    let mut peer = Peer::new(few);
+    let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
+    let mut connect = || {
+        let now = peer.now;
+        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0)))
+    };
+    let first = connect().unwrap();
+    connect().unwrap();
+    connect().unwrap();
+    assert_eq!(connect(), Err(crate::ConnectError::NoPort));
+    peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, first)).unwrap();
+    peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+}
+
+#[test]
+fn addresses_that_cannot_be_called_are_refused() {
+    use crate::ConnectError::{BadLocalAddress, BadRemoteAddress};
+    let mut peer = Peer::new(|_| {});
+    let mut connect = |remote: &str, local: Option<&str>| {
+        let local = local.map(|text| text.parse().unwrap());
+        let remote = remote.parse().unwrap();
+        let now = peer.now;
+        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0))).err()
+    };
+    assert_eq!(connect("10.0.0.2:0", None), Some(BadRemoteAddress));
+    assert_eq!(connect("224.0.0.1:80", None), Some(BadRemoteAddress));
+    assert_eq!(connect("255.255.255.255:80", None), Some(BadRemoteAddress));
+    assert_eq!(connect("10.0.0.2:80", Some("10.0.0.9:0")), Some(BadLocalAddress));
+    assert_eq!(connect("10.0.0.2:80", Some("[::1]:0")), Some(BadLocalAddress));
+    assert_eq!(connect("10.0.0.2:80", Some("0.0.0.0:1234")), None);
+    assert_eq!(connect("10.0.0.2:80", Some("10.0.0.1:1234")), Some(crate::ConnectError::InUse));
+}
+
+#[test]
+fn the_handshakes_round_trip_is_measured_without_timestamps() {
+    let mut peer = Peer::new(|_| {});
+    peer.listen();
+    peer.options = plain();
+    peer.inject(S, 0, 0, &[]);
+    peer.options = Options::default();
+    peer.out();
+    peer.now += Duration::from_millis(30);
+    peer.inject(A, 1, 1, &[]);
+    let conn = peer.incoming().unwrap();
+    assert_eq!(peer.host.tcp.info(conn).unwrap().srtt, Some(Duration::from_millis(30)));
+    assert_eq!(peer.host.conn(conn).cold.recovery.deadline(), None);
+    assert_eq!(SeqNum(1), peer.host.conn(conn).snd_una - peer.iss.0);
+}
