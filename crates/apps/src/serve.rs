@@ -26,7 +26,7 @@ mod stats;
 mod supervise;
 mod ticks;
 
-use megapipe::{Channel, Completion};
+use megapipe::{Channel, Completion, Event, Handle, ReadBuf};
 
 pub use args::{DriverName, ServeArgs};
 pub use error::ServeError;
@@ -57,6 +57,16 @@ pub trait Shard {
     /// An operation has completed: one that the shard asked for, or an accept of one of its
     /// [`Listeners`] (then [`Listeners::index_of`] knows the cookie). Must not block.
     fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks);
+
+    /// Bytes were read: the most frequent completion, in parts, so that it need not be put
+    /// together only to be taken apart. `of` is its handle and cookie. A shard that has no use for
+    /// that leaves it to `on_completion`.
+    #[inline]
+    fn on_read(&mut self, channel: &mut Channel, of: (Handle, u64), data: ReadBuf, now: Ticks) {
+        let (handle, cookie) = of;
+        let event = Event::Read(Ok(data));
+        self.on_completion(channel, Completion { handle, cookie, event }, now);
+    }
 
     /// About [`TICK`](crate::limits::TICK) has passed: time for timeouts and other rounds.
     fn on_tick(&mut self, _channel: &mut Channel, _now: Ticks) {}

@@ -98,6 +98,14 @@ impl WriteBuf {
         Self { memory }
     }
 
+    /// What was appended, to be read only, if it lies in a pool buffer.
+    pub(crate) fn into_read(self) -> Result<ReadBuf, Self> {
+        match self.memory {
+            WriteMemory::Pool { buffer, len } => Ok(ReadBuf::from_pool(buffer, len)),
+            memory @ WriteMemory::Heap(_) => Err(Self { memory }),
+        }
+    }
+
     /// Bytes appended so far.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -236,7 +244,7 @@ impl Payload {
 
     /// The bytes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Self::Write(buffer) => buffer,
@@ -250,7 +258,7 @@ impl Payload {
 
     /// Bytes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> usize {
         match self {
             Self::Read(buffer) => buffer.0.len(),

@@ -7,7 +7,7 @@
 //! - A call never waits; what it asks for goes to the kernel with its batch.
 
 use crate::address::Address;
-use crate::buffer::Payload;
+use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
 use crate::error::Misuse;
 use crate::handle::Handle;
@@ -165,20 +165,36 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`] as for `write`.
-    #[inline]
+    #[inline(always)]
     pub fn write_quiet(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+        match data.into() {
+            Payload::Read(bytes) => self.write_quiet_bytes(handle, bytes),
+            Payload::Write(buffer) => match buffer.into_read() {
+                Ok(bytes) => self.write_quiet_bytes(handle, bytes),
+                Err(buffer) => self.queue_quiet(handle, buffer.into()),
+            },
+            data => self.queue_quiet(handle, data),
+        }
+    }
+
+    #[inline(always)]
+    fn write_quiet_bytes(&mut self, handle: Handle, bytes: ReadBuf) -> Result<(), Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
-        let data = data.into();
-        let len = data.len();
         if self.state.slot(index).can_send_at_once()
-            && (1..=limits::WRITE_LEN_MAX).contains(&len)
+            && !bytes.is_empty()
             && self.driver.sends_silently()
         {
             self.state.admit()?;
-            self.driver.send_silently(&mut self.state, index, data);
+            self.driver.send_silently(&mut self.state, index, bytes);
             return Ok(());
         }
+        self.queue_quiet(handle, bytes.into())
+    }
+
+    #[inline(never)]
+    fn queue_quiet(&mut self, handle: Handle, data: Payload) -> Result<(), Misuse> {
+        let len = data.len();
         let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
         self.queue_data(handle, write, "write_quiet")
     }

@@ -425,7 +425,7 @@ impl State {
     /// `len` bytes arrived in receive buffer `id` on a stream. If exactly one read waits, takes all
     /// of them, and nothing else is to be done, it is answered past the queue of completions;
     /// else nothing has changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_received_for_one(
         &mut self,
         index: u32,

@@ -107,7 +107,7 @@ impl RpcShard {
     }
 
     #[inline]
-    fn on_read(&mut self, channel: &mut Channel, key: usize, data: ReadBuf) {
+    fn on_bytes(&mut self, channel: &mut Channel, key: usize, data: ReadBuf) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.reading = false;
         if data.is_empty() {
@@ -253,10 +253,21 @@ impl RpcShard {
 
 impl Shard for RpcShard {
     #[inline]
+    fn on_read(
+        &mut self,
+        channel: &mut Channel,
+        (_, cookie): (Handle, u64),
+        data: ReadBuf,
+        _now: Ticks,
+    ) {
+        self.on_bytes(channel, cookie as usize, data);
+    }
+
+    #[inline]
     fn on_completion(&mut self, channel: &mut Channel, done: Completion, _now: Ticks) {
         let key = done.cookie as usize;
         match done.event {
-            Event::Read(Ok(data)) => self.on_read(channel, key, data),
+            Event::Read(Ok(data)) => self.on_bytes(channel, key, data),
             Event::Write(Ok(_)) => self.on_written(channel, key),
             Event::Accept(accepted) => match (accepted, self.listeners.index_of(done.cookie)) {
                 (Ok(accepted), Some(listener)) => self.on_accept(channel, accepted, listener),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use megapipe::{Address, Channel, Config, CpuMask, DispatchError, Event, Waker};
+use megapipe::{Address, Channel, Completion, Config, CpuMask, DispatchError, Event, Waker};
 
 use super::error::ServeError;
 use super::listening::{Endpoint, FRAME_COOKIES, Listeners};
@@ -146,25 +146,30 @@ fn serve<S: Shard>(
     let mut now = Ticks::now();
     let mut deadline = None;
     loop {
-        let Some(done) = channel.dispatch(None)? else { continue };
-        let ticked = done.cookie == TICK_COOKIE;
-        if ticked || matches!(done.event, Event::Wake) {
-            now = Ticks::now();
-            if ticked {
-                shard.on_tick(channel, now);
-                plan.published.store(shard.tally());
+        // No `?`: each layer taken off by value is a copy of the completion.
+        match channel.dispatch(None) {
+            Ok(Some(Completion { handle, cookie, event: Event::Read(Ok(data)) })) => {
+                shard.on_read(channel, (handle, cookie), data, now);
             }
-            match plan.control.phase() {
-                Phase::Serve => {}
-                Phase::Drain if deadline.is_none() => {
-                    deadline = Some(now.after(plan.drain));
-                    shard.drain(channel, now);
+            Ok(Some(done)) if done.cookie == TICK_COOKIE || matches!(done.event, Event::Wake) => {
+                now = Ticks::now();
+                if done.cookie == TICK_COOKIE {
+                    shard.on_tick(channel, now);
+                    plan.published.store(shard.tally());
                 }
-                Phase::Drain => {}
-                Phase::Stop => return Ok(()),
+                match plan.control.phase() {
+                    Phase::Serve => {}
+                    Phase::Drain if deadline.is_none() => {
+                        deadline = Some(now.after(plan.drain));
+                        shard.drain(channel, now);
+                    }
+                    Phase::Drain => {}
+                    Phase::Stop => return Ok(()),
+                }
             }
-        } else {
-            shard.on_completion(channel, done, now);
+            Ok(Some(done)) => shard.on_completion(channel, done, now),
+            Ok(None) => continue,
+            Err(error) => return Err(error),
         }
         if deadline.is_some_and(|deadline| shard.drained() || now >= deadline) {
             return channel.flush();

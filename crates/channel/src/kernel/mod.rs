@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::buffer::{Payload, ReadBuf};
+use crate::buffer::ReadBuf;
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::options::OpenOptions;
@@ -55,7 +55,7 @@ pub(crate) trait Driver {
 
     /// A quiet write to a stream that can take one at once (`Slot::can_send_at_once`), past the
     /// queue of writes. Only where `sends_silently` says so.
-    fn send_silently(&mut self, _state: &mut State, _slot: u32, _data: Payload) {}
+    fn send_silently(&mut self, _state: &mut State, _slot: u32, _bytes: ReadBuf) {}
 
     /// The next completion, if it is an answer fetched already that needs no queue: bytes for the
     /// one read that waits for them. Asked for only when no completion is ready.
@@ -188,12 +188,12 @@ impl Driver for AnyDriver {
         on_driver!(self, driver => driver.sends_silently())
     }
 
-    #[inline]
-    fn send_silently(&mut self, state: &mut State, slot: u32, data: Payload) {
-        on_driver!(self, driver => driver.send_silently(state, slot, data))
+    #[inline(always)]
+    fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
+        on_driver!(self, driver => driver.send_silently(state, slot, bytes))
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
         on_driver!(self, driver => driver.next_read(state))
     }

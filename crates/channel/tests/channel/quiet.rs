@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use megapipe::{Config, Disconnect, Event, Misuse, OpError};
+use megapipe::{Config, Disconnect, Event, Handle, Misuse, OpError};
 
-use crate::scene::{Case, Stream, on_each_driver, pattern, receive, receive_to_end, reset, send};
+use crate::scene::{
+    Case, Scene, Stream, on_each_driver, pattern, receive, receive_to_end, reset, send,
+};
 
 on_each_driver![
     a_quiet_write_arrives_and_gives_no_completion,
@@ -14,6 +16,8 @@ on_each_driver![
     quiet_and_other_writes_keep_their_order,
     more_than_the_socket_takes_arrives_whole_and_quietly,
     a_quiet_write_without_room_is_followed_by_others_in_order,
+    a_socket_that_fills_up_gets_every_byte_once_and_in_order,
+    a_reset_while_the_socket_is_full_fails_what_was_left,
     unsent_bytes_rise_and_fall,
     a_quiet_write_to_a_peer_that_reset_fails_aloud,
     a_disconnect_waits_for_the_quiet_write_before_it,
@@ -115,6 +119,75 @@ fn a_quiet_write_without_room_is_followed_by_others_in_order(case: &Case) {
     scene.write_quiet(handle, &b"after"[..]).unwrap();
     scene.expect_silence();
     assert_eq!(receive(&mut peer, 5), b"after");
+}
+
+/// Writes quietly from pool buffers until the peer's socket is full; returns what was written.
+fn fill_up(scene: &mut Scene, handle: Handle) -> Vec<u8> {
+    let mut sent = Vec::new();
+    for turn in 0.. {
+        let mut buffer = scene.alloc(4096);
+        buffer.extend_from_slice(&pattern(turn, 4096 - turn % 100));
+        sent.extend_from_slice(&buffer);
+        scene.write_quiet(handle, buffer).unwrap();
+        if turn % 3 == 0 {
+            let done = scene.dispatch(Some(Duration::ZERO)).unwrap();
+            assert!(done.is_none(), "{done:?}");
+            if scene.unsent_bytes(handle).unwrap() > 0 {
+                break;
+            }
+        }
+        assert!(sent.len() < 64 << 20, "the socket takes everything");
+    }
+    sent
+}
+
+fn a_socket_that_fills_up_gets_every_byte_once_and_in_order(case: &Case) {
+    for config in [case.config(), case.config().batch(1), small(case.config())] {
+        let mut scene = case.scene_with(config);
+        for kind in [Stream::Accepted4, Stream::AcceptedUnix, Stream::RegisteredUnix] {
+            let (handle, mut peer) = scene.stream(kind);
+            let mut sent = fill_up(&mut scene, handle);
+            for turn in 0..20 {
+                let mut buffer = scene.alloc(300);
+                buffer.extend_from_slice(&pattern(turn, 300));
+                sent.extend_from_slice(&buffer);
+                scene.write_quiet(handle, buffer).unwrap();
+            }
+            scene.write(handle, &b"end"[..]).unwrap();
+            sent.extend_from_slice(b"end");
+            let len = sent.len();
+            let reader = thread::spawn(move || (receive(&mut peer, len), peer));
+            scene.expect_written(handle, 3);
+            let (got, mut peer) = reader.join().unwrap();
+            assert!(got == sent, "{kind:?}");
+            // And now that there is room, once more.
+            let again = fill_up(&mut scene, handle);
+            let len = again.len();
+            let reader = thread::spawn(move || receive(&mut peer, len));
+            while scene.unsent_bytes(handle).unwrap() > 0 {
+                assert!(scene.dispatch(Some(Duration::from_millis(10))).unwrap().is_none());
+            }
+            assert!(reader.join().unwrap() == again, "{kind:?}");
+            scene.unregister(handle).unwrap();
+        }
+        scene.expect_no_strays();
+    }
+}
+
+fn a_reset_while_the_socket_is_full_fails_what_was_left(case: &Case) {
+    let mut scene = case.scene();
+    for kind in [Stream::Accepted4, Stream::RegisteredTcp] {
+        let (handle, peer) = scene.stream(kind);
+        fill_up(&mut scene, handle);
+        reset(peer);
+        match scene.next_of(handle) {
+            Event::Write(Err(OpError::Reset | OpError::BrokenPipe)) => {}
+            other => panic!("{kind:?}: {other:?}"),
+        }
+        assert_eq!(scene.unsent_bytes(handle), Ok(0));
+        scene.unregister(handle).unwrap();
+    }
+    scene.expect_no_strays();
 }
 
 fn unsent_bytes_rise_and_fall(case: &Case) {

@@ -14,7 +14,7 @@
 //!   entry live until the last answer, so no answer can meet a stranger.
 //! - At most one send of a slot is with the kernel: parallel sends could be reordered
 //!   (io_uring_prep_send(3)).
-//! - A quiet write is sent silently: with MSG_DONTWAIT, so that the request is over when it is
+//! - A quiet write of a pool buffer's bytes is sent silently: with MSG_DONTWAIT, so that the request is over when it is
 //!   submitted, and with CQE_SKIP_SUCCESS, so that it is answered only if not all bytes went out.
 //!   `silent_sends` lists them; those that were submitted are settled before any answer that came
 //!   later is looked at, and nothing waits for the kernel while something waits for that
@@ -31,7 +31,7 @@ use std::time::Duration;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{cqueue, opcode, types};
 
-use crate::buffer::{Payload, ReadBuf};
+use crate::buffer::ReadBuf;
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::Driver;
 use crate::options::OpenOptions;
@@ -49,7 +49,7 @@ mod stream;
 
 use probe::Capabilities;
 use ring::Ring;
-use stream::{Gather, SilentSend};
+use stream::{Gather, SilentSends};
 
 /// Makes a request on whichever kind of descriptor a slot has.
 macro_rules! on_target {
@@ -129,9 +129,7 @@ pub(crate) struct Uring {
     free_gathers: Vec<Box<Gather>>,
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     used_gathers: Vec<Box<Gather>>,
-    /// Silent sends, oldest first, and how many of these the kernel has taken.
-    silent_sends: Vec<SilentSend>,
-    silent_submitted: usize,
+    silent_sends: SilentSends,
     /// Slots that wait for a receive buffer.
     starved: Vec<u32>,
     /// Direct descriptors in use, and how many there can be.
@@ -165,8 +163,7 @@ impl Uring {
             requests: request::Table::new(),
             free_gathers: Vec::new(),
             used_gathers: Vec::new(),
-            silent_sends: Vec::new(),
-            silent_submitted: 0,
+            silent_sends: SilentSends::default(),
             starved: Vec::new(),
             direct_open: 0,
             direct_max: state.config.max_lwsockets,
@@ -272,7 +269,7 @@ impl Uring {
     /// With nothing left in the submission queue, every silent send was submitted.
     fn note_silent(&mut self) {
         if self.queued == 0 {
-            self.silent_submitted = self.silent_sends.len();
+            self.silent_sends.note_submitted();
         }
     }
 
@@ -352,9 +349,9 @@ impl Uring {
     }
 
     /// The next answer, if it is the common one: bytes for the one read that waits for them.
-    #[inline]
+    #[inline(always)]
     fn take_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
-        if self.silent_submitted > 0 {
+        if self.silent_sends.submitted > 0 {
             return None;
         }
         let answer = self.answers.get(self.next_answer)?;
@@ -428,12 +425,12 @@ impl Driver for Uring {
         self.capabilities.silent_send
     }
 
-    #[inline]
-    fn send_silently(&mut self, state: &mut State, slot: u32, data: Payload) {
-        self.ask_silent_send(state, slot, data);
+    #[inline(always)]
+    fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
+        self.ask_silent_send(state, slot, bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
         self.take_read(state)
     }
@@ -487,7 +484,7 @@ impl Driver for Uring {
     }
 
     fn harvest(&mut self, state: &mut State) {
-        if self.silent_submitted > 0 {
+        if self.silent_sends.submitted > 0 {
             self.settle_sends(state);
         }
         if self.next_answer == self.answers.len() {

@@ -9,7 +9,7 @@ use io_uring::{opcode, types};
 use super::ring::BUFFER_GROUP;
 use super::{Tag, Uring, on_target};
 use crate::address::Address;
-use crate::buffer::Payload;
+use crate::buffer::ReadBuf;
 use crate::completion::Event;
 use crate::error::OpError;
 use crate::kernel::sockaddr::RawAddress;
@@ -18,14 +18,49 @@ use crate::options::Disconnect;
 use crate::slot::{Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
 
-/// A send that is answered only if not all of it went out, and what it sends.
-pub(super) struct SilentSend {
-    slot: u32,
-    data: Payload,
+/// Sends that are answered only if not all of their bytes went out, oldest first. Two lists, of
+/// things that are put there from registers.
+#[derive(Default)]
+pub(super) struct SilentSends {
+    slots: Vec<u32>,
+    bytes: Vec<ReadBuf>,
+    /// How many of them the kernel has taken.
+    pub(super) submitted: usize,
 }
 
 /// In place of a silent send's slot: it was answered.
 const ANSWERED: u32 = u32::MAX;
+
+impl SilentSends {
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    #[inline(always)]
+    fn push(&mut self, slot: u32, bytes: ReadBuf) {
+        self.slots.push(slot);
+        self.bytes.push(bytes);
+    }
+
+    /// The submission queue is empty: all of them were submitted.
+    pub(super) fn note_submitted(&mut self) {
+        self.submitted = self.slots.len();
+    }
+
+    /// Takes the send of `slot` out, which was answered.
+    fn strike(&mut self, slot: u32) -> Option<ReadBuf> {
+        let position = self.slots.iter().position(|&listed| listed == slot)?;
+        self.slots[position] = ANSWERED;
+        Some(std::mem::replace(&mut self.bytes[position], ReadBuf::END))
+    }
+
+    /// Forgets the oldest `count`, which were submitted.
+    fn drop_first(&mut self, count: usize) {
+        self.slots.drain(..count);
+        self.bytes.drain(..count);
+        self.submitted -= count;
+    }
+}
 
 /// The vector of a send: header and parts. Must stay until it is submitted.
 pub(super) struct Gather {
@@ -158,10 +193,9 @@ impl Uring {
 
     /// Queues a send that is over when it is submitted: it does not wait for room, and gives an
     /// answer only if not all of it went out.
-    #[inline]
-    pub(super) fn ask_silent_send(&mut self, state: &mut State, slot: u32, data: Payload) {
+    #[inline(always)]
+    pub(super) fn ask_silent_send(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
         const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        let bytes = data.as_slice();
         let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
         let entry = state.slot(slot);
         let send = on_target!(entry.target, fd => {
@@ -173,21 +207,21 @@ impl Uring {
         entry.kernel_requests += 1;
         let send = send.flags(Flags::SKIP_SUCCESS).user_data(Tag::Send.on(slot));
         self.enqueue(state, &send);
-        self.silent_sends.push(SilentSend { slot, data });
+        self.silent_sends.push(slot, bytes);
         self.submit_full_batch(state);
     }
 
     /// Ends the silent sends that were submitted and have given no answer.
     pub(super) fn settle_sends(&mut self, state: &mut State) {
-        if self.silent_submitted == 0 {
+        if self.silent_sends.submitted == 0 {
             return;
         }
         // Those that failed have answered by now, and are struck off the list.
         self.fetch_all(state);
         state.silence_awaited = false;
-        let count = self.silent_submitted;
+        let count = self.silent_sends.submitted;
         for position in 0..count {
-            let slot = self.silent_sends[position].slot;
+            let slot = self.silent_sends.slots[position];
             if slot == ANSWERED {
                 continue;
             }
@@ -198,8 +232,7 @@ impl Uring {
                 self.next_write(state, slot);
             }
         }
-        self.silent_sends.drain(..count);
-        self.silent_submitted -= count;
+        self.silent_sends.drop_first(count);
     }
 
     /// A silent send was answered, so it did not go out whole: it becomes a write like others, and
@@ -209,11 +242,9 @@ impl Uring {
         let entry = state.slot(slot);
         entry.silent_bytes = 0;
         entry.flags.broken_silence = true;
-        if let Some(place) = self.silent_sends.iter_mut().find(|place| place.slot == slot) {
-            place.slot = ANSWERED;
-            let data = std::mem::replace(&mut place.data, Payload::Static(&[]));
-            let len = data.len();
-            let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
+        if let Some(bytes) = self.silent_sends.strike(slot) {
+            let len = bytes.len();
+            let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(bytes.into()), len) };
             state.queue_write_first(slot, write);
         }
     }
