@@ -4,6 +4,7 @@ mod counting;
 mod hosts;
 mod memif;
 mod netlink;
+mod offload;
 mod packet;
 mod pair;
 mod tap;
