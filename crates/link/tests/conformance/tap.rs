@@ -1,8 +1,10 @@
 //! `tap` and `tun`, the kernel at the other end.
 
-use megapipe_link::conformance::{self, Bench, Opened};
+use std::time::{Duration, Instant};
+
+use megapipe_link::conformance::{self, Bench, Opened, Outside};
 use megapipe_link::tap::{self, TapConfig};
-use megapipe_link::{Link, Medium};
+use megapipe_link::{Link, LinkError, Medium, Transmit};
 
 use crate::counting::allocations;
 use crate::wire::{Wire, enter_own_namespace, until_active};
@@ -49,4 +51,53 @@ fn tap_plain() {
 #[test]
 fn tun_with_offloads() {
     check("tap::tun_with_offloads", TapConfig::new("mp-tun", Medium::Ip));
+}
+
+#[test]
+fn queues_are_links_of_one_device_and_mistakes_are_named() {
+    const NAME: &str = "tap::queues_are_links_of_one_device_and_mistakes_are_named";
+    if let Err(why) = enter_own_namespace() {
+        return println!("skipped: {NAME}: {why}");
+    }
+    let config = TapConfig::new("mp-tap", Medium::Ethernet);
+    let several = TapConfig { queues: 3, mtu: Some(1_300), ..config.clone() };
+    let mut queues = match tap::open(&several) {
+        Err(error @ LinkError::Unavailable { .. }) => {
+            return println!("skipped: {NAME}: {error}");
+        }
+        other => other.expect("a device"),
+    };
+    until_active("mp-tap").expect("up");
+    assert_eq!(queues.len(), 3);
+    assert!(queues.iter().all(|queue| queue.caps() == queues[0].caps()));
+    assert_eq!(queues[0].caps().mtu, 1_300);
+
+    // What each queue sends arrives at the one interface.
+    let mut wire = Wire::open("mp-tap", "link del mp-tap").expect("a socket");
+    for (number, queue) in (0..).zip(&mut queues) {
+        let sent = queue.tx_burst(1, &mut |room| {
+            room[..60].fill(number);
+            Some(Transmit { len: 60, ..Transmit::default() })
+        });
+        assert_eq!(sent.expect("sent"), 1);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        assert_eq!(wire.capture(deadline).expect("a frame"), [number; 60]);
+    }
+
+    let again = tap::open(&TapConfig { queues: 1, medium: Medium::Ip, ..config.clone() });
+    let Err(LinkError::Setting { setting: "interface", why }) = again else { panic!("{again:?}") };
+    assert_eq!(why, "\"mp-tap\" exists and is no tun device of this kind");
+    drop(queues);
+    let alone = tap::open(&config).expect("the device went with its queues");
+    let busy = tap::open(&config);
+    assert!(matches!(busy, Err(LinkError::Unavailable { .. })), "{busy:?}");
+    drop(alone);
+    for (config, name) in [
+        (TapConfig { queues: 0, ..config.clone() }, "queues"),
+        (TapConfig { name: "a/b".to_owned(), ..config.clone() }, "interface"),
+    ] {
+        let refused = tap::open(&config);
+        let Err(LinkError::Setting { setting, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(setting, name);
+    }
 }
