@@ -21,7 +21,7 @@ use crate::{Invocation, On, prepare};
 #[derive(Debug, Args)]
 pub struct ScriptArgs {
     /// The system under test
-    #[arg(long, value_enum, default_value_t = On::Linux)]
+    #[arg(long, value_enum, default_value_t = On::Stack)]
     on: On,
     /// A word of the script and what stands for it
     #[arg(short = 'D', long = "define", value_name = "NAME=VALUE")]

@@ -5,7 +5,7 @@
 //!
 //! Names are Linux's (`net.ipv4.tcp_ecn`). FreeBSD's are translated where both systems have the
 //! thing; those for what Linux has no sysctl for get a name that begins with `stack.`, which our
-//! stack knows and Linux does not.
+//! stack knows and Linux does not. Names that begin with `device.` are features of the device.
 
 #[cfg(test)]
 mod tests;
@@ -116,6 +116,21 @@ pub(crate) fn knob(name: &str, value: &str) -> Vec<Knob> {
     }
 }
 
+/// Knobs of a list `name=value,name=value`. A name without a dot is Linux's of IPv4 TCP where that
+/// begins with `tcp_` or `ip_`, else the stack's own.
+pub(crate) fn from_text(text: &str) -> Vec<Knob> {
+    let pairs = text.split(',').filter_map(|pair| pair.trim().split_once('='));
+    pairs
+        .flat_map(|(name, value)| match name {
+            name if name.contains('.') => knob(name, value),
+            name if name.starts_with("tcp_") || name.starts_with("ip_") => {
+                knob(&format!("net.ipv4.{name}"), value)
+            }
+            name => knob(&format!("stack.{name}"), value),
+        })
+        .collect()
+}
+
 /// The commands of a shell text, each as words: quotes resolved, comments and redirections left in.
 fn statements(text: &str) -> Vec<Vec<String>> {
     let mut statements = vec![Vec::new()];
@@ -176,6 +191,13 @@ fn statement(words: &[String], command: &mut Command) {
                 && path.starts_with("/proc/sys/")
             {
                 command.knobs.extend(knob(path, &value.join(" ")));
+            }
+        }
+        "ethtool" => {
+            if let [switch, _, feature, state] = arguments
+                && matches!(switch.as_str(), "-K" | "--offload" | "--features")
+            {
+                command.knobs.extend(knob(&format!("device.{feature}"), state));
             }
         }
         _ => {}

@@ -31,6 +31,7 @@ pub mod report;
 mod run;
 pub mod script;
 mod settings;
+mod stack;
 mod symbols;
 mod system;
 mod wire;
@@ -43,6 +44,8 @@ use crate::settings::Settings;
 /// What a script can run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum On {
+    /// Our stack, in virtual time.
+    Stack,
     /// The kernel, in a namespace of its own; needs root.
     Linux,
 }
@@ -51,6 +54,7 @@ impl On {
     /// Its name in scripts' remarks and in reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Stack => "stack",
             Self::Linux => "linux",
         }
     }
@@ -90,6 +94,7 @@ impl Prepared {
     /// Runs it. Blocks until it is over: on Linux as long as the script's times say.
     pub fn run(&self, on: On) -> Outcome {
         match on {
+            On::Stack => stack::run_script(&self.script, self.settings.clone()),
             On::Linux => linux::run_script(&self.script, self.settings.clone()),
         }
     }

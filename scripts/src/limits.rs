@@ -35,5 +35,17 @@ pub(crate) const CALL_US_MAX: i64 = 5_000_000;
 /// How long the end of a blocking call is waited for after its latest time.
 pub(crate) const BLOCKED_CALL_US: i64 = 2_000_000;
 
+/// Connections, TIME-WAITs, listeners and endpoints of the stack under test: scripts have few.
+pub(crate) const CONNECTIONS: u32 = 64;
+
+/// Buffers of the stack under test.
+pub(crate) const POOL_BUFFERS: u32 = 1024;
+
+/// A buffer's size: a large write is one chunk.
+pub(crate) const POOL_BUFFER_BYTES: u32 = 1 << 16;
+
+/// How often the stack may ask to be called again at one point of time.
+pub(crate) const STALLS_MAX: usize = 10_000;
+
 const _: () = assert!(LATE_US < ANY_TIME_US && CALL_US_MAX < ANY_TIME_US);
 const _: () = assert!(PACKET_BYTES_MAX < CALL_BYTES_MAX);

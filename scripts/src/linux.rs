@@ -26,6 +26,7 @@ use crate::run::run;
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::skipped;
+use crate::symbols::{FOREIGN_OPTION, option_name};
 use crate::system::{Call, Returned, Sent, System, SystemError, Turned};
 use crate::wire::Checksums;
 
@@ -110,6 +111,11 @@ impl System for Linux {
     }
 
     fn start_call(&mut self, call: Call) -> Result<(), SystemError> {
+        if let Call::SetOption { level, name, .. } | Call::GetOption { level, name, .. } = &call
+            && *name >= FOREIGN_OPTION
+        {
+            return Err(SystemError::Unsupported(option_name(*level, *name)));
+        }
         self.program.start_call(call)
     }
 

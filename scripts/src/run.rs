@@ -93,7 +93,8 @@ impl EventError {
         match self {
             Self::Differs { what, packets } => End::Failed(Failure { line, at_us, what, packets }),
             Self::System(SystemError::Unavailable(why)) => End::Unavailable(why),
-            Self::Call(
+            Self::System(SystemError::Unsupported(_))
+            | Self::Call(
                 CallError::UnknownCall(_) | CallError::UnknownName(_) | CallError::Unsupported(_),
             )
             | Self::Map(MapError::UnknownIcmp(_) | MapError::Encapsulated)
@@ -269,9 +270,12 @@ impl<S: System> Run<'_, S> {
             self.note(format!("not run: {note}"));
         }
         for knob in &command.knobs {
-            if self.system.turn(knob)? == Turned::Unknown {
-                self.note(format!("no such knob here: {}={}", knob.name, knob.value));
-            }
+            let why = match self.system.turn(knob)? {
+                Turned::Done => continue,
+                Turned::Unknown => "no such knob here",
+                Turned::TooLate => "too late for",
+            };
+            self.note(format!("{why}: {}={}", knob.name, knob.value));
         }
         Ok(())
     }

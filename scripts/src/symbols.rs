@@ -6,7 +6,7 @@
 
 /// The value of a name.
 pub(crate) fn value(name: &str) -> Option<i64> {
-    let tables = [SOCKETS, OPTIONS, MORE_OPTIONS, FLAGS, EVENTS, STATES];
+    let tables = [SOCKETS, OPTIONS, MORE_OPTIONS, FREEBSD_OPTIONS, FLAGS, EVENTS, STATES];
     let known = tables.iter().find_map(|table| table.iter().find(|(known, _)| *known == name));
     known.map(|&(_, value)| value).or_else(|| errno(name).map(i64::from))
 }
@@ -76,6 +76,36 @@ const MORE_OPTIONS: &[(&str, i64)] = numbered! {
     SOF_TIMESTAMPING_OPT_TSONLY 2048, SOF_TIMESTAMPING_OPT_STATS 4096,
     TCP_MD5SIG_EXT 38,
 };
+
+/// The first number that no option of Linux has.
+pub(crate) const FOREIGN_OPTION: i32 = 0x1_0000;
+/// How long a connect may take, in seconds.
+pub(crate) const TCP_KEEPINIT: i32 = FOREIGN_OPTION + 1;
+
+/// Options that only FreeBSD has, under numbers of our own.
+const FREEBSD_OPTIONS: &[(&str, i64)] = numbered! {
+    TCP_KEEPINIT TCP_KEEPINIT as i64,
+    TCP_NOOPT 0x1_0002, TCP_FUNCTION_BLK 0x1_0003, TCP_MAXUNACKTIME 0x1_0004,
+    TCP_DELACK 0x1_0005, SO_NOSIGPIPE 0x1_0006, SO_ACCEPTFILTER 0x1_0007,
+    TCP_LOG 0x1_0008, TCP_LOGBUF 0x1_0009, TCP_LOGID 0x1_000a, TCP_PCAP_OUT 0x1_000b,
+    TCP_PCAP_IN 0x1_000c, TCP_RACK_PACE_ALWAYS 0x1_000d, TCP_REMOTE_UDP_ENCAPS_PORT 0x1_000e,
+    TCP_CCALGOOPT 0x1_000f,
+};
+
+/// The name of an option's number, for reports.
+pub(crate) fn option_name(level: i32, number: i32) -> String {
+    let prefix = match level {
+        libc::SOL_SOCKET => "SO_",
+        libc::IPPROTO_TCP => "TCP_",
+        libc::IPPROTO_IP => "IP_",
+        libc::IPPROTO_IPV6 => "IPV6_",
+        _ => "",
+    };
+    let mut options = OPTIONS.iter().chain(MORE_OPTIONS).chain(FREEBSD_OPTIONS);
+    let is_it = |name: &str, value: i64| name.starts_with(prefix) && value == i64::from(number);
+    let known = options.find(|&&(name, value)| is_it(name, value));
+    known.map_or_else(|| format!("option {number} of level {level}"), |&(name, _)| name.to_owned())
+}
 
 const FLAGS: &[(&str, i64)] = named! {
     MSG_OOB MSG_PEEK MSG_DONTROUTE MSG_CTRUNC MSG_TRUNC MSG_DONTWAIT MSG_EOR MSG_WAITALL

@@ -181,6 +181,9 @@ pub(crate) enum SystemError {
     /// This machine, or this user, cannot run it at all.
     #[error("{0}")]
     Unavailable(String),
+    /// It has no such thing.
+    #[error("not supported on this system: {0}")]
+    Unsupported(String),
     /// It broke down.
     #[error("{what}: {why}")]
     Broken { what: &'static str, why: String },
@@ -191,8 +194,10 @@ pub(crate) enum SystemError {
 pub(crate) enum Turned {
     /// It holds from now on.
     Done,
-    /// The system has no such knob.
+    /// The system has no such knob, or none with this value.
     Unknown,
+    /// It has, but cannot be turned any more.
+    TooLate,
 }
 
 /// The system under test.

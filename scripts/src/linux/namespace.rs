@@ -19,7 +19,8 @@ const DEVICE: &str = "tun0";
 const VNET_HEADER_BYTES: usize = 10;
 /// TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6, TUN_F_TSO_ECN: the kernel hands over whole trains of
 /// segments, as scripts for Linux expect.
-const OFFLOADS: u32 = 0x01 | 0x02 | 0x04 | 0x08;
+const OFFLOADS: u32 = CHECKSUM_OFFLOAD | 0x02 | 0x04 | 0x08;
+const CHECKSUM_OFFLOAD: u32 = 0x01;
 /// The largest train with its headers.
 const TRAIN_BYTES_MAX: usize = 1 << 17;
 /// The namespace of the calling thread. It goes when the thread and its children are gone.
@@ -46,8 +47,14 @@ impl Namespace {
         Ok(Self { device, buffer: vec![0; TRAIN_BYTES_MAX], inject: Vec::new() })
     }
 
-    /// Writes a sysctl. Only those of the network, which belong to the namespace.
+    /// Writes a sysctl, only those of the network, which belong to the namespace; or switches the
+    /// device's segmentation.
     pub(super) fn turn(&self, knob: &Knob) -> Turned {
+        if knob.name == "device.tso" {
+            let offloads = if knob.value == "off" { CHECKSUM_OFFLOAD } else { OFFLOADS };
+            let is_set = sys::set_offloads(&self.device, offloads).is_ok();
+            return if is_set { Turned::Done } else { Turned::Unknown };
+        }
         let parts: Vec<&str> = knob.name.split('.').collect();
         let is_name = |part: &&str| {
             !part.is_empty()

@@ -84,11 +84,17 @@ pub(super) fn attach_tun(fd: impl AsFd, name: &str, offloads: libc::c_uint) -> i
     for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    let fd = fd.as_fd().as_raw_fd();
+    let raw_fd = fd.as_fd().as_raw_fd();
     // SAFETY: TUNSETIFF reads an `ifreq` through the pointer and writes the name back to it; it is
     // to a local that lives across the call.
-    let result = unsafe { libc::ioctl(fd, libc::TUNSETIFF, &mut request) };
+    let result = unsafe { libc::ioctl(raw_fd, libc::TUNSETIFF, &mut request) };
     checked(result)?;
+    set_offloads(fd, offloads)
+}
+
+/// What the kernel may leave to the TUN device to do.
+pub(super) fn set_offloads(fd: impl AsFd, offloads: libc::c_uint) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     let result = unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) };
     checked(result).map(|_| ())

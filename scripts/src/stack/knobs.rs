@@ -1,0 +1,179 @@
+//! Knobs of scripts as settings of the stack.
+//!
+//! Invariants: a knob is done only if the stack behaves as its value says, either because a setting
+//! follows it or because that is what the stack does anyway. Everything else is unknown, so that a
+//! script's report shows it.
+
+use std::time::Duration;
+
+use megapipe_stack::{Config, Congestion, SynCookies, TcpConfig};
+
+use crate::knobs::Knob;
+use crate::system::Turned;
+
+/// What the stack does, whatever is set: names, and the values that say so.
+const AS_IS: &[(&str, &[&str])] = &[
+    ("net.ipv4.tcp_dsack", &["1"]),
+    ("net.ipv4.tcp_fack", &["0", "1"]),
+    ("net.ipv4.tcp_reordering", &["3"]),
+    ("net.ipv4.tcp_early_retrans", &["3", "4"]),
+    ("net.ipv4.tcp_frto", &["2"]),
+    ("net.ipv4.tcp_mtu_probing", &["0", "1"]),
+    ("net.ipv4.tcp_rfc1337", &["1"]),
+    ("net.ipv4.tcp_abort_on_overflow", &["0"]),
+    ("net.ipv4.tcp_moderate_rcvbuf", &["1"]),
+    ("net.ipv4.tcp_no_metrics_save", &["1"]),
+    ("net.ipv4.tcp_autocorking", &["0"]),
+    ("net.ipv4.tcp_tso_win_divisor", &["1", "2", "3"]),
+    ("net.ipv4.tcp_pacing_ss_ratio", &["200"]),
+    ("net.ipv4.tcp_pacing_ca_ratio", &["120"]),
+    ("net.ipv4.tcp_notsent_lowat", &["4294967295"]),
+    ("net.ipv4.ip_default_ttl", &["64"]),
+    ("device.tso", &["off"]),
+    ("device.gso", &["off"]),
+    ("device.gro", &["off"]),
+    ("net.inet.tcp.hostcache.purgenow", &["1"]),
+    ("net.inet.tcp.blackhole", &["0"]),
+    ("net.inet.tcp.rfc3042", &["1"]),
+    ("net.inet.tcp.rfc6675_pipe", &["0", "1"]),
+    ("net.inet.tcp.insecure_rst", &["0"]),
+    ("net.inet.tcp.insecure_syn", &["0"]),
+    ("net.inet.tcp.tso", &["0", "1"]),
+];
+
+/// Turns a knob of the configuration.
+pub(super) fn turn(config: &mut Config, knob: &Knob) -> Turned {
+    let value = knob.value.as_str();
+    if let Some((_, values)) = AS_IS.iter().find(|(name, _)| *name == knob.name) {
+        return if values.contains(&value) { Turned::Done } else { Turned::Unknown };
+    }
+    let name = knob.name.as_str();
+    let done = switch(&mut config.tcp, name, value)
+        .or_else(|| number(&mut config.tcp, name, value))
+        .or_else(|| time(&mut config.tcp, name, value))
+        .or_else(|| buffers(&mut config.tcp, name, value))
+        .or_else(|| choice(config, name, value));
+    if done.is_some() { Turned::Done } else { Turned::Unknown }
+}
+
+/// Things that are on or off.
+fn switch(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
+    let setting = match name {
+        "net.ipv4.tcp_sack" | "stack.sack" => &mut tcp.sack,
+        "net.ipv4.tcp_timestamps" | "stack.timestamps" => &mut tcp.timestamps,
+        "net.ipv4.tcp_window_scaling" | "stack.window_scaling" => &mut tcp.window_scaling,
+        "net.ipv4.tcp_recovery" | "stack.rack" => &mut tcp.rack,
+        "stack.paws" => &mut tcp.paws,
+        "stack.nagle" => &mut tcp.nagle,
+        "stack.path_mtu_discovery" => &mut tcp.path_mtu_discovery,
+        _ => return None,
+    };
+    *setting = match value {
+        "0" => false,
+        "1" => true,
+        // Linux has a second kind of timestamps, without a random offset.
+        "2" if name == "net.ipv4.tcp_timestamps" => true,
+        _ => return None,
+    };
+    Some(())
+}
+
+/// Counts.
+fn number(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
+    match name {
+        "net.ipv4.tcp_syn_retries" => tcp.syn_retries = value.parse().ok()?,
+        "net.ipv4.tcp_synack_retries" => tcp.synack_retries = value.parse().ok()?,
+        "net.ipv4.tcp_retries2" => tcp.retries = value.parse().ok()?,
+        "net.ipv4.tcp_keepalive_probes" => tcp.keepalive_probes = value.parse().ok()?,
+        "net.ipv4.tcp_max_syn_backlog" => tcp.syn_backlog = value.parse().ok()?,
+        "net.ipv4.tcp_challenge_ack_limit" => tcp.challenge_acks_per_s = value.parse().ok()?,
+        "stack.initial_window_segments" => tcp.initial_window = value.parse().ok()?,
+        "stack.window_scale" => tcp.window_scale = Some(value.parse().ok()?),
+        "stack.mss" => tcp.mss = Some(value.parse().ok()?),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Times, in the unit of each name.
+fn time(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
+    let number: u64 = value.parse().ok()?;
+    let ms = Duration::from_millis(number);
+    let seconds = Duration::from_secs(number);
+    match name {
+        "net.ipv4.tcp_fin_timeout" => tcp.fin_timeout = seconds,
+        "net.ipv4.tcp_keepalive_intvl" => tcp.keepalive_interval = seconds,
+        // Linux sends none before a socket asks for them; then this is the time.
+        "net.ipv4.tcp_keepalive_time" => {}
+        "net.ipv4.tcp_rto_min_us" => tcp.rto_min = Duration::from_micros(number),
+        "net.ipv4.tcp_rto_max_ms" | "stack.rto_max_ms" => tcp.rto_max = ms,
+        "stack.rto_min_ms" => tcp.rto_min = ms,
+        "stack.rto_initial_ms" => tcp.rto_initial = ms,
+        "stack.delayed_ack_ms" => tcp.delayed_ack = ms,
+        "stack.delayed_ack" if number == 0 => tcp.delayed_ack = Duration::ZERO,
+        "stack.delayed_ack" => {}
+        "stack.msl_ms" => tcp.msl = ms,
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Buffers in bytes.
+fn buffers(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
+    if let "net.ipv4.tcp_rmem" | "net.ipv4.tcp_wmem" = name {
+        let bytes: Vec<u32> =
+            value.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [_, first, max] = bytes[..] else { return None };
+        if name == "net.ipv4.tcp_rmem" {
+            (tcp.receive_buffer, tcp.receive_buffer_max) = (first, max.max(first));
+        } else {
+            (tcp.send_buffer, tcp.send_buffer_max) = (first, max.max(first));
+        }
+        return Some(());
+    }
+    let bytes: u32 = value.parse().ok()?;
+    match name {
+        "stack.receive_buffer_bytes" => {
+            tcp.receive_buffer = bytes;
+            tcp.receive_buffer_max = tcp.receive_buffer_max.max(bytes);
+        }
+        "stack.receive_buffer_max_bytes" => tcp.receive_buffer_max = bytes.max(tcp.receive_buffer),
+        "stack.send_buffer_bytes" => {
+            tcp.send_buffer = bytes;
+            tcp.send_buffer_max = tcp.send_buffer_max.max(bytes);
+        }
+        "stack.send_buffer_max_bytes" => tcp.send_buffer_max = bytes.max(tcp.send_buffer),
+        "stack.socket_buffer_max_bytes" => {
+            tcp.receive_buffer_max = bytes.max(tcp.receive_buffer);
+            tcp.send_buffer_max = bytes.max(tcp.send_buffer);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Things with names or several meanings.
+fn choice(config: &mut Config, name: &str, value: &str) -> Option<()> {
+    match (name, value) {
+        // 2 answers a peer that asks, as 0 does here; 1 asks as well.
+        ("net.ipv4.tcp_ecn", "0" | "2") => config.tcp.ecn = false,
+        ("net.ipv4.tcp_ecn", "1") => config.tcp.ecn = true,
+        ("net.ipv4.tcp_congestion_control", "cubic") => config.tcp.congestion = Congestion::Cubic,
+        ("net.ipv4.tcp_congestion_control", "reno" | "newreno") => {
+            config.tcp.congestion = Congestion::NewReno;
+        }
+        ("net.ipv4.tcp_syncookies", "0") => config.tcp.syn_cookies = SynCookies::Never,
+        ("net.ipv4.tcp_syncookies", "1") => config.tcp.syn_cookies = SynCookies::WhenFull,
+        ("net.ipv4.tcp_syncookies", "2") => config.tcp.syn_cookies = SynCookies::Always,
+        ("net.ipv4.ip_no_pmtu_disc", "0") => config.tcp.path_mtu_discovery = true,
+        ("net.ipv4.ip_no_pmtu_disc", "1") => config.tcp.path_mtu_discovery = false,
+        ("net.ipv4.ip_local_port_range", _) => {
+            let ports: Vec<u16> =
+                value.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+            let [first, last] = ports[..] else { return None };
+            config.ephemeral_ports = (first, last);
+        }
+        _ => return None,
+    }
+    Some(())
+}

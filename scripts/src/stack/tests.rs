@@ -1,0 +1,123 @@
+//! BSD calls on our stack, through scripts; the knobs, through what they change.
+
+use super::knobs::turn;
+use super::*;
+use crate::report::Verdict;
+use crate::{Invocation, On, prepare};
+
+fn outcome(text: &str) -> Outcome {
+    let prepared = prepare(text.as_bytes(), &Invocation::default()).expect("a script");
+    prepared.run(On::Stack)
+}
+
+fn passes(text: &str) {
+    let outcome = outcome(text);
+    assert_eq!(outcome.verdict, Verdict::Passed, "{text}");
+}
+
+/// A connection that a client opened, 100 ms long.
+const OPENED: &str = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n\
+     +0 listen(3, 1) = 0\n+0 < S 0:0(0) win 32792 <mss 1000>\n+0 > S. 0:0(0) ack 1 <...>\n\
+     +.1 < . 1:1(0) ack 1 win 32792\n+0 accept(3, ..., ...) = 4\n";
+
+#[test]
+fn wrong_descriptors_and_states_have_the_errors_of_the_man_pages() {
+    passes(
+        "0 listen(-1, 1) = -1 EBADF\n+0 socket(..., SOCK_STREAM, 0) = 3\n\
+         +0 accept(3, ..., ...) = -1 EINVAL\n+0 read(3, ..., 1) = -1 ENOTCONN\n\
+         +0 write(3, ..., 1) = -1 EPIPE\n+0 shutdown(3, SHUT_WR) = -1 ENOTCONN\n\
+         +0 bind(3, ..., ...) = 0\n+0 bind(3, ..., ...) = -1 EINVAL\n+0 listen(3, 1) = 0\n\
+         +0 socket(..., SOCK_STREAM, 0) = 4\n+0 bind(4, ..., ...) = 0\n\
+         +0 listen(4, 1) = -1 EADDRINUSE\n+0 close(4) = 0\n+0 close(3) = 0\n",
+    );
+}
+
+#[test]
+fn reads_wait_for_bytes_and_end_with_the_peer() {
+    let text = "+0...0.1 read(4, ..., 100) = 7\n+.1 < P. 1:8(7) ack 1 win 9\n* > . 1:1(0) ack 8\n\
+                +0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0\n+0 read(4, ..., 9) = -1 EAGAIN\n\
+                +0 < F. 8:8(0) ack 1 win 9\n* > . 1:1(0) ack 9\n+0 read(4, ..., 9) = 0\n\
+                +0 read(4, ..., 9) = 0\n";
+    passes(&format!("{OPENED}{text}"));
+}
+
+#[test]
+fn a_reset_is_an_error_once_and_then_the_end() {
+    let text = "+0 < R. 1:1(0) ack 1 win 0\n+0 read(4, ..., 9) = -1 ECONNRESET\n\
+                +0 read(4, ..., 9) = 0\n+0 write(4, ..., 9) = -1 EPIPE\n";
+    passes(&format!("{OPENED}{text}"));
+}
+
+#[test]
+fn part_of_what_came_can_be_read_and_looked_at() {
+    let text = "+0 < P. 1:8(7) ack 1 win 9\n+0 ioctl(4, SIOCINQ, [7]) = 0\n\
+                +0 recv(4, ..., 3, MSG_PEEK) = 3\n+0 read(4, ..., 3) = 3\n\
+                +0 ioctl(4, FIONREAD, [4]) = 0\n+0 read(4, ..., 30) = 4\n";
+    passes(&format!("{OPENED}{text}"));
+}
+
+#[test]
+fn poll_and_epoll_see_what_is_ready() {
+    let text = "+0 poll([{fd=4, events=POLLIN|POLLOUT, revents=POLLOUT}], 1, 0) = 1\n\
+                +0 epoll_create(1) = 5\n\
+                +0 epoll_ctl(5, EPOLL_CTL_ADD, 4, {events=EPOLLIN|EPOLLET, fd=4}) = 0\n\
+                +0 epoll_wait(5, {}, 1, 0) = 0\n\
+                +0...0.05 epoll_wait(5, {events=EPOLLIN, fd=4}, 1, 1000) = 1\n\
+                +.05 < P. 1:8(7) ack 1 win 9\n+0 epoll_wait(5, {}, 1, 0) = 0\n\
+                +0...0.02 poll([{fd=4, events=POLLPRI}], 1, 20) = 0\n\
+                +.02 < F. 8:8(0) ack 1 win 9\n\
+                +0 poll([{fd=4, events=POLLRDHUP, revents=POLLRDHUP}], 1, 0) = 1\n";
+    passes(&format!("{OPENED}{text}"));
+}
+
+#[test]
+fn a_connect_that_is_refused_says_so() {
+    for (blocks, result) in [("...0.1", "-1 ECONNREFUSED"), ("", "-1 EINPROGRESS")] {
+        let kind = if blocks.is_empty() { "SOCK_STREAM|SOCK_NONBLOCK" } else { "SOCK_STREAM" };
+        let end = if blocks.is_empty() {
+            "+0 getsockopt(3, SOL_SOCKET, SO_ERROR, [ECONNREFUSED], [4]) = 0\n"
+        } else {
+            ""
+        };
+        passes(&format!(
+            "0 socket(..., {kind}, IPPROTO_TCP) = 3\n+0{blocks} connect(3, ..., ...) = {result}\n\
+             +0 > S 0:0(0) <...>\n+.1 < R. 0:0(0) ack 1 win 0\n{end}"
+        ));
+    }
+}
+
+#[test]
+fn a_knob_changes_what_the_stack_does_or_is_reported() {
+    passes(&format!(
+        "`sysctl -q net.ipv4.tcp_timestamps=0 net.ipv4.tcp_sack=0 net.ipv4.tcp_window_scaling=0`\n\
+         {}",
+        "0 socket(..., SOCK_STREAM|SOCK_NONBLOCK, 0) = 3\n\
+         +0 connect(3, ..., ...) = -1 EINPROGRESS\n+0 > S 0:0(0) <mss 1460>\n"
+    ));
+    let outcome = outcome("`sysctl -q net.ipv4.tcp_ecn=3`\n0 socket(..., SOCK_STREAM, 0) = 3\n");
+    assert_eq!(outcome.notes, ["no such knob here: net.ipv4.tcp_ecn=3"]);
+}
+
+#[test]
+fn every_knob_that_scripts_turn_is_known() {
+    let mut config = Host::new(&Settings::new(&[]).expect("defaults")).config;
+    let text = "tcp_ecn=1,tcp_sack=0,tcp_timestamps=0,tcp_window_scaling=0,tcp_rmem=1 2 3,\
+                tcp_wmem=1 2 3,tcp_syncookies=2,tcp_congestion_control=reno,tcp_rto_min_us=5000,\
+                initial_window_segments=4,window_scale=3,delayed_ack_ms=7,msl_ms=100,paws=0,\
+                rto_initial_ms=50,rto_min_ms=60,net.inet.tcp.recvspace=9000,mss=500,\
+                net.inet.tcp.msl=30,net.inet.tcp.delacktime=8,path_mtu_discovery=0";
+    for knob in from_text(text) {
+        assert_eq!(turn(&mut config, &knob), Turned::Done, "{knob:?}");
+    }
+    let tcp = &config.tcp;
+    assert!(tcp.ecn && !tcp.sack && !tcp.timestamps && !tcp.paws && !tcp.path_mtu_discovery);
+    assert_eq!((tcp.receive_buffer, tcp.initial_window), (9000, 4));
+    assert_eq!((tcp.window_scale, tcp.mss), (Some(3), Some(500)));
+    assert_eq!(tcp.msl.as_millis(), 30);
+    assert_eq!(tcp.delayed_ack.as_millis(), 8);
+    for wrong in ["tcp_ecn=9", "tcp_sack=maybe", "tcp_rmem=1 2", "nothing=1"] {
+        for knob in from_text(wrong) {
+            assert_eq!(turn(&mut config, &knob), Turned::Unknown, "{wrong}");
+        }
+    }
+}
