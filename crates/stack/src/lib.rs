@@ -60,5 +60,5 @@ pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
 pub use stack::Stack;
-pub use tcp::{ConnInfo, ConnOption, TcpState};
+pub use tcp::{Clocks, ConnInfo, ConnOption, Snapshot, TcpState};
 pub use time::Instant;

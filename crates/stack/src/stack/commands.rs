@@ -9,7 +9,7 @@ use crate::chunk::Chunk;
 use crate::error::{ConnectError, ListenError, OperationError};
 use crate::id::{ConnId, ListenerId, PoolId};
 use crate::memory::Memory;
-use crate::tcp::{ConnInfo, ConnOption};
+use crate::tcp::{ConnInfo, ConnOption, Snapshot};
 use crate::time::Instant;
 
 impl Stack {
@@ -193,5 +193,40 @@ impl Stack {
     /// [`OperationError::Unknown`].
     pub fn set_pool(&mut self, conn: ConnId, pool: PoolId) -> Result<(), OperationError> {
         self.tcp.set_pool(conn, pool)
+    }
+
+    /// Takes an established connection out, to go on somewhere else: the id is stale, nothing is
+    /// sent, and no event comes. Keep its segments away from this stack first. The snapshot's
+    /// chunks are the caller's, who gives them up by [`Memory::free`] or to [`Stack::import`].
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::NotConnected`] or [`OperationError::Closing`] in any state but
+    /// ESTABLISHED.
+    pub fn export<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        memory: &mut M,
+    ) -> Result<Snapshot, OperationError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.export(cx, conn))
+    }
+
+    /// Takes a connection in that was established elsewhere. Its chunks are the stack's from now
+    /// on, and bytes that come go to `pool`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::InUse`], [`ConnectError::BadLocalAddress`],
+    /// [`ConnectError::TooManyConnections`]; the chunks are still the caller's.
+    pub fn import<M: Memory>(
+        &mut self,
+        now: Instant,
+        snapshot: &Snapshot,
+        (pool, memory): (PoolId, &mut M),
+    ) -> Result<ConnId, ConnectError> {
+        self.tick(now);
+        self.with(memory, |tcp, cx| tcp.import(cx, snapshot, pool))
     }
 }

@@ -17,6 +17,8 @@
 //! - The cursor is a node of the list, or 0; `cursor_offset` is where its first byte lies, counted
 //!   from `snd.una`. Sending on from where one stopped costs no walk.
 
+use alloc::vec::Vec;
+
 use super::chunks::{ChunkNodes, Full};
 use crate::chunk::Chunk;
 use crate::memory::Memory;
@@ -138,6 +140,17 @@ impl SendQueue {
             self.head = nodes.give_back(self.head);
         }
         *self = Self::default();
+    }
+
+    /// Gives everything to the caller, buffers and all: the chunks in order, the acknowledged bytes
+    /// of the first left out.
+    pub(crate) fn release(&mut self, nodes: &mut ChunkNodes) -> Vec<Chunk> {
+        let chunks = self.iter(nodes).collect();
+        while self.head != 0 {
+            self.head = nodes.give_back(self.head);
+        }
+        *self = Self::default();
+        chunks
     }
 
     /// The chunks in order, the acknowledged bytes of the first left out.

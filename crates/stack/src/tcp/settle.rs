@@ -57,7 +57,7 @@ impl Tcp {
     }
 
     /// It is over: nothing is sent, and nothing is found any more.
-    fn release(&mut self, index: u32) {
+    pub(super) fn release(&mut self, index: u32) {
         let conn = &mut self.connections[index as usize];
         if conn.facts.has(Facts::RELEASED) {
             return;

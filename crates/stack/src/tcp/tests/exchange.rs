@@ -166,3 +166,35 @@ fn a_closed_window_is_probed_and_opens() {
     pair.run(60_000);
     assert!(pair.b.received == stream);
 }
+
+#[test]
+fn a_connection_moves_in_the_middle_of_a_transfer() {
+    for change in [|_: &mut Config| {}, |config: &mut Config| config.tcp.timestamps = false] {
+        let mut pair = Pair::new(change);
+        let (a, b) = pair.establish();
+        let stream = bytes(40_000);
+        for part in stream.chunks(2000) {
+            assert!(pair.a.send(pair.now, a, part));
+        }
+        assert!(pair.b.send(pair.now, b, b"not read yet"));
+        // Half of it is on its way when both ends move.
+        pair.run_without_readers(12);
+        let moves = |host: &mut Host, now, id| {
+            let snapshot = host.with(now, |tcp, cx| tcp.export(cx, id)).unwrap();
+            assert_eq!(host.tcp.info(id), Err(crate::OperationError::Unknown));
+            host.tcp.check_invariants();
+            let id = host.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0))).unwrap();
+            host.tcp.receive(id).unwrap();
+            id
+        };
+        let a = moves(&mut pair.a, pair.now, a);
+        let b = moves(&mut pair.b, pair.now, b);
+        pair.run(5000);
+        assert!(pair.b.received == stream);
+        assert_eq!(pair.a.received, b"not read yet");
+        pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+        pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
+        pair.run(5000);
+        assert_quiet(&pair);
+    }
+}

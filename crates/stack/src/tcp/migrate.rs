@@ -1,0 +1,230 @@
+//! Moving an established connection to another stack, or to the kernel and back.
+//!
+//! Read first: tcp(7) on TCP_REPAIR. What moves is what RFC 9293 §3.3.1 calls the connection's
+//! variables, what both SYNs agreed on, and the bytes that are queued on both sides.
+//!
+//! Invariants
+//! - A connection that left is gone without a segment: its peer notices nothing. Whoever moves it
+//!   keeps its segments away from this stack before, or they are answered by RSTs.
+//! - Buffers go with the snapshot: each chunk is whoever holds the snapshot's to free, or the
+//!   stack's again after an import that succeeded.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::Tcp;
+use super::connection::{Begin, Connection};
+use super::facts::Facts;
+use super::handshake::{Offer, mss_of_mtu};
+use super::isn::timestamp;
+use super::recovery::Sent;
+use super::state::{Established, State};
+use crate::chunk::Chunk;
+use crate::cx::Cx;
+use crate::error::{ConnectError, OperationError};
+use crate::flow_table::Flow;
+use crate::id::{ConnId, PoolId};
+use crate::memory::Memory;
+use crate::seq::{SeqNum, SeqRange};
+
+/// The clocks of timestamps (RFC 7323 §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clocks {
+    /// What we would send now, in milliseconds.
+    pub value: u32,
+    /// What the peer sent last.
+    pub recent: u32,
+}
+
+/// An established connection, on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// SND.UNA: the number of the first byte of `unacked`.
+    pub snd_una: SeqNum,
+    /// SND.NXT: from here on, the bytes of `unacked` were never sent.
+    pub snd_nxt: SeqNum,
+    /// SND.WND in bytes.
+    pub snd_wnd: u32,
+    /// SND.WL1.
+    pub snd_wl1: SeqNum,
+    /// The largest window that the peer ever announced, in bytes.
+    pub snd_wnd_max: u32,
+    /// RCV.NXT: the number after the last byte of `unread`.
+    pub rcv_nxt: SeqNum,
+    /// Bytes from RCV.NXT on that the peer may send.
+    pub rcv_wnd: u32,
+    /// The MSS of the peer's SYN, in bytes.
+    pub peer_mss: u16,
+    /// The peer's window shift and ours; `None`: windows are not scaled.
+    pub window_scale: Option<(u8, u8)>,
+    /// `None`: timestamps are not in use.
+    pub clocks: Option<Clocks>,
+    /// SACK is in use.
+    pub sack: bool,
+    /// ECN is in use.
+    pub ecn: bool,
+    /// Bytes that the peer has not acknowledged, sent or not.
+    pub unacked: Vec<Chunk>,
+    /// Bytes that the application has not taken.
+    pub unread: Vec<Chunk>,
+}
+
+impl Tcp {
+    /// Takes a connection out. Bytes that came out of order stay behind: they were never
+    /// acknowledged, and the peer sends them again (RFC 2018 §8).
+    ///
+    /// # Errors
+    /// [`OperationError::NotConnected`] or [`OperationError::Closing`] in any state but
+    /// ESTABLISHED.
+    pub(crate) fn export<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+    ) -> Result<Snapshot, OperationError> {
+        let conn = self.open(id)?;
+        match conn.state {
+            State::Established(_) => {}
+            State::SynSent(_) | State::SynReceived(_) => return Err(OperationError::NotConnected),
+            _ => return Err(OperationError::Closing),
+        }
+        let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
+        let has = |facts| conn.facts.has(facts);
+        let snapshot = Snapshot {
+            local: SocketAddr::new(conn.flow.local, conn.flow.local_port),
+            remote: SocketAddr::new(conn.flow.remote, conn.flow.remote_port),
+            snd_una: conn.snd_una,
+            snd_nxt: conn.snd_nxt,
+            snd_wnd: conn.snd_wnd,
+            snd_wl1: conn.snd_wl1,
+            snd_wnd_max: conn.cold.snd_wnd_max,
+            rcv_nxt: conn.rcv_nxt,
+            rcv_wnd: conn.rcv_wnd(),
+            peer_mss: conn.cold.peer_mss,
+            window_scale: has(Facts::WINDOW_SCALE).then_some((conn.snd_scale, conn.rcv_scale)),
+            clocks: has(Facts::TIMESTAMPS).then(|| Clocks {
+                value: timestamp(cx.now, conn.cold.ts_offset),
+                recent: conn.ts_recent,
+            }),
+            sack: has(Facts::SACK),
+            ecn: has(Facts::ECN),
+            unacked: conn.send.release(&mut shard.nodes),
+            unread: core::iter::from_fn(|| conn.receive.pop(&mut shard.nodes)).collect(),
+        };
+        conn.cold.recovery.clear(&mut shard.records);
+        conn.receive.clear(&mut shard.nodes, cx.memory);
+        self.vanish(id.index);
+        Ok(snapshot)
+    }
+
+    /// Takes a connection in. Its chunks are the stack's from now on, if that succeeds.
+    ///
+    /// # Errors
+    /// [`ConnectError::InUse`], [`ConnectError::BadLocalAddress`],
+    /// [`ConnectError::TooManyConnections`]; nothing was taken.
+    pub(crate) fn import<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        snapshot: &Snapshot,
+        pool: PoolId,
+    ) -> Result<ConnId, ConnectError> {
+        let (local, remote) = (snapshot.local, snapshot.remote);
+        let flow = Flow {
+            local: local.ip(),
+            remote: remote.ip(),
+            local_port: local.port(),
+            remote_port: remote.port(),
+        };
+        if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(flow.local) {
+            return Err(ConnectError::BadLocalAddress);
+        }
+        if self.find(&flow).is_some() {
+            return Err(ConnectError::InUse);
+        }
+        let mut conn = self.rebuilt(cx, snapshot, flow, pool);
+        if !self.refill(cx, &mut conn, snapshot) {
+            return Err(ConnectError::TooManyConnections);
+        }
+        let index = self.place(conn).ok_or(ConnectError::TooManyConnections)?;
+        self.settle(cx, index);
+        Ok(self.id(index))
+    }
+
+    fn rebuilt<M: Memory>(
+        &self,
+        cx: &Cx<'_, M>,
+        snapshot: &Snapshot,
+        flow: Flow,
+        pool: PoolId,
+    ) -> Connection {
+        let config = &cx.config.tcp;
+        let now_ms = cx.now.as_millis() as u32;
+        let ts_offset = snapshot.clocks.map_or(0, |clocks| clocks.value.wrapping_sub(now_ms));
+        let state = State::Established(Established);
+        let begin = Begin { flow, state, iss: snapshot.snd_una, ts_offset, pool };
+        let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
+        let offer = Offer {
+            mss: snapshot.peer_mss,
+            window_scale: snapshot.window_scale.map(|(theirs, _)| theirs),
+            timestamps: snapshot.clocks.is_some(),
+            sack: snapshot.sack,
+            ecn: snapshot.ecn,
+        };
+        conn.agree(config, &offer, mss_of_mtu(cx.ip.path_mtu(&flow.remote), flow.remote));
+        if let Some((_, ours)) = snapshot.window_scale {
+            conn.rcv_scale = ours.min(crate::limits::WINDOW_SCALE_MAX);
+        }
+        conn.begin_recovery(&self.shard.records, cx.now, None);
+        conn.snd_una = snapshot.snd_una;
+        conn.snd_nxt = snapshot.snd_una;
+        conn.snd_wnd = snapshot.snd_wnd;
+        conn.snd_wl1 = snapshot.snd_wl1;
+        conn.cold.snd_wnd_max = snapshot.snd_wnd_max.max(snapshot.snd_wnd);
+        conn.cold.small_end = snapshot.snd_una;
+        conn.cold.snd_up = snapshot.snd_una;
+        conn.rcv_nxt = snapshot.rcv_nxt;
+        conn.rcv_adv = snapshot.rcv_nxt + snapshot.rcv_wnd.min(crate::limits::BUFFER_BYTES_MAX);
+        conn.last_ack_sent = snapshot.rcv_nxt;
+        conn.ts_recent = snapshot.clocks.map_or(0, |clocks| clocks.recent);
+        conn.cold.ts_recent_at_ms = now_ms;
+        // The peer hears where its bytes go now, and answers with its window.
+        conn.facts.set(Facts::ACK_NOW);
+        conn
+    }
+
+    /// Fills both queues again. `false`: there is no room, and nothing was taken.
+    fn refill<M: Memory>(
+        &mut self,
+        cx: &Cx<'_, M>,
+        conn: &mut Connection,
+        snapshot: &Snapshot,
+    ) -> bool {
+        let Self { shard, .. } = self;
+        let unread = |chunk: &Chunk| conn.receive.adopt(&mut shard.nodes, *chunk);
+        let mut whole = snapshot.unread.iter().all(unread);
+        let unacked = |chunk: &Chunk| conn.send.push(&mut shard.nodes, *chunk).is_ok();
+        whole = whole && snapshot.unacked.iter().all(unacked);
+        let sent = snapshot.snd_nxt.since(snapshot.snd_una).min(conn.send.bytes());
+        if whole && sent > 0 {
+            let range = SeqRange::new(snapshot.snd_una, sent);
+            let kept = conn.cold.recovery.on_sent(&mut shard.records, cx.now, range, Sent::New);
+            whole = kept.is_ok();
+            conn.snd_nxt = range.end;
+        }
+        if !whole {
+            conn.send.release(&mut shard.nodes);
+            while conn.receive.pop(&mut shard.nodes).is_some() {}
+            conn.cold.recovery.clear(&mut shard.records);
+        }
+        whole
+    }
+
+    /// The connection goes without a word to anybody.
+    fn vanish(&mut self, index: u32) {
+        self.release(index);
+        self.free(index);
+    }
+}
