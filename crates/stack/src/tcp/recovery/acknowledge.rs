@@ -17,7 +17,9 @@ use crate::time::Instant;
 
 /// Coarsest tick of the timestamps that we send (RFC 7323 §5.4). An echo that is older than a
 /// transmission by less says nothing.
-pub(super) const TICK_US: u32 = 1_000;
+const TICK_US: u32 = 1_000;
+/// Older echoes are not believed: 32 bits of microseconds could not tell them from young ones.
+const ECHO_US_MAX: u32 = 1 << 30;
 
 /// What one acknowledgment brought, as it is worked out.
 #[derive(Debug)]
@@ -53,7 +55,11 @@ impl Progress {
         Self {
             now: ack.now,
             now_us,
-            echo_us: ack.echo_rtt.map(|ago| now_us.wrapping_sub(micros(ago))),
+            echo_us: ack
+                .echo_rtt
+                .map(micros)
+                .filter(|ago| *ago < ECHO_US_MAX)
+                .map(|ago| now_us.wrapping_sub(ago)),
             acked: 0,
             delivered: 0,
             sacked: 0,
@@ -264,7 +270,9 @@ impl Recovery {
         // RFC 6298 §3 (Karn): with a retransmission among them, only an echo can tell.
         let exact = progress.rtt_us.filter(|_| !progress.ambiguous);
         let echoed = progress.echo_us.filter(|_| progress.acked > 0);
-        let rtt_us = exact.or_else(|| echoed.map(|echo| progress.now_us.wrapping_sub(echo)));
+        // An echo is good to a tick: taken as less, it would pass for the smallest RTT.
+        let rtt_us =
+            exact.or_else(|| echoed.map(|echo| progress.now_us.wrapping_sub(echo).max(TICK_US)));
         if progress.acked > 0 {
             self.retries = 0;
         }

@@ -41,7 +41,6 @@
 //!   border of segments has to be cut free, and never the last ones of the pool.
 //! - Without SACK, each duplicate ACK counts as one MSS that left the network (`sacked`): RFC
 //!   5681's inflated window, said the other way round. Limited transmit (RFC 3042) follows.
-#![allow(dead_code, reason = "its callers arrive next")]
 
 mod acknowledge;
 mod episode;
@@ -219,7 +218,8 @@ pub(crate) struct Ack<'a> {
     pub(crate) nxt: SeqNum,
     /// The SACK blocks as the segment has them; what is not ours to believe is ignored.
     pub(crate) sack: &'a [SeqRange],
-    /// How long ago the echoed timestamp was made, by a clock of ticks of at most 1 ms.
+    /// How long ago the echoed timestamp was made, by a clock of ticks of at most 1 ms; `None` too
+    /// where nothing new is acknowledged.
     pub(crate) echo_rtt: Option<Duration>,
     /// ECE is set, and ECN is in use.
     pub(crate) ece: bool,
@@ -363,9 +363,10 @@ impl Recovery {
         (self.allowance(records) >= range.len().min(self.mss())).then_some(range)
     }
 
-    /// The last segment in flight, for [`Timeout::Probe`].
+    /// The last segment in flight, after [`Timeout::Probe`]; `None`: an ACK came meanwhile, and a
+    /// probe is not due any more.
     pub(crate) fn probe(&self, records: &Records) -> Option<SeqRange> {
-        if self.head == NIL {
+        if self.head == NIL || self.phase != Phase::ProbeDue {
             return None;
         }
         let last = records.get(records.last(Ring::Sequence, self.head));

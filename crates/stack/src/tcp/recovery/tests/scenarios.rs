@@ -163,6 +163,17 @@ fn rfc7323_4_an_echo_tells_which_transmission_was_acknowledged() {
 }
 
 #[test]
+fn rfc7323_5_4_an_echo_is_good_to_a_tick_and_an_ancient_one_is_none() {
+    for (age, rtt) in [(ms(0), Some(ms(1))), (Duration::from_secs(1_100), None)] {
+        let mut sender = warmed(&no_rack(), 1);
+        sender.time_out();
+        sender.resend();
+        let acked = sender.ack_echo(1, &[], Some(age));
+        assert_eq!((acked.rtt, acked.undone), (rtt, false));
+    }
+}
+
+#[test]
 fn rfc6298_5_2_and_5_3_acknowledgments_restart_and_stop_the_timer() {
     let mut sender = warmed(&no_rack(), 2);
     let rto = sender.recovery.rto(&sender.records);
@@ -349,6 +360,35 @@ fn rfc8985_7_one_probe_and_then_the_timeout() {
 }
 
 #[test]
+fn rfc8985_7_3_an_acknowledgment_calls_the_probe_off() {
+    let mut sender = warmed(&config(Congestion::NewReno), 3);
+    assert_eq!(sender.time_out(), Timeout::Probe);
+    sender.ack(1, &[]);
+    assert_eq!(sender.recovery.probe(&sender.records), None);
+    assert_eq!(sender.time_out(), Timeout::Probe, "another may come");
+}
+
+#[test]
+fn rfc8985_7_2_the_probe_waits_for_an_ack_that_may_be_held_back() {
+    let config = TcpConfig { rto_min: ms(50), ..config(Congestion::NewReno) };
+    let mut sender = warmed(&config, 1);
+    // 2 SRTT, slack, and the longest delay of an ACK.
+    assert_eq!(sender.until_deadline(), Duration::from_micros(252_000));
+    sender.send(MSS);
+    assert_eq!(sender.until_deadline(), Duration::from_micros(202_000));
+}
+
+#[test]
+fn rfc6298_5_3_a_fast_retransmission_of_the_first_segment_restarts_the_timer() {
+    let mut sender = warmed(&no_rack(), 10);
+    sender.wait_ms(290);
+    sender.ack(0, &[(1, 6)]);
+    assert!(sender.until_deadline() < ms(11));
+    assert_eq!(sender.resend(), [0]);
+    assert_eq!(sender.until_deadline(), sender.recovery.rto(&sender.records));
+}
+
+#[test]
 fn rfc8985_3_4_a_lost_probe_target_is_found_by_the_probes_sack() {
     let mut sender = probed();
     let acked = sender.ack(0, &[(2, 3)]);
@@ -495,6 +535,21 @@ fn rfc3708_3_duplicates_reported_for_all_that_was_resent_take_a_recovery_back() 
 }
 
 #[test]
+fn rfc3708_3_duplicates_of_a_later_round_take_nothing_back() {
+    let mut sender = warmed(&config(Congestion::NewReno), 10);
+    sender.wait_ms(100);
+    sender.ack(0, &[(1, 6)]);
+    assert_eq!(sender.resend(), [0]);
+    sender.wait_ms(100);
+    sender.ack(10, &[]);
+    sender.send_apart(2);
+    sender.wait_ms(100);
+    sender.ack(12, &[]);
+    assert!(!sender.ack(12, &[(10, 11)]).undone);
+    assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+}
+
+#[test]
 fn rfc3168_6_1_2_marks_reduce_once_per_window() {
     let mut sender = warmed(&config(Congestion::NewReno), 10);
     sender.wait_ms(100);
@@ -507,7 +562,7 @@ fn rfc3168_6_1_2_marks_reduce_once_per_window() {
     assert_eq!(reductions, 1);
     assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
     let ack = sender.start + 10 * MSS;
-    sender.ack_raw(ack, &[], None, false);
+    assert!(!sender.ack_raw(ack, &[], None, true).cwr, "the peer has not seen CWR yet");
     assert_eq!(sender.recovery.cwnd(), 5 * MSS);
     sender.fill();
     assert!(sender.ack_raw(ack + MSS, &[], None, true).cwr, "a new window, a new mark");
