@@ -63,10 +63,11 @@ pub(super) fn on_established<M>(
     conn.cold.snd_up = conn.snd_una;
     // RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its
     // timestamp says which one was answered.
-    let sample = match echo_age(conn, cx, segment) {
-        Some(age) => Some(age),
-        None if conn.cold.attempts == 0 => conn.cold.syn_at.map(|at| cx.now.since(at)),
-        None => None,
+    // The first of the two is exact, an echo is good to a millisecond.
+    let exact = conn.cold.syn_at.filter(|_| conn.cold.attempts == 0);
+    let sample = match exact {
+        Some(at) => Some(cx.now.since(at)),
+        None => echo_age(conn, cx, segment),
     };
     conn.begin_recovery(&shard.records, cx.now, sample);
     conn.cold.attempts = 0;
@@ -165,7 +166,8 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
     conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
     conn.cold.progress_at = cx.now;
     conn.cold.full_timeouts = 0;
-    conn.facts.clear(Facts::PERSIST);
+    // An ACK calls a tail loss probe off (RFC 8985 §7.2).
+    conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
     if conn.cold.small_end.before(to) {
         conn.cold.small_end = to;
     }
