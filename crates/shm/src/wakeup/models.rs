@@ -52,8 +52,11 @@ fn consume(shared: &Shared, count: u32) {
     }
 }
 
-fn model(count: u32) {
-    loom::model(move || {
+/// `preemptions`: how often a thread may be stopped where it need not be; `None`: everywhere.
+fn model(count: u32, preemptions: Option<usize>) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
         let shared = Shared::new();
         let theirs = Arc::clone(&shared);
         let producer = thread::spawn(move || produce(&theirs, count));
@@ -64,10 +67,11 @@ fn model(count: u32) {
 
 #[test]
 fn a_sleeper_is_woken_by_what_comes_last() {
-    model(1);
+    model(1, None);
 }
 
 #[test]
 fn a_sleeper_that_wakes_may_sleep_again() {
-    model(2);
+    // All orders would take half a minute.
+    model(2, Some(3));
 }
