@@ -278,6 +278,3 @@ fn check(arrived: &Arrived<'_>, view: &udp::View<'_>, payload_sum: u16) -> Resul
     let sum = checksum::combine(checksum::combine(pseudo_header, header), payload_sum);
     if sum == 0xffff { Ok(()) } else { Err(Drop::BadTransportChecksum) }
 }
-
-#[cfg(test)]
-mod tests;

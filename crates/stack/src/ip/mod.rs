@@ -435,6 +435,3 @@ pub(crate) const fn ip_header_bytes(dst: &IpAddr) -> usize {
         IpAddr::V6(_) => ipv6::HEADER_BYTES,
     }
 }
-
-#[cfg(test)]
-mod tests;
