@@ -33,6 +33,7 @@ mod sleep;
 pub mod spec;
 pub mod tap;
 mod virtio;
+pub mod xdp;
 
 pub use capture::{Capture, Pcap};
 pub use fault::Fault;
