@@ -44,7 +44,8 @@ pub enum ReservationError {
         /// Address and port.
         address: SocketAddr,
     },
-    /// The port is below `net.ipv4.ip_unprivileged_port_start`, or a flow needs a capability.
+    /// The port is below `net.ipv4.ip_unprivileged_port_start`; or it is one of TCP, and the kernel
+    /// (seen with Linux 6.18) keeps socket filters on TCP from us; or a single flow is asked for.
     #[error("{transport:?} {address} needs {capability}")]
     NotAllowed {
         /// TCP or UDP.
@@ -69,12 +70,12 @@ const BACKLOG: i32 = 1;
 
 impl Reservation {
     /// Takes a port at one address (or at all of them, if it is unspecified). IPv6 sockets take
-    /// IPv6 only.
+    /// IPv6 only. For TCP, newer kernels want CAP_NET_ADMIN.
     ///
     /// # Errors
     /// See [`ReservationError`].
     pub fn port(transport: Transport, address: SocketAddr) -> Result<Self, ReservationError> {
-        let socket = deaf_socket(transport, address.is_ipv6())?;
+        let socket = deaf_socket(transport, address)?;
         if transport == Transport::Tcp {
             // A connection of the kernel's in TIME-WAIT does not keep us from the port. Exclusive
             // all the same: two sockets that listen cannot share it.
@@ -98,7 +99,7 @@ impl Reservation {
     pub fn flow(flow: &Flow) -> Result<Self, ReservationError> {
         let local = SocketAddr::new(flow.local, flow.local_port);
         let remote = SocketAddr::new(flow.remote, flow.remote_port);
-        let socket = deaf_socket(flow.transport, local.is_ipv6())?;
+        let socket = deaf_socket(flow.transport, local)?;
         let refused = |error| refusal(flow.transport, local, "CAP_NET_ADMIN", error);
         if flow.transport == Transport::Tcp {
             set_repair(&socket).map_err(refused)?;
@@ -124,7 +125,8 @@ impl Reservation {
 }
 
 /// An unbound socket with a filter that drops everything.
-fn deaf_socket(transport: Transport, is_ipv6: bool) -> Result<OwnedFd, ReservationError> {
+fn deaf_socket(transport: Transport, address: SocketAddr) -> Result<OwnedFd, ReservationError> {
+    let is_ipv6 = address.is_ipv6();
     let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let kind = match transport {
         Transport::Tcp => SocketType::STREAM,
@@ -138,8 +140,14 @@ fn deaf_socket(transport: Transport, is_ipv6: bool) -> Result<OwnedFd, Reservati
     }
     let mut drop_all =
         [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
-    attach_filter(&socket, &mut drop_all)
-        .map_err(|source| ReservationError::Io { what: "attach a socket filter", source })?;
+    attach_filter(&socket, &mut drop_all).map_err(|source| match source.kind() {
+        // Newer kernels let not everybody filter a TCP socket.
+        io::ErrorKind::PermissionDenied => {
+            let capability = "CAP_NET_ADMIN";
+            ReservationError::NotAllowed { transport, address, capability }
+        }
+        _ => ReservationError::Io { what: "attach a socket filter", source },
+    })?;
     Ok(socket)
 }
 
