@@ -122,7 +122,9 @@ proptest! {
     #[test]
     fn any_bytes_are_read_to_an_end(
         kind in 14..34_u16,
-        payload in proptest::collection::vec(prop_oneof![Just(0_u8), Just(4), Just(10), any::<u8>()], 0..160),
+        payload in proptest::collection::vec(
+            prop_oneof![Just(0_u8), Just(4), Just(10), any::<u8>()], 0..160,
+        ),
         cut in 0..200_usize,
     ) {
         let mut bytes = message(kind, 0, &payload);
