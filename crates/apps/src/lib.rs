@@ -14,6 +14,7 @@
 //!   connection ends.
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod http;
 pub mod kv;
 pub mod limits;

@@ -21,6 +21,8 @@ pub const TICK: Duration = Duration::from_millis(100);
 pub const DRAIN_SECONDS_DEFAULT: u32 = 5;
 /// How long a server's channels may take to come up, each.
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
+/// Microseconds that the local back end polls its link after the last frame.
+pub const SPIN_US_DEFAULT: u32 = 50;
 /// Slots of a channel's descriptor table beyond its share of `--max-connections`: connections
 /// that were accepted ahead of their credit.
 pub const SLOTS_BESIDE_CONNECTIONS: u32 = 64;

@@ -49,7 +49,7 @@ pub struct Channel {
     // Before `state`: the driver takes the kernel's hands off the buffers first.
     pub(crate) driver: AnyDriver,
     pub(crate) state: State,
-    report: DriverReport,
+    pub(crate) report: DriverReport,
     pub(crate) waker: Waker,
     pub(crate) inbox: Arc<Inbox>,
     fork: ForkMark,
@@ -288,6 +288,10 @@ impl Channel {
         cookie: u64,
     ) -> Result<Handle, ListenError> {
         self.check_fork()?;
+        #[cfg(feature = "local")]
+        if let Some(address) = self.stack_address(address) {
+            return self.listen_on_stack(address, options, cookie);
+        }
         let nonblocking = self.report.driver == DriverKind::Epoll;
         let is_inet = address.as_inet().is_some();
         let (socket, membership) = if is_inet && options.share && self.state.config.partition {
@@ -319,6 +323,10 @@ impl Channel {
     ) -> Result<Handle, ConnectError> {
         self.check_fork()?;
         self.state.admit()?;
+        #[cfg(feature = "local")]
+        if self.stack_address(address).is_some() {
+            return self.connect_on_stack(address, options, cookie);
+        }
         let nonblocking = self.report.driver == DriverKind::Epoll;
         let socket = sys::connecting_socket(address, options, nonblocking)?;
         let kind = if address.as_inet().is_some() { Kind::Tcp } else { Kind::UnixStream };
@@ -352,6 +360,10 @@ impl Channel {
             SocketKind::Udp6 => (AddressFamily::INET6, Kind::Udp),
             SocketKind::UnixDatagram => (AddressFamily::UNIX, Kind::UnixDatagram),
         };
+        #[cfg(feature = "local")]
+        if kind == Kind::Udp && self.driver.local().is_some() {
+            return self.bind_on_stack(family == AddressFamily::INET6, bind, cookie);
+        }
         let kernel = |what| move |source| ListenError::Kernel { what, source };
         let nonblocking = self.report.driver == DriverKind::Epoll;
         let socket =

@@ -15,10 +15,36 @@ pub enum DriverChoice {
     Epoll,
 }
 
+/// Who does TCP and UDP for the channel. Everything else is the kernel's in any case.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Linux.
+    #[default]
+    Kernel,
+    /// Our own stack, in this process, on a queue of a link.
+    #[cfg(feature = "local")]
+    Local(crate::local::LocalNetwork),
+}
+
+impl Backend {
+    /// `kernel` or `local`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            #[cfg(feature = "local")]
+            Self::Local(_) => "local",
+        }
+    }
+}
+
 /// A channel's configuration. Start from `Config::default()` and change what matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
+    /// Who does TCP and UDP. Default: [`Backend::Kernel`].
+    pub backend: Backend,
     /// Which driver. Default: [`DriverChoice::Auto`].
     pub driver: DriverChoice,
     /// Operations gathered before they go to the kernel (1 = no batching). Default 32 [MP 3.4.3].
@@ -44,6 +70,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            backend: Backend::Kernel,
             driver: DriverChoice::Auto,
             batch: limits::BATCH_DEFAULT,
             submission_entries: limits::SUBMISSION_ENTRIES_DEFAULT,
@@ -71,6 +98,8 @@ macro_rules! setters {
 
 impl Config {
     setters! {
+        /// Sets [`Config::backend`].
+        backend: Backend;
         /// Sets [`Config::driver`].
         driver: DriverChoice;
         /// Sets [`Config::batch`].

@@ -47,6 +47,8 @@ counters! {
     connections_passed,
     /// Connections closed because nobody could take them.
     connections_dropped,
+    /// Datagrams of our own stack that came while too many waited to be read.
+    datagrams_dropped,
     /// Answers of the kernel that named no live request (should stay 0).
     stray_answers,
 }

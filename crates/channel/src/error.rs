@@ -209,6 +209,14 @@ pub enum CreateError {
         #[source]
         source: io::Error,
     },
+    /// The `local` back end cannot be had.
+    #[cfg(feature = "local")]
+    #[error("the local back end is not available")]
+    Local(#[source] megapipe_service::ServerError),
+    /// More channels than the link has queues.
+    #[cfg(feature = "local")]
+    #[error("the link has no queue left: each channel of the local back end needs one of its own")]
+    NoQueue,
 }
 
 /// Why a descriptor could not be registered, or a mask not changed.
@@ -296,6 +304,10 @@ pub enum DispatchError {
     /// The kernel refused.
     #[error("the kernel refused to take operations or to give completions")]
     Kernel(#[source] io::Error),
+    /// The link of the `local` back end broke.
+    #[cfg(feature = "local")]
+    #[error("the link of the local back end broke")]
+    Link(#[source] megapipe_link::LinkError),
 }
 
 #[cfg(test)]

@@ -18,6 +18,10 @@ impl Channel {
     /// [`OpError::BadDescriptor`] for a stale handle or one that is no socket, or what the kernel
     /// said.
     pub fn local_address(&mut self, handle: Handle) -> Result<Address, OpError> {
+        #[cfg(feature = "local")]
+        if let Some((local, _)) = self.addresses_on_stack(handle)? {
+            return Ok(local);
+        }
         self.with_descriptor(handle, sys::local_address)
     }
 
@@ -26,6 +30,10 @@ impl Channel {
     /// # Errors
     /// As [`Channel::local_address`].
     pub fn peer_address(&mut self, handle: Handle) -> Result<Address, OpError> {
+        #[cfg(feature = "local")]
+        if let Some((_, peer)) = self.addresses_on_stack(handle)? {
+            return peer.ok_or(OpError::NotConnected);
+        }
         self.with_descriptor(handle, sys::peer_address)
     }
 
@@ -46,11 +54,21 @@ impl Channel {
         asked.map_err(|error| OpError::from_io(&error))?.ok_or(OpError::NotConnected)
     }
 
+    /// Who serves a slot.
+    fn backend_of(&self, index: u32) -> &'static str {
+        #[cfg(feature = "local")]
+        if crate::local::is_stacks(self.state.peek(index)) {
+            return "local";
+        }
+        let _ = index;
+        "kernel"
+    }
+
     /// A file descriptor beside a direct one, for calls that know only those.
     fn descriptor_of_direct(&mut self, index: u32) -> Result<OwnedFd, OpError> {
         match self.state.slot(index).target {
             Target::Direct(direct) => self.driver.install(&mut self.state, direct),
-            Target::Fd(_) | Target::None => Err(OpError::BadDescriptor),
+            Target::Fd(_) | Target::Stack(_) | Target::None => Err(OpError::BadDescriptor),
         }
     }
 
@@ -67,6 +85,7 @@ impl Channel {
             Some(fd) => sys::incoming_cpu(fd.as_fd()).ok(),
             None => None,
         };
+        let backend = self.backend_of(index);
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);
@@ -80,7 +99,7 @@ impl Channel {
         if handle.is_lwsocket() && kind == Kind::Tcp && matches!(target, Target::Fd(_)) {
             remarks.push(fd_backed(driver, lwsockets).to_owned());
         }
-        if kind == Kind::Listener && !member {
+        if kind == Kind::Listener && !member && backend == "kernel" {
             remarks.push(unpartitioned(partition, local.as_ref()).to_owned());
         }
         if member && cpu_mask.is_none() {
@@ -89,11 +108,12 @@ impl Channel {
         Ok(Explain {
             handle,
             kind: kind.name(),
-            backend: "kernel",
+            backend,
             driver,
             path: match target {
                 Target::Fd(fd) => format!("file descriptor {fd}"),
                 Target::Direct(direct) => format!("direct descriptor {direct}"),
+                Target::Stack(index) => format!("our own stack, number {index}"),
                 Target::None => "no descriptor".to_owned(),
             },
             local,

@@ -118,6 +118,8 @@ impl Channel {
             let (fd, unread) = match held {
                 Arrived::Fd(fd, unread) => (Some(fd), unread),
                 Arrived::Direct(direct) => (self.take_direct(direct), Vec::new()),
+                // It stays with the stack, which resets it when its listener goes.
+                Arrived::Stack(..) => continue,
             };
             let unread = if unread.is_empty() { vec![] } else { vec![ReadBuf::from_vec(unread)] };
             taken.extend(fd.map(|fd| ToFd { fd, unread }));

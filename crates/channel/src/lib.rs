@@ -56,6 +56,8 @@ mod inspect;
 mod kernel;
 mod leave;
 pub mod limits;
+#[cfg(feature = "local")]
+mod local;
 mod operations;
 mod options;
 mod partition;
@@ -70,13 +72,17 @@ pub use address::{Address, AddressError, UnixAddress};
 pub use buffer::{Payload, ReadBuf, WriteBuf};
 pub use channel::Channel;
 pub use completion::{Accepted, Completion, Connection, Datagram, Event, ToFd, Unregistered};
-pub use config::{Config, DriverChoice};
+pub use config::{Backend, Config, DriverChoice};
 pub use counters::Counters;
 pub use cpu_mask::CpuMask;
 pub use error::{
     ConnectError, CreateError, DispatchError, ListenError, Misuse, OpError, RegisterError,
 };
 pub use handle::{FIRST_LWSOCKET, Handle};
+#[cfg(feature = "local")]
+pub use local::{LocalNetwork, NetworkError};
+#[cfg(feature = "local")]
+pub use megapipe_service::ServerConfig;
 pub use options::{
     Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,
 };

@@ -47,7 +47,9 @@ pub struct Feature {
 /// What serves a channel and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverReport {
-    /// The driver in use.
+    /// The back end: `kernel` or `local`.
+    pub backend: &'static str,
+    /// The driver in use; with the `local` back end, for what is the kernel's.
     pub driver: DriverKind,
     /// Why this one.
     pub reason: String,
@@ -59,7 +61,7 @@ pub struct DriverReport {
 
 impl DriverReport {
     pub(crate) const fn new(driver: DriverKind, features: Vec<Feature>) -> Self {
-        Self { driver, reason: String::new(), fallen_back_from: None, features }
+        Self { backend: "kernel", driver, reason: String::new(), fallen_back_from: None, features }
     }
 
     pub(crate) fn chosen(mut self, reason: &str) -> Self {
@@ -93,7 +95,7 @@ pub struct Explain {
     pub handle: Handle,
     /// What it is, in words.
     pub kind: &'static str,
-    /// The back end: `kernel`.
+    /// The back end that serves it: `kernel` or `local`.
     pub backend: &'static str,
     /// The driver.
     pub driver: DriverKind,

@@ -7,12 +7,13 @@
 //! - An idle connection costs one `Slot` and nothing on the heap; the size is asserted below.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
 use crate::arena::Queue;
-use crate::buffer::Payload;
+use crate::buffer::{Payload, ReadBuf};
 use crate::error::OpError;
 use crate::kernel::sockaddr::RawAddress;
 use crate::options::{Accept, Disconnect};
@@ -117,6 +118,8 @@ pub(crate) enum Target {
     Fd(RawFd),
     /// A direct descriptor of the ring.
     Direct(u32),
+    /// A connection, listener or endpoint of our own stack, by its index there.
+    Stack(u32),
 }
 
 /// A read that waits.
@@ -194,6 +197,8 @@ pub(crate) enum Extra {
         raw: RawAddress,
         abandoned: bool,
     },
+    /// Datagrams of our own stack that no read has taken yet.
+    Datagrams(VecDeque<(SocketAddr, ReadBuf)>),
 }
 
 /// A listening socket's queues.
@@ -245,6 +250,8 @@ pub(crate) enum Arrived {
     Direct(u32),
     /// With bytes that a sibling channel had received already.
     Fd(OwnedFd, Vec<u8>),
+    /// A connection of our own stack: its index and generation there.
+    Stack(u32, u32),
 }
 
 /// What became of a connection that arrived.

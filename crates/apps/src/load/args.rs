@@ -8,6 +8,7 @@ use megapipe::{Address, Config};
 
 use super::distribution::{Distribution, DistributionError};
 use super::file_set::FileSet;
+use crate::backend::BackendArgs;
 use crate::limits::load::{CONNECTIONS_MAX, KEYS_MAX, THREADS_MAX};
 use crate::serve::{CpuList, DriverName};
 
@@ -82,6 +83,10 @@ pub struct LoadArgs {
     /// Processors to pin the threads to, in order, such as 1,4-7
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
+
+    /// Who does TCP.
+    #[command(flatten)]
+    pub backend: BackendArgs,
 
     /// Which kernel interface carries the channels
     #[arg(long, value_enum, default_value_t)]
@@ -250,6 +255,7 @@ impl LoadArgs {
             connections: 256,
             threads: None,
             cpus: None,
+            backend: BackendArgs::default(),
             driver: DriverName::Auto,
             batch: Config::default().batch,
             transactions: Transactions::Endless,

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use megapipe::{Address, Channel, Config, Waker};
+use megapipe::{Address, Backend, Channel, Config, Waker};
 
 use super::args::{LoadArgs, Transactions};
 use super::control::{Control, Progress};
@@ -106,8 +106,9 @@ impl Job<'_> {
         })
     }
 
-    fn config(&self, connections: u32, core: Option<usize>) -> Config {
+    fn config(&self, backend: &Backend, connections: u32, core: Option<usize>) -> Config {
         let mut config = Config::default()
+            .backend(backend.clone())
             .driver(self.args.driver.into())
             .batch(self.args.batch)
             // Those that are being closed still have their slots while their successors connect.
@@ -146,6 +147,8 @@ where
     let threads = job.threads()?;
     let cores = job.cores(threads)?;
     raise_descriptor_limit();
+    let each = job.args.connections.div_ceil(threads).saturating_mul(2);
+    let backend = job.args.backend.open(each)?;
     let notices = Notices::new().map_err(LoadError::Signals)?;
     let mut orchestra = Orchestra {
         threads: Vec::new(),
@@ -159,7 +162,7 @@ where
     for (index, core) in (0..).zip(&cores) {
         let part = Part { index, count: threads.into() };
         let plan = job.plan(part, &orchestra.control)?;
-        let config = job.config(plan.connections, *core);
+        let config = job.config(&backend, plan.connections, *core);
         orchestra.start(plan, config, dialogue(part)?)?;
     }
     if job.args.catch_signals {

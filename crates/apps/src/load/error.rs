@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use megapipe::{AddressError, CreateError, DispatchError, Misuse};
 
+use crate::backend::BackendError;
 use crate::rpc::protocol::LengthError;
 
 /// Why a load did not start, or did not go on.
@@ -26,6 +27,9 @@ pub enum LoadError {
         /// The longest possible.
         max: u64,
     },
+    /// The back end's options contradict each other, or its link cannot be had.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
     /// There are fewer connections than threads.
     #[error("{connections} connections are too few for {threads} threads")]
     Threads {

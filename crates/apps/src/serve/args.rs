@@ -3,10 +3,11 @@
 use std::fmt;
 
 use clap::{Args, ValueEnum};
-use megapipe::{Address, Config, DriverChoice};
+use megapipe::{Address, Backend, Config, DriverChoice};
 
 use super::Server;
 use super::layout::CpuList;
+use crate::backend::BackendArgs;
 use crate::limits;
 
 /// A driver by the name that the command line uses.
@@ -62,6 +63,10 @@ pub struct ServeArgs {
     /// Without --channels there is one channel for each of them.
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
+
+    /// Who does TCP.
+    #[command(flatten)]
+    pub backend: BackendArgs,
 
     /// Which kernel interface carries the channels
     #[arg(long, value_enum, default_value_t)]
@@ -130,6 +135,7 @@ impl ServeArgs {
             listen: listen.into_iter().collect(),
             channels: None,
             cpus: None,
+            backend: BackendArgs::default(),
             driver: DriverName::Auto,
             batch: config.batch,
             no_lwsockets: false,
@@ -165,9 +171,10 @@ impl ServeArgs {
     }
 
     /// The configuration of each of `count` channels, `core` being its processor.
-    pub(crate) fn config(&self, count: usize, core: Option<usize>) -> Config {
+    pub(crate) fn config(&self, backend: &Backend, count: usize, core: Option<usize>) -> Config {
         let share = self.connections_of_each(count);
         let mut config = Config::default()
+            .backend(backend.clone())
             .driver(self.driver.into())
             .batch(self.batch)
             .lwsockets(!self.no_lwsockets)

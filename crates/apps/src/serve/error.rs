@@ -4,6 +4,8 @@ use std::io;
 
 use megapipe::{Address, CreateError, DispatchError, ListenError, Misuse, RegisterError};
 
+use crate::backend::BackendError;
+
 /// Why a server did not start, or did not go on. What a peer does is never in here.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,9 @@ pub enum ServeError {
         /// Those that it could have been.
         allowed: String,
     },
+    /// The back end's options contradict each other, or its link cannot be had.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
     /// A channel could not be created.
     #[error("channel {index}: {source}")]
     Create {

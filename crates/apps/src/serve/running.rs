@@ -55,6 +55,7 @@ where
         .into_iter()
         .map(|address| Endpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
         .collect();
+    let backend = args.backend.open(args.connections_of_each(count))?;
     let notices = Notices::new().map_err(|source| ServeError::resource("a socket pair", source))?;
     let mut running = Running {
         addresses: Vec::new(),
@@ -71,7 +72,7 @@ where
         let plan = ShardPlan {
             index,
             count,
-            config: args.config(count, core),
+            config: args.config(&backend, count, core),
             mask: masks.as_ref().map(|masks| masks[index]),
             backlog: args.backlog,
             connections_max: args.connections_of_each(count),

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::buffer::ReadBuf;
-use crate::config::{Config, DriverChoice};
+use crate::config::{Backend, Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::options::OpenOptions;
 use crate::ready::Whose;
@@ -113,13 +113,32 @@ pub(crate) trait Driver {
     fn shut_down(&mut self, state: &mut State);
 }
 
+/// Makes the driver that the configuration's back end asks for.
+///
+/// # Errors
+/// [`CreateError`] says what is missing.
+pub(crate) fn create(
+    config: &Config,
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(AnyDriver, DriverReport), CreateError> {
+    match &config.backend {
+        Backend::Kernel => create_kernel(config, state, wake),
+        #[cfg(feature = "local")]
+        Backend::Local(network) => {
+            let (driver, report) = crate::local::create(network, config, state, wake)?;
+            Ok((AnyDriver::Local(Box::new(driver)), report))
+        }
+    }
+}
+
 /// Chooses and makes the driver: what was asked for, or the first that a trial shows to work.
 ///
 /// `wake` is the descriptor that [`crate::Waker`] writes to.
 ///
 /// # Errors
 /// [`CreateError::DriverUnavailable`] if a driver was forced and does not work here.
-pub(crate) fn create(
+fn create_kernel(
     config: &Config,
     state: &mut State,
     wake: &OwnedFd,
@@ -154,6 +173,19 @@ pub(crate) fn create(
 pub(crate) enum AnyDriver {
     Uring(Box<uring::Uring>),
     Epoll(Box<epoll::Epoll>),
+    #[cfg(feature = "local")]
+    Local(Box<crate::local::Local>),
+}
+
+#[cfg(feature = "local")]
+impl AnyDriver {
+    /// The stack beside the kernel, if there is one.
+    pub(crate) fn local(&mut self) -> Option<&mut crate::local::Local> {
+        match self {
+            Self::Local(local) => Some(local),
+            Self::Uring(_) | Self::Epoll(_) => None,
+        }
+    }
 }
 
 /// The same call on whichever driver it is.
@@ -162,6 +194,8 @@ macro_rules! on_driver {
         match $self {
             Self::Uring($driver) => $call,
             Self::Epoll($driver) => $call,
+            #[cfg(feature = "local")]
+            Self::Local($driver) => $call,
         }
     };
 }

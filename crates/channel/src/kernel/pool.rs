@@ -106,6 +106,31 @@ impl Pool {
         Some(PoolBuf { pool: Rc::clone(self), index })
     }
 
+    /// A buffer for the stack to fill; adopting it makes an owner.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn take_held(&self) -> Option<Held> {
+        let index = self.free.borrow_mut().pop()?;
+        self.owners[usize::from(index)].set(HELD);
+        Some(Held(index))
+    }
+
+    /// Copies into a buffer that is held and has no owner yet; what lies past its end is left out.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn fill_held(&self, held: Held, offset: usize, from: &[u8]) {
+        if self.owners.get(usize::from(held.0)).is_none_or(|owners| owners.get() != HELD) {
+            return;
+        }
+        let len = from.len().min(self.buffer_len.saturating_sub(offset));
+        // SAFETY: `len` is 0, or `offset + len` is at most `buffer_len`, so the place lies inside
+        // the buffer, whose index was checked above.
+        let to = unsafe { self.address(held.0).add(offset.min(self.buffer_len)) };
+        // SAFETY: `to` is valid for `len` bytes as shown above; nobody else has a reference into a
+        // buffer that is held, and `from` is a reference, so the two do not overlap.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), len) };
+    }
+
     /// Moves free buffers into the kernel's hands, each by its index and address, until `each`
     /// has seen all of them.
     pub(crate) fn lend_free(&self, mut each: impl FnMut(u16, NonNull<u8>)) {

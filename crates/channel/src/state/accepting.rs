@@ -32,6 +32,13 @@ impl State {
         Some(self.slot(heir).listener()?.credits.front()?.kind)
     }
 
+    /// How many connections are wanted in all.
+    #[cfg(feature = "local")]
+    pub(crate) fn accept_credit(&mut self, listener: u32) -> u32 {
+        let credits = self.slot(listener).listener().map(|queues| &queues.credits);
+        credits.into_iter().flatten().fold(0_u32, |sum, credit| sum.saturating_add(credit.count))
+    }
+
     /// Connections accepted ahead.
     pub(crate) fn held_count(&mut self, listener: u32) -> usize {
         let heir = self.heir(listener);
@@ -91,6 +98,7 @@ impl State {
         };
         match arrived {
             Arrived::Direct(direct) => self.slot(index).target = Target::Direct(direct),
+            Arrived::Stack(conn, _) => self.slot(index).target = Target::Stack(conn),
             Arrived::Fd(fd, unread) => {
                 self.slot(index).set_fd(fd);
                 if !unread.is_empty() {

@@ -10,4 +10,3 @@ mod pair;
 mod tap;
 mod wire;
 mod wrappers;
-mod xdp;

@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -105,6 +105,12 @@ impl Epoll {
         };
         let report = DriverReport::new(DriverKind::Epoll, capabilities.features());
         Ok((driver, report))
+    }
+
+    /// Readable when the set has an event.
+    #[cfg(feature = "local")]
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.set.descriptor()
     }
 
     /// Puts a slot on the run queue.

@@ -33,6 +33,12 @@ impl Set {
         Ok(Self { fd, events: vec![none; event_count].into(), precise })
     }
 
+    /// The set itself.
+    #[cfg(feature = "local")]
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// Watches a descriptor, or watches it for something else.
     pub(super) fn add(
         &self,

@@ -86,7 +86,7 @@ impl Uring {
     fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
         let direct = match &arrived {
             Arrived::Direct(direct) => Some(*direct),
-            Arrived::Fd(..) => None,
+            Arrived::Fd(..) | Arrived::Stack(..) => None,
         };
         // The multishot request goes on while the accepts behind it ask for descriptors.
         if let Some(direct) = direct
@@ -207,7 +207,9 @@ impl Uring {
         let has_sibling = state.has_sibling(slot);
         while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
             match arrived {
-                arrived @ Arrived::Fd(..) => state.pass_arrived(slot, arrived),
+                arrived @ (Arrived::Fd(..) | Arrived::Stack(..)) => {
+                    state.pass_arrived(slot, arrived)
+                }
                 Arrived::Direct(direct) if has_sibling => self.convert(state, slot, direct),
                 Arrived::Direct(direct) => {
                     state.counters.connections_dropped += 1;

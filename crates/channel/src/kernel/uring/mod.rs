@@ -63,7 +63,7 @@ macro_rules! on_target {
                 let $fd = io_uring::types::Fixed(index);
                 Some($build)
             }
-            crate::slot::Target::None => None,
+            crate::slot::Target::Stack(_) | crate::slot::Target::None => None,
         }
     };
 }

@@ -320,7 +320,7 @@ impl Uring {
                 let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
                 self.ask(state, slot, install.user_data(Tag::Install.on(slot)));
             }
-            Target::Fd(_) | Target::None => {
+            Target::Fd(_) | Target::Stack(_) | Target::None => {
                 let fd = entry.fd.take();
                 self.moved(state, slot, fd.ok_or(OpError::BadDescriptor));
             }

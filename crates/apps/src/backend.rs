@@ -1,0 +1,150 @@
+//! Who does TCP for a server or a load: the options, and the network that they name.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use megapipe::{Backend, LocalNetwork, ServerConfig};
+
+use crate::limits;
+
+/// A back end by the name that the command line uses.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BackendName {
+    /// Linux
+    #[default]
+    Kernel,
+    /// Our own TCP/IP stack in this process, on the link that --link names
+    Local,
+}
+
+/// An address with the length of its prefix: `10.0.0.2/24`, `fd00::2/64`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Prefixed {
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of it that the whole link shares.
+    pub prefix_bits: u8,
+}
+
+impl FromStr for Prefixed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let shape = || format!("{text:?} is not ADDRESS/BITS, as 10.0.0.2/24 or fd00::2/64");
+        let (address, bits) = text.split_once('/').ok_or_else(shape)?;
+        let address: IpAddr = address.parse().map_err(|_| shape())?;
+        let prefix_bits: u8 = bits.parse().map_err(|_| shape())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        if prefix_bits > width {
+            return Err(format!("{text:?}: a prefix has at most {width} bits"));
+        }
+        Ok(Self { address, prefix_bits })
+    }
+}
+
+/// The options that choose a back end; servers and loads flatten them into their own.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BackendArgs {
+    /// Who does TCP and UDP
+    #[arg(long, value_enum, default_value_t)]
+    pub backend: BackendName,
+
+    /// The local back end's link, such as tap:tap0, memif:/run/memif.sock or xdp:eth0
+    #[arg(long, value_name = "LINK", required_if_eq("backend", "local"))]
+    pub link: Option<String>,
+
+    /// The local back end's address on the link, ADDRESS/BITS; may be given several times
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    pub address: Vec<Prefixed>,
+
+    /// The next hop for everything that is not on the link
+    #[arg(long, value_name = "IP")]
+    pub gateway: Vec<IpAddr>,
+
+    /// Largest IP packet in bytes, if smaller than the link's
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+    pub mtu: Option<u16>,
+
+    /// Microseconds that the stack polls its link after the last frame before it sleeps
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = limits::SPIN_US_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub spin: u32,
+}
+
+/// Why the back end cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// An option is missing or has no meaning.
+    #[error("{0}")]
+    Option(&'static str),
+    /// The link cannot be opened.
+    #[error("--link {link}: {source}")]
+    Link {
+        /// As it was given.
+        link: String,
+        /// What is missing.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl BackendArgs {
+    /// Opens what the options name, for channels that hold `connections` each.
+    ///
+    /// # Errors
+    /// [`BackendError`] names the option.
+    pub fn open(&self, connections: u32) -> Result<Backend, BackendError> {
+        let Some(link) = &self.link else {
+            return match self.backend {
+                BackendName::Kernel if self.address.is_empty() => Ok(Backend::Kernel),
+                BackendName::Kernel => {
+                    Err(BackendError::Option("--address: only the local back end has its own"))
+                }
+                BackendName::Local => Err(BackendError::Option("--backend local needs --link")),
+            };
+        };
+        if self.backend == BackendName::Kernel {
+            return Err(BackendError::Option("--link: only --backend local has a link"));
+        }
+        let mut settings = ServerConfig {
+            addresses: self.address.iter().map(|it| (it.address, it.prefix_bits)).collect(),
+            gateways: self.gateway.clone(),
+            mtu: self.mtu,
+            connections: connections.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS),
+            ..ServerConfig::default()
+        };
+        settings.waits.spin = Duration::from_micros(self.spin.into());
+        let network = LocalNetwork::open(link, settings)
+            .map_err(|source| BackendError::Link { link: link.clone(), source: source.into() })?;
+        Ok(Backend::Local(network))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_prefix_that_fits() {
+        let parsed: Prefixed = "10.1.2.3/24".parse().unwrap();
+        assert_eq!((parsed.address, parsed.prefix_bits), (IpAddr::from([10, 1, 2, 3]), 24));
+        assert!("fd00::1/128".parse::<Prefixed>().is_ok());
+        for wrong in ["10.0.0.1", "10.0.0.1/33", "10.0.0/8", "fd00::1/129", "x/1", "1.2.3.4/-1"] {
+            assert!(wrong.parse::<Prefixed>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_named() {
+        let kernel = BackendArgs::default();
+        assert_eq!(kernel.open(1).unwrap(), Backend::Kernel);
+        let link = BackendArgs { link: Some("pair".into()), ..BackendArgs::default() };
+        assert!(link.open(1).unwrap_err().to_string().starts_with("--link"));
+        let address = vec!["10.0.0.1/8".parse().unwrap()];
+        let with_address = BackendArgs { address, ..BackendArgs::default() };
+        assert!(with_address.open(1).unwrap_err().to_string().starts_with("--address"));
+        let local = BackendArgs { backend: BackendName::Local, ..BackendArgs::default() };
+        assert!(local.open(1).unwrap_err().to_string().contains("needs --link"));
+    }
+}

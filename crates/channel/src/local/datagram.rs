@@ -1,0 +1,157 @@
+//! UDP endpoints on the stack.
+//!
+//! Read first: `state.rs` for `answer_message`.
+//!
+//! Invariant: a datagram that comes while no read waits is kept, up to [`WAITING_MAX`] of them;
+//! more are dropped and counted, as a socket's full buffer would drop them.
+
+use std::net::SocketAddr;
+
+use megapipe_stack::{BindError, Chunk, DatagramId, OperationError, PoolId};
+
+use super::memory::ChannelMemory;
+use super::{Local, NOBODY, Owner};
+use crate::address::Address;
+use crate::buffer::{Payload, ReadBuf};
+use crate::completion::Datagram;
+use crate::error::OpError;
+use crate::slot::{Body, Extra, Target};
+use crate::state::State;
+
+/// Datagrams that wait for a read at most.
+const WAITING_MAX: usize = 256;
+
+impl Local {
+    /// Binds an endpoint on behalf of a slot; port 0, or no address, takes any port.
+    pub(crate) fn bind(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        local: SocketAddr,
+    ) -> Result<(), BindError> {
+        let (stack, _) = self.server.parts();
+        let endpoint = stack.bind_datagram(local, PoolId::default())?;
+        let index = endpoint.index as usize;
+        if self.endpoints.len() <= index {
+            self.endpoints.resize(index + 1, NOBODY);
+        }
+        self.endpoints[index] = Owner { slot, generation: endpoint.generation };
+        let entry = state.slot(slot);
+        entry.target = Target::Stack(endpoint.index);
+        entry.extra = Some(Box::new(Extra::Datagrams(std::collections::VecDeque::new())));
+        Ok(())
+    }
+
+    /// Answers reads with what waits.
+    pub(super) fn read_datagrams(&mut self, state: &mut State, slot: u32) {
+        loop {
+            let Some(read) = state.peek(slot).first_read else { return };
+            let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else {
+                return state.answer_message(slot, read.with_sender, Err(OpError::BadDescriptor));
+            };
+            let Some((from, mut data)) = waiting.pop_front() else { return };
+            let truncated = data.len() > read.len as usize;
+            if truncated {
+                data = data.split_to(read.len as usize);
+            }
+            let datagram = Datagram { data, from: Some(Address::Inet(from)), truncated };
+            state.answer_message(slot, read.with_sender, Ok(datagram));
+        }
+    }
+
+    /// A datagram arrived.
+    pub(super) fn on_datagram(
+        &mut self,
+        state: &mut State,
+        endpoint: DatagramId,
+        from: SocketAddr,
+        chunk: Chunk,
+    ) {
+        let Some(buffer) = state.adopt(ChannelMemory::received(chunk), chunk.len) else { return };
+        let Some(slot) = self.slot_of_endpoint(endpoint) else { return };
+        let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else { return };
+        if waiting.len() == WAITING_MAX {
+            state.counters.datagrams_dropped += 1;
+            return;
+        }
+        // A datagram that nobody reads must not hold a buffer that connections need.
+        let crowded = waiting.len() >= WAITING_MAX / 8;
+        waiting.push_back((from, if crowded { detached(buffer) } else { buffer }));
+        self.read_datagrams(state, slot);
+    }
+
+    fn slot_of_endpoint(&self, endpoint: DatagramId) -> Option<u32> {
+        let owner = self.endpoints.get(endpoint.index as usize)?;
+        (owner.generation == endpoint.generation && owner.slot != super::NO_SLOT)
+            .then_some(owner.slot)
+    }
+
+    /// Sends what is queued, a message each.
+    pub(super) fn write_datagrams(&mut self, state: &mut State, slot: u32) {
+        loop {
+            let queue = state.peek(slot).writes;
+            let Some(head) = state.writes.front_mut(queue) else { break };
+            let len = head.len;
+            let to = head.to.as_deref().and_then(Address::as_inet);
+            let payload = match &mut head.body {
+                Body::One(payload) => std::mem::replace(payload, Payload::Static(&[])),
+                Body::Many(parts) => {
+                    let pieces: Vec<&[u8]> = parts.iter().map(Payload::as_slice).collect();
+                    pieces.concat().into()
+                }
+                Body::Disconnect(_) => {
+                    state.pop_control(slot);
+                    let ended = crate::completion::Event::Disconnect(Ok(()));
+                    state.complete(slot, ended);
+                    continue;
+                }
+                Body::ToFd => {
+                    state.pop_control(slot);
+                    state.on_moved(slot, Err(OpError::NotSupported));
+                    continue;
+                }
+            };
+            match self.send_datagram(state, slot, to, payload) {
+                Ok(()) => state.on_sent(slot, len),
+                Err(error) => state.on_send_failed(slot, error),
+            }
+        }
+        state.slot(slot).flags.writing = false;
+    }
+
+    fn send_datagram(
+        &mut self,
+        state: &State,
+        slot: u32,
+        to: Option<SocketAddr>,
+        payload: Payload,
+    ) -> Result<(), OpError> {
+        let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
+        let to = to.ok_or(OpError::NotConnected)?;
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        let chunk = memory.keep(payload);
+        stack.send_datagram(now, endpoint, (to, chunk), memory).map_err(|error| {
+            drop(memory.give_back(chunk));
+            match error {
+                OperationError::TooLong => OpError::MessageTooLong,
+                OperationError::BadAddress => OpError::NetworkUnreachable,
+                OperationError::QueueFull => OpError::NoBuffers,
+                _ => OpError::InvalidInput,
+            }
+        })
+    }
+
+    pub(super) fn leave_endpoint(&mut self, state: &mut State, slot: u32) {
+        let Some(endpoint) = self.endpoint(state, slot) else { return };
+        let (stack, memory) = self.server.parts();
+        let _ = stack.close_datagram(endpoint, memory);
+        self.endpoints[endpoint.index as usize] = NOBODY;
+        state.slot(slot).target = Target::None;
+    }
+}
+
+/// The same bytes in memory of their own.
+fn detached(buffer: ReadBuf) -> ReadBuf {
+    buffer.detached()
+}

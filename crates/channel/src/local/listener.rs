@@ -1,0 +1,135 @@
+//! Listeners on the stack: credit goes down, connections come up.
+//!
+//! Read first: `state/accepting.rs`; `megapipe_service::ConnectionManager`.
+//!
+//! Invariant: `outstanding` is the credit that the server holds for the listener: each connection
+//! that comes uses up one. It is never more than the program asked for, nor than
+//! [`CREDIT_MAX`].
+
+use std::net::SocketAddr;
+
+use megapipe_service::{AcceptorId, Offer};
+use megapipe_stack::{ConnId, ListenError, ListenerId};
+
+use super::{Local, NO_SLOT, NOBODY, Owner};
+use crate::completion::Event;
+use crate::error::OpError;
+use crate::options::AcceptAs;
+use crate::slot::{Arrived, Handed, Target};
+use crate::state::State;
+
+/// Credit that the server holds for a listener at most.
+const CREDIT_MAX: u32 = 1024;
+
+/// A listener of the stack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Listening {
+    pub(super) owner: Owner,
+    /// Credit that the server holds.
+    outstanding: u32,
+    /// Where it listens.
+    pub(super) address: Option<SocketAddr>,
+}
+
+const NOT_LISTENING: Listening = Listening { owner: NOBODY, outstanding: 0, address: None };
+
+impl Local {
+    /// Listens on behalf of a slot.
+    pub(crate) fn listen(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        address: SocketAddr,
+        backlog: u32,
+    ) -> Result<(), ListenError> {
+        let listener = self.server.listen(address, backlog)?;
+        let index = listener.index as usize;
+        if self.listeners.len() <= index {
+            self.listeners.resize(index + 1, NOT_LISTENING);
+        }
+        let owner = Owner { slot, generation: listener.generation };
+        self.listeners[index] = Listening { owner, outstanding: 0, address: Some(address) };
+        state.slot(slot).target = Target::Stack(listener.index);
+        Ok(())
+    }
+
+    /// Gives what is held to the accepts that wait, and tells the server of the rest.
+    pub(super) fn accept(&mut self, state: &mut State, slot: u32) {
+        self.refuse_descriptors(state, slot);
+        while let Some((arrived, _)) = state.next_held(slot) {
+            self.hand_over(state, slot, arrived);
+        }
+        let Some(listener) = self.listener(state, slot) else { return };
+        let wanted = state.accept_credit(slot).min(CREDIT_MAX);
+        let listening = &mut self.listeners[listener.index as usize];
+        let more = wanted.saturating_sub(listening.outstanding);
+        // Told in batches: an accept without end tops up when half is used.
+        if more == 0 || (more < wanted && listening.outstanding > CREDIT_MAX / 2) {
+            return;
+        }
+        listening.outstanding += more;
+        let asked = self.server.accept(listener, AcceptorId(slot.into()), more);
+        debug_assert!(asked.is_ok(), "the listener is there, with one acceptor");
+    }
+
+    /// A connection of the stack has no descriptor to be given.
+    fn refuse_descriptors(&mut self, state: &mut State, slot: u32) {
+        while state.accept_wanted(slot) == Some(AcceptAs::Fd) {
+            if let Some(queues) = state.slot(slot).listener() {
+                queues.credits.pop_front();
+            }
+            state.complete(slot, Event::Accept(Err(OpError::NotSupported)));
+        }
+    }
+
+    /// A connection is established, and offered to one of our listeners.
+    pub(super) fn on_incoming(
+        &mut self,
+        state: &mut State,
+        listener: ListenerId,
+        conn: ConnId,
+        offer: Option<Offer>,
+    ) {
+        let slot = offer.map_or(NO_SLOT, |offer| offer.acceptor.0 as u32);
+        let listening = self.listeners.get_mut(listener.index as usize);
+        match listening {
+            Some(listening)
+                if listening.owner.slot == slot
+                    && listening.owner.generation == listener.generation =>
+            {
+                listening.outstanding = listening.outstanding.saturating_sub(1);
+            }
+            _ => return self.server.refuse(self.now, conn),
+        }
+        self.hand_over(state, slot, Arrived::Stack(conn.index, conn.generation));
+        self.accept(state, slot);
+    }
+
+    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
+        let Arrived::Stack(index, generation) = arrived else { return };
+        let conn = ConnId { index, generation };
+        match state.on_accepted(listener, arrived) {
+            Handed::To(slot) => {
+                self.own(conn, slot);
+                if state.wants_data(slot) {
+                    self.receive(state, slot);
+                }
+            }
+            Handed::Held => {}
+            Handed::Gone | Handed::Refused => self.server.refuse(self.now, conn),
+        }
+    }
+
+    /// The listener leaves: what it holds is reset, as are those in the stack's backlog.
+    pub(super) fn leave_listener(&mut self, state: &mut State, slot: u32) {
+        while let Some(held) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
+            if let Arrived::Stack(index, generation) = held {
+                self.server.refuse(self.now, ConnId { index, generation });
+            }
+        }
+        let Some(listener) = self.listener(state, slot) else { return };
+        self.server.unlisten(self.now, listener);
+        self.listeners[listener.index as usize] = NOT_LISTENING;
+        state.slot(slot).target = Target::None;
+    }
+}

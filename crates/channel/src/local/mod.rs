@@ -1,0 +1,329 @@
+//! The `local` back end: our own TCP/IP stack in this process, over a link of its own.
+//!
+//! [`Local`] is a [`Driver`] around another one. What is TCP or UDP goes to the stack; files,
+//! pipes, UNIX sockets, signals and timers go on to the kernel's driver, and one wait covers both.
+//! The stack runs inside `dispatch` (placement `inline`): [`megapipe_service::Server`] is turned
+//! when no completion is left to hand out.
+//!
+//! Read first: `kernel/mod.rs` for what a driver owes, `megapipe_service::Server` for a turn. Then
+//! `turn.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`.
+//!
+//! Invariants
+//! - The kernel's driver is epoll: the ring of io_uring would take all receive buffers for itself.
+//! - A slot of kind `Tcp`, `Udp` or `Listener` without a descriptor is the stack's
+//!   ([`is_stacks`]); every other slot is the kernel driver's.
+//! - `conns[index]` names the slot of a connection that the stack still knows; when the stack says
+//!   `Closed`, or the slot leaves, the entry is cleared.
+//! - Payload that the stack has not let go of is in `Memory`, never in a slot.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use megapipe_service::{Clock, Server};
+use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
+
+use crate::config::{Config, DriverChoice};
+use crate::error::{CreateError, DispatchError, OpError};
+use crate::kernel::Driver;
+use crate::kernel::epoll::Epoll;
+use crate::options::OpenOptions;
+use crate::report::DriverReport;
+use crate::slot::{FileJob, Kind, Phase, Receiving, Slot, Target};
+use crate::state::State;
+
+mod datagram;
+mod listener;
+mod memory;
+mod network;
+mod open;
+mod stream;
+mod turn;
+
+pub(crate) use memory::ChannelMemory;
+pub use network::{LocalNetwork, NetworkError};
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// Whose a connection, listener or endpoint of the stack is.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    slot: u32,
+    generation: u32,
+}
+
+const NOBODY: Owner = Owner { slot: NO_SLOT, generation: 0 };
+
+/// The driver: a stack beside the kernel.
+pub(crate) struct Local {
+    /// What is not the stack's.
+    kernel: Epoll,
+    server: Server<ChannelMemory>,
+    clock: Clock,
+    /// The time of the turn.
+    now: Instant,
+    /// By the stack's index.
+    conns: Vec<Owner>,
+    listeners: Vec<listener::Listening>,
+    endpoints: Vec<Owner>,
+    /// Operations that wait for the next transmit.
+    gathered: u32,
+    /// When the kernel's driver was last asked.
+    kernel_asked: Instant,
+    /// It was given something since.
+    kernel_given: bool,
+}
+
+/// Makes the driver: the stack on the network's next queue, and epoll for what is the kernel's.
+///
+/// # Errors
+/// [`CreateError`]: io_uring was forced, no queue is left, or a setting does not fit the link.
+pub(crate) fn create(
+    network: &LocalNetwork,
+    config: &Config,
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(Local, DriverReport), CreateError> {
+    if config.driver == DriverChoice::Uring {
+        let reason = "the local back end serves what is the kernel's by epoll".to_owned();
+        return Err(CreateError::DriverUnavailable { driver: "uring", reason });
+    }
+    let (kernel, report) = Epoll::create(state, wake)?;
+    let link = network.take_queue().ok_or(CreateError::NoQueue)?;
+    let memory = ChannelMemory::new(Rc::clone(&state.receive_pool));
+    let server = Server::new(link, network.settings(), memory, Clock::new().now())
+        .map_err(CreateError::Local)?;
+    let reason = format!("TCP and UDP by our own stack on {}", network.description());
+    let report = DriverReport { backend: "local", ..report.chosen(&reason) };
+    Ok((Local::new(kernel, server), report))
+}
+
+/// The slot is the stack's.
+pub(crate) const fn is_stacks(slot: &Slot) -> bool {
+    match slot.target {
+        Target::Stack(_) => true,
+        Target::None => {
+            slot.fd.is_none() && matches!(slot.kind, Kind::Tcp | Kind::Udp | Kind::Listener)
+        }
+        Target::Fd(_) | Target::Direct(_) => false,
+    }
+}
+
+impl Local {
+    pub(crate) fn new(kernel: Epoll, server: Server<ChannelMemory>) -> Self {
+        let clock = Clock::new();
+        let now = clock.now();
+        Self {
+            kernel,
+            server,
+            clock,
+            now,
+            conns: Vec::new(),
+            listeners: Vec::new(),
+            endpoints: Vec::new(),
+            gathered: 0,
+            kernel_asked: now,
+            kernel_given: false,
+        }
+    }
+
+    /// The connection behind a slot.
+    fn conn(&self, state: &State, slot: u32) -> Option<ConnId> {
+        let (Target::Stack(index), kind) = (state.peek(slot).target, state.peek(slot).kind) else {
+            return None;
+        };
+        let owner = self.conns.get(index as usize)?;
+        (kind == Kind::Tcp && owner.slot == slot)
+            .then_some(ConnId { index, generation: owner.generation })
+    }
+
+    fn endpoint(&self, state: &State, slot: u32) -> Option<DatagramId> {
+        let (Target::Stack(index), kind) = (state.peek(slot).target, state.peek(slot).kind) else {
+            return None;
+        };
+        let owner = self.endpoints.get(index as usize)?;
+        (kind == Kind::Udp && owner.slot == slot)
+            .then_some(DatagramId { index, generation: owner.generation })
+    }
+
+    fn listener(&self, state: &State, slot: u32) -> Option<ListenerId> {
+        let (Target::Stack(index), kind) = (state.peek(slot).target, state.peek(slot).kind) else {
+            return None;
+        };
+        let listening = self.listeners.get(index as usize)?;
+        (kind == Kind::Listener && listening.owner.slot == slot)
+            .then_some(ListenerId { index, generation: listening.owner.generation })
+    }
+
+    /// The slot of a connection, if somebody still has it.
+    fn slot_of(&self, conn: ConnId) -> Option<u32> {
+        let owner = self.conns.get(conn.index as usize)?;
+        (owner.slot != NO_SLOT && owner.generation == conn.generation).then_some(owner.slot)
+    }
+
+    fn own(&mut self, conn: ConnId, slot: u32) {
+        let index = conn.index as usize;
+        if self.conns.len() <= index {
+            self.conns.resize(index + 1, NOBODY);
+        }
+        self.conns[index] = Owner { slot, generation: conn.generation };
+    }
+
+    fn disown(&mut self, conn: ConnId) {
+        if self.slot_of(conn).is_some() {
+            self.conns[conn.index as usize] = NOBODY;
+        }
+    }
+
+    /// The program asked for something: it goes out when the batch is full, or at the next wait.
+    fn ask(&mut self, state: &mut State) {
+        self.gathered += 1;
+        if self.gathered >= state.config.batch {
+            self.gathered = 0;
+            // An error of the link is told by the next wait, which meets it too.
+            let _ = self.server.transmit(self.now);
+        }
+    }
+
+    fn kernels(&mut self) -> &mut Epoll {
+        self.kernel_given = true;
+        &mut self.kernel
+    }
+}
+
+impl Driver for Local {
+    fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
+        if is_stacks(state.peek(slot)) {
+            return Ok(());
+        }
+        self.kernels().attach(state, slot)
+    }
+
+    fn start_receive(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().start_receive(state, slot);
+        }
+        self.receive(state, slot);
+    }
+
+    fn start_read(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().start_read(state, slot);
+        }
+        self.read_datagrams(state, slot);
+    }
+
+    fn start_write(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().start_write(state, slot);
+        }
+        if state.peek(slot).kind == Kind::Udp {
+            self.write_datagrams(state, slot);
+        } else {
+            self.write(state, slot);
+        }
+        self.ask(state);
+    }
+
+    fn start_connect(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().start_connect(state, slot);
+        }
+        self.connect(state, slot, None);
+        self.ask(state);
+    }
+
+    fn abandon_connect(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().abandon_connect(state, slot);
+        }
+        if state.peek(slot).phase == Phase::Starting {
+            self.abort(state, slot);
+            self.connected(state, slot, Err(OpError::TimedOut));
+        }
+    }
+
+    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions) {
+        self.kernels().start_open(state, slot, path, options);
+    }
+
+    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
+        self.kernels().start_job(state, slot, job);
+    }
+
+    fn start_accept(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().start_accept(state, slot);
+        }
+        self.accept(state, slot);
+    }
+
+    fn start_reset(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().start_reset(state, slot);
+        }
+        self.reset(state, slot);
+        self.ask(state);
+    }
+
+    fn detach(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().detach(state, slot);
+        }
+        self.leave(state, slot);
+        state.release(slot);
+        self.ask(state);
+    }
+
+    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().withdraw(state, slot);
+        }
+        self.leave(state, slot);
+        None
+    }
+
+    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
+        self.gathered = 0;
+        self.now = self.clock.now();
+        self.server.transmit(self.now).map_err(turn::link_failed)?;
+        self.kernel.flush(state)
+    }
+
+    fn harvest(&mut self, state: &mut State) {
+        self.kernel.harvest(state);
+    }
+
+    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
+        self.turn_until_ready(state, timeout)
+    }
+
+    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
+        self.kernel.install(state, direct)
+    }
+
+    fn discard(&mut self, state: &mut State, direct: u32) {
+        self.kernel.discard(state, direct);
+    }
+
+    fn abandon(&mut self) {
+        self.kernel.abandon();
+    }
+
+    fn shut_down(&mut self, state: &mut State) {
+        let mine: Vec<u32> =
+            state.used_slots().filter(|slot| is_stacks(state.peek(*slot))).collect();
+        for slot in mine {
+            self.leave(state, slot);
+        }
+        self.say_goodbye();
+        self.kernel.shut_down(state);
+    }
+}
+
+/// The read that waits is with the stack, or is not any more.
+fn set_receiving(state: &mut State, slot: u32, receiving: bool) {
+    state.slot(slot).receiving = if receiving { Receiving::Yes } else { Receiving::No };
+}

@@ -1,0 +1,144 @@
+//! What a channel makes on the stack instead of in the kernel: listeners, connections, endpoints.
+//!
+//! Read first: `Channel::listen`, `connect` and `socket`, which come here when the channel's back
+//! end is `local` and the address is an Internet one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Instant;
+
+use megapipe_stack as stack;
+
+use super::{Local, is_stacks};
+use crate::address::Address;
+use crate::channel::Channel;
+use crate::error::{ConnectError, ListenError, OpError};
+use crate::handle::Handle;
+use crate::kernel::sockaddr::RawAddress;
+use crate::options::{ConnectOptions, ListenOptions};
+use crate::slot::{Extra, Kind, Listener, Phase};
+use crate::state::State;
+use crate::timers::Due;
+
+impl Channel {
+    /// The address, if the stack is to serve it.
+    pub(crate) fn stack_address(&mut self, address: &Address) -> Option<SocketAddr> {
+        self.driver.local()?;
+        address.as_inet()
+    }
+
+    pub(crate) fn listen_on_stack(
+        &mut self,
+        address: SocketAddr,
+        options: &ListenOptions,
+        cookie: u64,
+    ) -> Result<Handle, ListenError> {
+        let index = self.state.allocate(Kind::Listener, cookie)?;
+        let listener = Listener::new(Kind::Tcp, options.backlog, None);
+        self.state.slot(index).extra = Some(Box::new(Extra::Listener(listener)));
+        let Self { driver, state, .. } = self;
+        let listening = driver.local().map_or(Err(stack::ListenError::BadLocalAddress), |local| {
+            local.listen(state, index, address, options.backlog)
+        });
+        if let Err(error) = listening {
+            state.release(index);
+            return Err(refused("listen", error));
+        }
+        Ok(self.state.handle(index))
+    }
+
+    pub(crate) fn connect_on_stack(
+        &mut self,
+        address: &Address,
+        options: &ConnectOptions,
+        cookie: u64,
+    ) -> Result<Handle, ConnectError> {
+        let index = self.state.allocate(Kind::Tcp, cookie)?;
+        let slot = self.state.slot(index);
+        slot.phase = Phase::Starting;
+        slot.extra =
+            Some(Box::new(Extra::Connecting { raw: RawAddress::new(address), abandoned: false }));
+        if let Some(timeout) = options.timeout {
+            self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
+        }
+        let local = options.bind.as_ref().and_then(Address::as_inet);
+        let Self { driver, state, .. } = self;
+        if let Some(it) = driver.local() {
+            it.connect(state, index, local);
+        }
+        Ok(self.state.handle(index))
+    }
+
+    pub(crate) fn bind_on_stack(
+        &mut self,
+        v6: bool,
+        bind: Option<&Address>,
+        cookie: u64,
+    ) -> Result<Handle, ListenError> {
+        let any: IpAddr =
+            if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let local = bind.and_then(Address::as_inet).unwrap_or_else(|| SocketAddr::new(any, 0));
+        let index = self.state.allocate(Kind::Udp, cookie)?;
+        let Self { driver, state, .. } = self;
+        let bound = driver
+            .local()
+            .map_or(Err(stack::BindError::BadLocalAddress), |it| it.bind(state, index, local));
+        if let Err(error) = bound {
+            state.release(index);
+            return Err(not_bound(error));
+        }
+        Ok(self.state.handle(index))
+    }
+}
+
+/// The local address, and the peer's where there is one.
+type Ends = (Address, Option<Address>);
+
+impl Channel {
+    /// The addresses of what is the stack's; `None`: it is the kernel's.
+    pub(crate) fn addresses_on_stack(&mut self, handle: Handle) -> Result<Option<Ends>, OpError> {
+        self.check_fork().map_err(|_| OpError::BadDescriptor)?;
+        let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
+        if !is_stacks(self.state.peek(index)) {
+            return Ok(None);
+        }
+        let Self { driver, state, .. } = self;
+        let ends = driver.local().and_then(|local| local.ends(state, index));
+        ends.map(Some).ok_or(OpError::NotConnected)
+    }
+}
+
+impl Local {
+    fn ends(&mut self, state: &State, slot: u32) -> Option<Ends> {
+        let inet = Address::Inet;
+        if let Some(conn) = self.conn(state, slot) {
+            let (local, remote) = self.server.stack().addresses(conn).ok()?;
+            return Some((inet(local), Some(inet(remote))));
+        }
+        if let Some(listener) = self.listener(state, slot) {
+            let address = self.listeners.get(listener.index as usize)?.address?;
+            return Some((inet(address), None));
+        }
+        let endpoint = self.endpoint(state, slot)?;
+        Some((inet(self.server.stack().datagram_address(endpoint).ok()?), None))
+    }
+}
+
+fn not_bound(error: stack::BindError) -> ListenError {
+    let errno = match error {
+        stack::BindError::BadLocalAddress => libc::EADDRNOTAVAIL,
+        stack::BindError::InUse | stack::BindError::NoPort => libc::EADDRINUSE,
+        _ => libc::ENOBUFS,
+    };
+    ListenError::Kernel { what: "bind", source: std::io::Error::from_raw_os_error(errno) }
+}
+
+/// The stack's answer in the words of the kernel's.
+fn refused(what: &'static str, error: stack::ListenError) -> ListenError {
+    let errno = match error {
+        stack::ListenError::BadLocalAddress => libc::EADDRNOTAVAIL,
+        stack::ListenError::InUse => libc::EADDRINUSE,
+        stack::ListenError::TooManyListeners => libc::ENOBUFS,
+        _ => libc::EINVAL,
+    };
+    ListenError::Kernel { what, source: std::io::Error::from_raw_os_error(errno) }
+}

@@ -1,0 +1,292 @@
+//! TCP connections on the stack: connecting, reading, writing, ending, and what the stack says of
+//! them.
+//!
+//! Read first: `state.rs` for what an operation means.
+//!
+//! A write is complete when the stack has taken it, as with the kernel ("queued"): the payload is
+//! the stack's until it is acknowledged. When the send queue is full, writes wait here in order.
+//!
+//! Invariant: `flags.writing` is set while the head of the writes waits for room in the stack.
+
+use std::net::SocketAddr;
+
+use megapipe_stack::{Chunk, CloseReason, ConnId, ConnectError, OperationError};
+
+use super::memory::ChannelMemory;
+use super::{Local, set_receiving};
+use crate::buffer::Payload;
+use crate::completion::Event;
+use crate::error::OpError;
+use crate::options::Disconnect;
+use crate::slot::{Body, End, Extra, Phase, Target};
+use crate::state::State;
+
+/// How far the head of the writes got.
+enum Sent {
+    /// All of it is the stack's.
+    Whole,
+    /// The send queue is full.
+    NoRoom,
+    /// The stack will take no more on this connection.
+    Refused(OpError),
+}
+
+impl Local {
+    /// Begins to connect.
+    pub(super) fn connect(&mut self, state: &mut State, slot: u32, local: Option<SocketAddr>) {
+        let Some(Extra::Connecting { raw, .. }) = state.peek(slot).extra.as_deref() else { return };
+        let Some(remote) = raw.to_address().and_then(|address| address.as_inet()) else {
+            return self.connected(state, slot, Err(OpError::InvalidInput));
+        };
+        match self.begin(remote, local) {
+            Ok(conn) => {
+                self.own(conn, slot);
+                state.slot(slot).target = Target::Stack(conn.index);
+            }
+            Err(error) => self.connected(state, slot, Err(connect_failed(error))),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<ConnId, ConnectError> {
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        stack.connect(now, remote, local, (megapipe_stack::PoolId::default(), memory))
+    }
+
+    /// The attempt to connect ended, well or not.
+    pub(super) fn connected(&mut self, state: &mut State, slot: u32, result: Result<(), OpError>) {
+        state.on_connected(slot, result);
+        if state.wants_data(slot) {
+            self.receive(state, slot);
+        }
+        // After a failure, too: a disconnect may wait behind the writes that failed.
+        if !state.peek(slot).writes.is_empty() {
+            self.write(state, slot);
+        }
+    }
+
+    /// The next bytes are wanted.
+    pub(super) fn receive(&mut self, state: &mut State, slot: u32) {
+        let Some(conn) = self.conn(state, slot) else {
+            // It is over; what there was to tell is in `end`.
+            return state.answer_reads(slot);
+        };
+        let now = self.now;
+        let (stack, _) = self.server.parts();
+        let asked = stack.receive(now, conn).is_ok();
+        set_receiving(state, slot, asked);
+    }
+
+    /// Does what is at the head of the slot's writes, and what follows, as far as it goes.
+    pub(super) fn write(&mut self, state: &mut State, slot: u32) {
+        loop {
+            let entry = state.peek(slot);
+            let Some(head) = state.writes.front(entry.writes) else { break };
+            match &head.body {
+                Body::Disconnect(how) => {
+                    let how = *how;
+                    self.disconnect(state, slot, how);
+                }
+                Body::ToFd => {
+                    state.pop_control(slot);
+                    state.on_moved(slot, Err(OpError::NotSupported));
+                }
+                Body::One(_) | Body::Many(_) => match self.send(state, slot) {
+                    Sent::Whole => {
+                        let entry = state.peek(slot);
+                        let len = state.writes.front(entry.writes).map_or(0, |write| write.len);
+                        state.on_sent(slot, len);
+                    }
+                    Sent::NoRoom => {
+                        state.slot(slot).flags.writing = true;
+                        return;
+                    }
+                    Sent::Refused(error) => state.on_send_failed(slot, error),
+                },
+            }
+        }
+        state.slot(slot).flags.writing = false;
+    }
+
+    /// Hands the parts of the head of the writes to the stack, as far as it takes them.
+    fn send(&mut self, state: &mut State, slot: u32) -> Sent {
+        let Some(conn) = self.conn(state, slot) else {
+            let failed = match state.peek(slot).end {
+                End::Failed(error) => error,
+                End::Not | End::Eof => OpError::BrokenPipe,
+            };
+            return Sent::Refused(failed);
+        };
+        let queue = state.peek(slot).writes;
+        let Some(head) = state.writes.front_mut(queue) else { return Sent::Whole };
+        let parts = match &mut head.body {
+            Body::One(payload) => std::slice::from_mut(payload),
+            Body::Many(payloads) => &mut payloads[..],
+            Body::Disconnect(_) | Body::ToFd => return Sent::Whole,
+        };
+        // A part that was handed over leaves nothing behind; it is skipped when the rest follows.
+        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
+            let payload = std::mem::replace(part, Payload::Static(&[]));
+            match self.send_part(conn, payload) {
+                Ok(()) => {}
+                Err((error, payload)) => {
+                    if let Some(payload) = payload {
+                        *part = payload;
+                    }
+                    return match error {
+                        OperationError::QueueFull => self.await_room(conn),
+                        _ => Sent::Refused(OpError::BrokenPipe),
+                    };
+                }
+            }
+        }
+        Sent::Whole
+    }
+
+    fn send_part(
+        &mut self,
+        conn: ConnId,
+        payload: Payload,
+    ) -> Result<(), (OperationError, Option<Payload>)> {
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        let chunk = memory.keep(payload);
+        stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
+    }
+
+    fn await_room(&mut self, conn: ConnId) -> Sent {
+        let (stack, _) = self.server.parts();
+        match stack.await_acks(conn) {
+            Ok(()) => Sent::NoRoom,
+            Err(_) => Sent::Refused(OpError::BrokenPipe),
+        }
+    }
+
+    fn disconnect(&mut self, state: &mut State, slot: u32, how: Disconnect) {
+        if let Some(conn) = self.conn(state, slot) {
+            let now = self.now;
+            let (stack, memory) = self.server.parts();
+            // Closed by us before, or by the peer meanwhile: what was asked for is so.
+            let _ = stack.shutdown(now, conn, memory);
+        }
+        state.pop_control(slot);
+        state.complete(slot, Event::Disconnect(Ok(())));
+        if how != Disconnect::Write {
+            // Reads that wait, and later ones, see the end; what arrives from now on is nobody's.
+            state.on_receive_end(slot, End::Eof);
+        }
+    }
+
+    /// Resets the connection at once.
+    pub(super) fn reset(&mut self, state: &mut State, slot: u32) {
+        self.abort(state, slot);
+        state.on_send_failed(slot, OpError::Cancelled);
+        state.complete(slot, Event::Disconnect(Ok(())));
+        if state.peek(slot).phase == Phase::Starting {
+            return self.connected(state, slot, Err(OpError::Aborted));
+        }
+        state.on_receive_end(slot, End::Eof);
+        if !state.peek(slot).writes.is_empty() {
+            self.write(state, slot);
+        }
+    }
+
+    /// The stack forgets the connection, with a RST.
+    pub(super) fn abort(&mut self, state: &mut State, slot: u32) {
+        let Some(conn) = self.conn(state, slot) else { return };
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        let _ = stack.abort(now, conn, memory);
+        self.disown(conn);
+        state.slot(slot).target = Target::None;
+    }
+
+    /// The slot leaves. Bytes that the program never took mean a RST, as with close(2) (RFC 2525
+    /// §2.17); otherwise what was written still goes out, then the FIN.
+    pub(super) fn leave_stream(&mut self, state: &mut State, slot: u32) {
+        if state.peek(slot).phase == Phase::Starting || state.peek(slot).unread_bytes > 0 {
+            return self.abort(state, slot);
+        }
+        self.write(state, slot);
+        let Some(conn) = self.conn(state, slot) else { return };
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        let _ = stack.close(now, conn, memory);
+        self.disown(conn);
+        state.slot(slot).target = Target::None;
+    }
+
+    /// Bytes arrived.
+    pub(super) fn on_received(&mut self, state: &mut State, conn: ConnId, chunk: Chunk) {
+        let Some(slot) = self.slot_of(conn) else {
+            let (_, memory) = self.server.parts();
+            return megapipe_stack::Memory::free(memory, chunk.buf);
+        };
+        state.on_received_held(slot, ChannelMemory::received(chunk), chunk.len);
+        if state.wants_data(slot) {
+            self.receive(state, slot);
+        } else {
+            set_receiving(state, slot, false);
+        }
+    }
+
+    /// The peer sends no more.
+    pub(super) fn on_peer_closed(&mut self, state: &mut State, conn: ConnId) {
+        if let Some(slot) = self.slot_of(conn) {
+            set_receiving(state, slot, false);
+            state.on_receive_end(slot, End::Eof);
+        }
+    }
+
+    /// There is room in the send queue.
+    pub(super) fn on_acked(&mut self, state: &mut State, conn: ConnId) {
+        if let Some(slot) = self.slot_of(conn)
+            && state.peek(slot).flags.writing
+        {
+            self.write(state, slot);
+        }
+    }
+
+    /// The connection is over.
+    pub(super) fn on_closed(&mut self, state: &mut State, conn: ConnId, reason: CloseReason) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        self.disown(conn);
+        state.slot(slot).target = Target::None;
+        set_receiving(state, slot, false);
+        let failed = closed_because(reason);
+        if state.peek(slot).phase == Phase::Starting {
+            return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));
+        }
+        state.on_receive_end(slot, failed.map_or(End::Eof, End::Failed));
+        if !state.peek(slot).writes.is_empty() {
+            self.write(state, slot);
+        }
+    }
+}
+
+/// What the program is told of how a connection ended; `None`: in order.
+const fn closed_because(reason: CloseReason) -> Option<OpError> {
+    match reason {
+        CloseReason::Finished => None,
+        CloseReason::ResetByPeer => Some(OpError::Reset),
+        CloseReason::Refused => Some(OpError::Refused),
+        CloseReason::Aborted => Some(OpError::Aborted),
+        CloseReason::TimedOut | CloseReason::KeepaliveTimedOut => Some(OpError::TimedOut),
+        CloseReason::Unreachable => Some(OpError::NetworkUnreachable),
+        CloseReason::HostUnreachable => Some(OpError::HostUnreachable),
+    }
+}
+
+const fn connect_failed(error: ConnectError) -> OpError {
+    match error {
+        ConnectError::NoRoute => OpError::NetworkUnreachable,
+        ConnectError::BadRemoteAddress => OpError::InvalidInput,
+        ConnectError::InUse => OpError::AddressInUse,
+        ConnectError::TooManyConnections => OpError::TableFull,
+        _ => OpError::AddressNotAvailable,
+    }
+}

@@ -1,0 +1,146 @@
+//! Turns of the server inside `dispatch`: work, spin or sleep, and one wait for link and kernel.
+//!
+//! Read first: `megapipe_service::Waiting`.
+//!
+//! Invariant: before it sleeps, everything that was asked for has been handed over, and both the
+//! link and the kernel's driver have been asked to make their descriptors readable.
+
+use std::time::Duration;
+
+use megapipe_link::LinkError;
+use megapipe_service::Next;
+use megapipe_stack::Event;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Local;
+use crate::error::DispatchError;
+use crate::kernel::Driver;
+use crate::slot::Kind;
+use crate::state::State;
+
+/// The kernel's driver is asked at least this often while the stack is busy.
+const KERNEL_PERIOD: Duration = Duration::from_micros(50);
+/// Turns that a channel which ends spends on its last frames, at most.
+const GOODBYE_TURNS: usize = 16;
+
+impl Local {
+    /// Turns the server until there is a completion or the time is over.
+    pub(super) fn turn_until_ready(
+        &mut self,
+        state: &mut State,
+        timeout: Option<Duration>,
+    ) -> Result<(), DispatchError> {
+        self.now = self.clock.now();
+        let deadline = timeout.map(|timeout| self.now + timeout);
+        loop {
+            self.gathered = 0;
+            let turn = self.server.turn(self.now).map_err(link_failed)?;
+            let happened = self.take_events(state);
+            self.ask_kernel(state, Duration::ZERO)?;
+            if state.has_ready() || state.woken {
+                return Ok(());
+            }
+            if deadline.is_some_and(|at| at <= self.now) {
+                return Ok(());
+            }
+            if self.server.after_turn(turn.worked() || happened, self.now) == Next::Sleep {
+                let left = deadline.map(|at| at.since(self.now));
+                self.sleep(state, left)?;
+            }
+            self.now = self.clock.now();
+        }
+    }
+
+    /// Turns what the stack says into completions. Whether it said anything.
+    fn take_events(&mut self, state: &mut State) -> bool {
+        let mut happened = false;
+        while let Some((event, offer)) = self.server.event() {
+            happened = true;
+            match event {
+                Event::Received { conn, chunk } => self.on_received(state, conn, chunk),
+                Event::Incoming { listener, conn, .. } => {
+                    self.on_incoming(state, listener, conn, offer);
+                }
+                Event::Connected { conn } => {
+                    if let Some(slot) = self.slot_of(conn) {
+                        self.connected(state, slot, Ok(()));
+                    }
+                }
+                Event::Acked { conn, .. } => self.on_acked(state, conn),
+                Event::PeerClosed { conn } => self.on_peer_closed(state, conn),
+                Event::Closed { conn, reason } => self.on_closed(state, conn, reason),
+                Event::Datagram { endpoint, from, chunk } => {
+                    self.on_datagram(state, endpoint, from, chunk);
+                }
+                // The channel has no call that would hear of these.
+                Event::Urgent { .. } | Event::DatagramRefused { .. } => {}
+            }
+        }
+        happened
+    }
+
+    /// Fetches what the kernel's driver has, if it was given something or it is time to look.
+    fn ask_kernel(&mut self, state: &mut State, period: Duration) -> Result<(), DispatchError> {
+        let period = period.max(if self.kernel_given { Duration::ZERO } else { KERNEL_PERIOD });
+        if self.now.since(self.kernel_asked) < period {
+            return Ok(());
+        }
+        self.kernel_asked = self.now;
+        self.kernel_given = false;
+        self.kernel.wait(state, Some(Duration::ZERO))?;
+        self.kernel.harvest(state);
+        Ok(())
+    }
+
+    /// Sleeps until a frame, a kernel event, a timer of the stack, or the time is over.
+    fn sleep(&mut self, state: &mut State, left: Option<Duration>) -> Result<(), DispatchError> {
+        self.kernel.flush(state)?;
+        self.kernel.wait(state, Some(Duration::ZERO))?;
+        self.kernel.harvest(state);
+        if state.has_ready() || state.woken || !self.server.arm().map_err(link_failed)? {
+            return Ok(());
+        }
+        let own = self.server.patience(self.now);
+        let patience = [left, own].into_iter().flatten().min();
+        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let (link, kernel) = (self.server.wait_fd(), self.kernel.descriptor());
+        let mut fds = [
+            PollFd::from_borrowed_fd(link, PollFlags::IN),
+            PollFd::from_borrowed_fd(kernel, PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(DispatchError::Kernel(errno.into())),
+        }
+        self.kernel_given |= !fds[1].revents().is_empty();
+        state.counters.system_calls += 1;
+        Ok(())
+    }
+
+    /// The slot leaves the stack, whatever it is there.
+    pub(super) fn leave(&mut self, state: &mut State, slot: u32) {
+        match state.peek(slot).kind {
+            Kind::Listener => self.leave_listener(state, slot),
+            Kind::Udp => self.leave_endpoint(state, slot),
+            _ => self.leave_stream(state, slot),
+        }
+    }
+
+    /// The channel ends: the FINs and RSTs of its connections go out. Nobody is there to send
+    /// them again, as after the death of a process.
+    pub(super) fn say_goodbye(&mut self) {
+        for _ in 0..GOODBYE_TURNS {
+            self.now = self.clock.now();
+            match self.server.turn(self.now) {
+                Ok(turn) if turn.worked() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// The link broke; so do the channel's dispatches.
+pub(super) fn link_failed(error: LinkError) -> DispatchError {
+    DispatchError::Link(error)
+}
