@@ -3,7 +3,7 @@
 //! Read first: RFC 9293 §3.6, §3.10.4 (CLOSE), §3.10.5 (ABORT).
 
 use super::connection::Connection;
-use super::deadline::Deadline;
+use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::replies::Reply;
 use super::segment_arrives::queue_reset;
@@ -100,7 +100,7 @@ impl Tcp {
             return Err(OperationError::Closing);
         }
         apply_close(conn);
-        conn.cold.progress_at = cx.now;
+        conn.cold.progress_at = Stamp::of(cx.now);
         self.settle(cx, id.index);
         Ok(())
     }

@@ -18,7 +18,7 @@
 use core::mem::offset_of;
 use core::time::Duration;
 
-use super::deadline::Deadline;
+use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::handshake::{Offer, TIMESTAMPS_BYTES};
 use super::receive_queue::ReceiveQueue;
@@ -27,7 +27,7 @@ use super::send_queue::SendQueue;
 use super::state::State;
 use crate::config::TcpConfig;
 use crate::flow_table::Flow;
-use crate::id::{ListenerId, PoolId};
+use crate::id::PoolId;
 use crate::ip::Hop;
 use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
@@ -68,8 +68,6 @@ pub(crate) struct Connection {
 pub(crate) struct Cold {
     pub(crate) recovery: Recovery,
     pub(crate) hop: Option<Hop>,
-    pub(crate) iss: SeqNum,
-    pub(crate) irs: SeqNum,
     /// What is added to the clock for our timestamps.
     pub(crate) ts_offset: u32,
     /// When `ts_recent` was set, in milliseconds: it grows too old to compare (RFC 7323 §5.5).
@@ -84,30 +82,25 @@ pub(crate) struct Cold {
     pub(crate) rcv_up: SeqNum,
     /// Bytes that may wait to be read: decides the window that we announce.
     pub(crate) receive_buffer: u32,
-    pub(crate) receive_buffer_max: u32,
     /// Bytes that may wait to be acknowledged.
     pub(crate) send_buffer: u32,
-    pub(crate) send_buffer_max: u32,
     /// Auto-tuning: bytes that the application took since `tune_at`.
     pub(crate) taken_bytes: u32,
-    pub(crate) tune_at: Instant,
+    pub(crate) tune_at: Stamp,
     /// The receiver's guess of the round trip, in microseconds; 0: none yet.
     pub(crate) rcv_rtt_us: u32,
-    /// What `rcv_nxt` must reach, and since when, for the next guess without timestamps.
-    pub(crate) rcv_rtt_seq: SeqNum,
-    pub(crate) rcv_rtt_at: Instant,
     /// A delayed ACK is sent at this time.
     pub(crate) ack_at: Deadline,
     /// SYN, window probe, keepalive's answer, or the end of an orphan: what it is hangs on state
     /// and facts.
     pub(crate) attend_at: Deadline,
     /// Last time that a segment came.
-    pub(crate) heard_at: Instant,
-    /// When our SYN was sent first; `None`: nobody knows.
-    pub(crate) syn_at: Option<Instant>,
+    pub(crate) heard_at: Stamp,
+    /// When our SYN was sent first, in microseconds that wrap; 0: nobody knows.
+    pub(crate) syn_at_us: u32,
     /// Last time that something was acknowledged, or that something was sent with nothing in
     /// flight.
-    pub(crate) progress_at: Instant,
+    pub(crate) progress_at: Stamp,
     /// SYNs, window probes or keepalives that got no answer so far.
     pub(crate) attempts: u8,
     /// Window probes sent since the window closed, answered or not.
@@ -123,13 +116,15 @@ pub(crate) struct Cold {
     /// ICMP told of trouble that may pass.
     pub(crate) soft_error: bool,
     pub(crate) pool: PoolId,
-    pub(crate) listener: Option<ListenerId>,
+    /// Index of the listener that it waits for to be accepted.
+    pub(crate) listener: u32,
     /// Chunks acknowledged and not reported.
     pub(crate) acked_chunks: u32,
-    /// A FIN that came before the text before it.
-    pub(crate) rcv_fin: Option<SeqNum>,
+    /// Where the peer's FIN is, with `Facts::RCV_FIN`.
+    pub(crate) rcv_fin: SeqNum,
     /// What came twice: goes as D-SACK with the next ACK (RFC 2883).
-    pub(crate) duplicate: Option<SeqRange>,
+    /// Empty: nothing did.
+    pub(crate) duplicate: SeqRange,
     pub(crate) options: Options,
     pub(crate) tally: Tally,
 }
@@ -288,8 +283,6 @@ impl Cold {
         Self {
             recovery: Recovery::new(records, now, &opening),
             hop: None,
-            iss: begin.iss,
-            irs: SeqNum(0),
             ts_offset: begin.ts_offset,
             ts_recent_at_ms: 0,
             snd_wnd_max: 0,
@@ -297,19 +290,15 @@ impl Cold {
             snd_up: begin.iss,
             rcv_up: SeqNum(0),
             receive_buffer: config.receive_buffer,
-            receive_buffer_max: config.receive_buffer_max.max(config.receive_buffer),
             send_buffer: config.send_buffer,
-            send_buffer_max: config.send_buffer_max.max(config.send_buffer),
             taken_bytes: 0,
-            tune_at: now,
+            tune_at: Stamp::of(now),
             rcv_rtt_us: 0,
-            rcv_rtt_seq: SeqNum(0),
-            rcv_rtt_at: now,
             ack_at: Deadline::NEVER,
             attend_at: Deadline::NEVER,
-            heard_at: now,
-            syn_at: None,
-            progress_at: now,
+            heard_at: Stamp::of(now),
+            syn_at_us: 0,
+            progress_at: Stamp::of(now),
             attempts: 0,
             probes: 0,
             full_timeouts: 0,
@@ -318,10 +307,10 @@ impl Cold {
             peer_mss: mss,
             soft_error: false,
             pool: begin.pool,
-            listener: None,
+            listener: 0,
             acked_chunks: 0,
-            rcv_fin: None,
-            duplicate: None,
+            rcv_fin: SeqNum(0),
+            duplicate: SeqRange::default(),
             options: Options::new(config),
             tally: Tally::default(),
         }
@@ -332,3 +321,6 @@ const _: () = assert!(
     offset_of!(Connection, receive) <= 128,
     "what every segment touches fits into two cache lines"
 );
+
+/// With its share of lists, wheel and flow table this is what an idle connection costs.
+const _: () = assert!(size_of::<Connection>() <= 448);

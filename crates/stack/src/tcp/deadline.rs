@@ -1,23 +1,54 @@
-//! A moment that may never come, in eight bytes.
+//! Moments in four bytes: milliseconds that wrap after 49 days.
+//!
+//! Invariant: what is compared lies less than [`WAIT_MAX`] apart. A moment further in the past may
+//! count as later; who asks about such (a timestamp's age, a peer's silence) is wrong once in 49
+//! days, and says why that does no harm.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
+/// Longest wait that a deadline can name: 24 days.
+pub(crate) const WAIT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// A moment in the past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp(u32);
+
+impl Stamp {
+    pub(crate) const fn of(now: Instant) -> Self {
+        Self(now.as_millis() as u32)
+    }
+
+    /// How long ago that was.
+    pub(crate) const fn age(self, now: Instant) -> Duration {
+        Duration::from_millis((now.as_millis() as u32).wrapping_sub(self.0) as u64)
+    }
+
+    /// `wait` after that moment.
+    pub(crate) fn plus(self, wait: Duration) -> Deadline {
+        let wait = wait.min(WAIT_MAX).as_millis() as u32;
+        Deadline::of(self.0.wrapping_add(wait))
+    }
+}
+
 /// A deadline, or none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Deadline(u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Deadline(u32);
 
 impl Deadline {
     /// None.
-    pub(crate) const NEVER: Self = Self(u64::MAX);
+    pub(crate) const NEVER: Self = Self(0);
 
-    pub(crate) fn at(at: Instant) -> Self {
-        Self(at.as_nanos())
+    /// The one number that means something else is a millisecond late.
+    const fn of(ms: u32) -> Self {
+        Self(if ms == 0 { 1 } else { ms })
     }
 
+    /// `wait` from now, in whole milliseconds, not earlier.
     pub(crate) fn after(now: Instant, wait: Duration) -> Self {
-        Self::at(now + wait)
+        let at = now + wait.min(WAIT_MAX);
+        Self::of(at.as_nanos().div_ceil(1_000_000) as u32)
     }
 
     pub(crate) fn is_set(self) -> bool {
@@ -26,22 +57,49 @@ impl Deadline {
 
     /// It is set, and `now` is at or past it.
     pub(crate) fn has_come(self, now: Instant) -> bool {
-        self.is_set() && self.0 <= now.as_nanos()
+        self.is_set() && (now.as_millis() as u32).wrapping_sub(self.0) as i32 >= 0
     }
 
-    pub(crate) fn get(self) -> Option<Instant> {
-        self.is_set().then(|| Instant::from_nanos(self.0))
-    }
-}
-
-impl Default for Deadline {
-    fn default() -> Self {
-        Self::NEVER
+    /// The moment, as seen from `now`.
+    pub(crate) fn get(self, now: Instant) -> Option<Instant> {
+        let now_ms = now.as_millis();
+        let ahead = self.0.wrapping_sub(now_ms as u32) as i32;
+        self.is_set().then(|| Instant::from_millis(now_ms.saturating_add_signed(i64::from(ahead))))
     }
 }
 
-impl From<Option<Instant>> for Deadline {
-    fn from(at: Option<Instant>) -> Self {
-        at.map_or(Self::NEVER, Self::at)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_survive_the_wrap() {
+        let now = Instant::from_millis(u64::from(u32::MAX) - 5);
+        for wait_ms in [1, 5, 6, 7, 1000] {
+            let wait = Duration::from_millis(wait_ms);
+            let deadline = Deadline::after(now, wait);
+            assert!(!deadline.has_come(now));
+            assert!(deadline.has_come(now + wait + Duration::from_millis(1)));
+            let at = deadline.get(now).unwrap();
+            assert!(at.since(now) >= wait && at.since(now).as_millis() as u64 <= wait_ms + 1);
+            assert_eq!(deadline.get(now + wait), Some(at));
+        }
+        assert_eq!(Deadline::NEVER.get(now), None);
+        assert!(!Deadline::NEVER.has_come(now));
+    }
+
+    #[test]
+    fn a_deadline_is_never_early() {
+        let now = Instant::from_nanos(1_500_001);
+        let at = Deadline::after(now, Duration::from_micros(1)).get(now).unwrap();
+        assert_eq!(at, Instant::from_millis(2));
+    }
+
+    #[test]
+    fn a_stamp_knows_its_age() {
+        let stamp = Stamp::of(Instant::from_millis(u64::from(u32::MAX)));
+        let later = Instant::from_millis(u64::from(u32::MAX) + 10);
+        assert_eq!(stamp.age(later), Duration::from_millis(10));
+        assert!(stamp.plus(Duration::from_millis(10)).has_come(later));
     }
 }

@@ -13,7 +13,6 @@ use super::handshake::Offer;
 use crate::flow_table::Flow;
 use crate::seq::SeqNum;
 use crate::slab::Places;
-use crate::time::Instant;
 
 /// What is known of a peer after its SYN.
 #[derive(Debug, Clone, Copy)]
@@ -27,15 +26,15 @@ pub(crate) struct Embryo {
     pub(crate) ts_recent: u32,
     pub(crate) ts_offset: u32,
     pub(crate) offer: Offer,
-    /// When the first SYN-ACK was sent; `None`: nobody knows.
-    pub(crate) sent_at: Option<Instant>,
+    /// When the first SYN-ACK was sent, in microseconds that wrap; 0: nobody knows.
+    pub(crate) sent_at_us: u32,
     /// SYN-ACKs sent.
     pub(crate) sent: u8,
     /// The SYN-ACK is sent again then.
     pub(crate) again_at: Deadline,
 }
 
-const _: () = assert!(size_of::<Embryo>() <= 96, "a SYN costs little memory");
+const _: () = assert!(size_of::<Embryo>() <= 80, "a SYN costs little memory");
 
 /// All of a shard.
 #[derive(Debug)]

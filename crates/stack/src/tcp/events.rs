@@ -7,12 +7,11 @@
 
 use core::net::SocketAddr;
 
-use super::Tcp;
-use super::chunks::ChunkNodes;
 use super::connection::Connection;
 use super::facts::Facts;
 use super::state::State;
 use super::window;
+use super::{Shard, Tcp};
 use crate::error::{CloseReason, OperationError};
 use crate::event::Event;
 use crate::id::{ConnId, ListenerId};
@@ -49,7 +48,7 @@ pub(super) fn has_news(conn: &Connection) -> bool {
 }
 
 /// The next event of a connection.
-fn next(conn: &mut Connection, id: ConnId, nodes: &mut ChunkNodes, now: Instant) -> Option<Event> {
+fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
     let conn_id = id;
     let over = closed(conn).filter(|reason| *reason != CloseReason::Finished);
     if over.is_none() {
@@ -60,10 +59,10 @@ fn next(conn: &mut Connection, id: ConnId, nodes: &mut ChunkNodes, now: Instant)
             return Some(Event::Urgent { conn: conn_id });
         }
         if conn.facts.has(Facts::CREDIT)
-            && let Some(chunk) = conn.receive.pop(nodes)
+            && let Some(chunk) = conn.receive.pop(&mut shard.nodes)
         {
             conn.facts.clear(Facts::CREDIT);
-            window::on_taken(conn, now, chunk.len);
+            window::on_taken(conn, shard.now, chunk.len, shard.receive_buffer_max);
             return Some(Event::Received { conn: conn_id, chunk });
         }
         if conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0 {
@@ -84,10 +83,11 @@ fn next(conn: &mut Connection, id: ConnId, nodes: &mut ChunkNodes, now: Instant)
 impl Tcp {
     /// The next event, of whichever connection or listener has waited longest.
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        self.shard.now = now;
         while let Some(entry) = self.shard.events.pop(0) {
             let event = match entry.checked_sub(self.embryos_from) {
                 Some(listener) => self.next_incoming(listener),
-                None => self.next_of_connection(entry, now),
+                None => self.next_of_connection(entry),
             };
             if event.is_some() {
                 return event;
@@ -96,13 +96,13 @@ impl Tcp {
         None
     }
 
-    fn next_of_connection(&mut self, index: u32, now: Instant) -> Option<Event> {
+    fn next_of_connection(&mut self, index: u32) -> Option<Event> {
         let id = self.id(index);
         let conn = &mut self.connections[index as usize];
         if conn.facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
             return None;
         }
-        let event = next(conn, id, &mut self.shard.nodes, now)?;
+        let event = next(conn, id, &mut self.shard)?;
         if let Event::Closed { .. } = event {
             self.free(index);
         } else {

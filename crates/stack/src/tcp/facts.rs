@@ -70,6 +70,12 @@ facts! {
     RCV_URGENT,
     /// Our FIN was sent once.
     FIN_SENT,
+    /// The peer's FIN came, and text before it is missing.
+    RCV_FIN,
+    /// The application chose the size of the receive buffer.
+    FIXED_RECEIVE_BUFFER,
+    /// The application chose the size of the send buffer.
+    FIXED_SEND_BUFFER,
     /// The ACK is to go without payload: a peer counts only such as duplicates (RFC 5681 §2).
     PURE_ACK,
     /// `close` was called before the handshake was complete.

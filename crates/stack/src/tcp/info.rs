@@ -210,12 +210,12 @@ impl Tcp {
             ConnOption::ReceiveBuffer(bytes) => {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
                 conn.cold.receive_buffer = bytes;
-                conn.cold.receive_buffer_max = bytes;
+                conn.facts.set(Facts::FIXED_RECEIVE_BUFFER);
             }
             ConnOption::SendBuffer(bytes) => {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
                 conn.cold.send_buffer = bytes;
-                conn.cold.send_buffer_max = bytes;
+                conn.facts.set(Facts::FIXED_SEND_BUFFER);
             }
             ConnOption::QuickAck => {
                 conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);

@@ -69,6 +69,11 @@ impl Secret {
     }
 }
 
+/// The time in microseconds, wrapped; never 0.
+pub(crate) fn microseconds(now: Instant) -> u32 {
+    (now.as_micros() as u32).max(1)
+}
+
 /// Our timestamp clock: milliseconds (RFC 7323 §5.4), from `offset`.
 pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)

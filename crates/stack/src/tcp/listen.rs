@@ -12,7 +12,7 @@ use super::deadline::Deadline;
 use super::embryo::Embryo;
 use super::facts::Facts;
 use super::handshake::{self, Offer};
-use super::isn::timestamp;
+use super::isn::{microseconds, timestamp};
 use super::replies::Reply;
 use super::segment::Segment;
 use super::segment_arrives::{self, queue_reset, reset_sender};
@@ -135,7 +135,7 @@ impl Tcp {
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
             ts_offset: self.shard.secret.timestamp_offset(&flow),
             offer,
-            sent_at: None,
+            sent_at_us: 0,
             sent: 0,
             again_at: Deadline::after(cx.now, config.rto_initial),
         };
@@ -158,7 +158,7 @@ impl Tcp {
     }
 
     fn arm_embryo(&mut self, index: u32) {
-        if let Some(at) = self.embryos.get(index).again_at.get() {
+        if let Some(at) = self.embryos.get(index).again_at.get(self.shard.now) {
             self.shard.wheel.arm(self.embryos_from + index, at);
         }
     }
@@ -194,7 +194,9 @@ impl Tcp {
             return None;
         };
         embryo.sent = embryo.sent.saturating_add(1);
-        embryo.sent_at.get_or_insert(cx.now);
+        if embryo.sent == 1 {
+            embryo.sent_at_us = microseconds(cx.now);
+        }
         let embryo = *embryo;
         let head = syn_ack(cx, &embryo);
         Some(output::write_reply_head(cx, embryo.flow, head, hop, frame))
@@ -315,7 +317,7 @@ impl Tcp {
             return cx.counters.drop(Drop::NoConnectionRoom);
         }
         let mut conn = self.grown_up(cx, embryo, listener.pool);
-        conn.cold.listener = Some(self.listeners.id(embryo.listener));
+        conn.cold.listener = embryo.listener;
         if let Some(index) = index {
             self.forget_embryo(index);
         }
@@ -351,15 +353,13 @@ impl Tcp {
         let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
         let mtu = cx.ip.path_mtu(&embryo.flow.remote);
         conn.agree(config, &embryo.offer, handshake::mss_of_mtu(mtu, embryo.flow.remote));
-        conn.cold.irs = embryo.irs;
-        conn.cold.rcv_rtt_seq = embryo.irs;
         conn.rcv_nxt = embryo.irs + 1;
         conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
         conn.last_ack_sent = conn.rcv_nxt;
         conn.ts_recent = embryo.ts_recent;
         conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
         conn.cold.attempts = embryo.sent.saturating_sub(1);
-        conn.cold.syn_at = embryo.sent_at;
+        conn.cold.syn_at_us = embryo.sent_at_us;
         conn
     }
 
@@ -417,7 +417,7 @@ impl Tcp {
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
             ts_offset,
             offer: cookie::read_stamp(segment.options.timestamps, mss),
-            sent_at: None,
+            sent_at_us: 0,
             sent: 1,
             again_at: Deadline::NEVER,
         };

@@ -110,6 +110,9 @@ pub(crate) struct Shard {
     replies: Replies,
     challenges: Challenges,
     ports: PortCounters,
+    /// What buffers may grow to by themselves.
+    receive_buffer_max: u32,
+    send_buffer_max: u32,
     /// The time of the last call.
     now: Instant,
 }
@@ -167,6 +170,8 @@ impl Tcp {
                 replies: Replies::new(),
                 challenges: Challenges::new(config.tcp.challenge_acks_per_s),
                 ports: PortCounters::new(),
+                receive_buffer_max: config.tcp.receive_buffer_max,
+                send_buffer_max: config.tcp.send_buffer_max,
                 now,
             },
             embryos_from: connections,

@@ -15,9 +15,9 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::connection::Connection;
-use super::deadline::Deadline;
+use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
-use super::isn::timestamp;
+use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
 use super::replies::Reply;
 use super::state::{Input, State};
@@ -237,7 +237,7 @@ impl Tcp {
             let conn = &mut self.connections[entry as usize];
             conn.facts.clear(Facts::PARKED);
             // Who spoke to us a while ago may come back (SHLD-11); who never did is not there.
-            let silent = cx.now.since(conn.cold.heard_at) > R2_MIN;
+            let silent = conn.cold.heard_at.age(cx.now) > R2_MIN;
             if lost(conn.flow.remote) && (silent || !conn.state.is_synchronized()) {
                 self.end(cx, entry, Input::GiveUp(CloseReason::HostUnreachable));
             } else {
@@ -307,11 +307,13 @@ fn send_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, hop: Hop, frame: &mut 
         flags = flags | Flags::ECE | Flags::CWR;
     }
     conn.facts.clear(Facts::SYN_DUE.or(Facts::ACK_NOW).or(Facts::PURE_ACK));
-    conn.cold.syn_at.get_or_insert(cx.now);
+    if conn.cold.syn_at_us == 0 {
+        conn.cold.syn_at_us = microseconds(cx.now);
+    }
     let head = Repr {
         src_port: conn.flow.local_port,
         dst_port: conn.flow.remote_port,
-        seq: conn.cold.iss,
+        seq: conn.snd_una,
         ack,
         flags,
         window: window::first(conn.cold.receive_buffer) as u16,
@@ -372,13 +374,14 @@ fn head<M>(
 
 /// SACK blocks, a duplicate first (RFC 2018 §4, RFC 2883 §4).
 fn put_sack(conn: &mut Connection, shard: &Shard, options: &mut Options) {
-    let duplicate = conn.cold.duplicate.take();
-    if !conn.facts.has(Facts::SACK) || (duplicate.is_none() && !conn.receive.has_gap()) {
+    let duplicate = core::mem::take(&mut conn.cold.duplicate);
+    if !conn.facts.has(Facts::SACK) || (duplicate.is_empty() && !conn.receive.has_gap()) {
         return;
     }
     let mut blocks = [SackBlock::default(); SACK_BLOCKS_MAX];
     let mut count = 0;
     let (ranges, len) = conn.receive.sack_blocks(&shard.nodes);
+    let duplicate = Some(duplicate).filter(|range| !range.is_empty());
     for range in duplicate.iter().chain(&ranges[..len]) {
         if count < blocks.len() {
             blocks[count] = SackBlock { start: range.start, end: range.end };
@@ -497,7 +500,7 @@ fn note_sent<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, data: &Data, was_idle
         return;
     }
     if was_idle {
-        conn.cold.progress_at = cx.now;
+        conn.cold.progress_at = Stamp::of(cx.now);
     }
     conn.snd_nxt = data.range.end;
     if payload > 0 && !payload.is_multiple_of(u32::from(conn.mss)) {

@@ -51,7 +51,7 @@ impl Tcp {
         if events::has_news(conn) {
             shard.events.put(0, index);
         }
-        if let Some(at) = timers::earliest(conn).get() {
+        if let Some(at) = timers::earliest(conn, shard.now) {
             shard.wheel.arm(index, at);
         }
     }
@@ -73,7 +73,7 @@ impl Tcp {
         if conn.facts.take(Facts::WAITS_FOR_ACCEPT) {
             conn.facts.set(Facts::ORPHAN);
             let listener = conn.cold.listener;
-            if let Some(listener) = listener.and_then(|id| self.listeners.by_id(id)) {
+            if let Some(listener) = self.listeners.get_mut(listener) {
                 listener.waiting.retain(|other| *other != index);
             }
         }

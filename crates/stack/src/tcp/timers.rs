@@ -9,7 +9,7 @@
 use core::time::Duration;
 
 use super::connection::Connection;
-use super::deadline::Deadline;
+use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::recovery::Timeout;
 use super::state::{Input, State};
@@ -26,13 +26,17 @@ const STARVED_WAIT: Duration = Duration::from_millis(10);
 const BLACK_HOLE_TIMEOUTS: u8 = 3;
 
 /// The earliest deadline of a connection.
-pub(super) fn earliest(conn: &Connection) -> Deadline {
+pub(super) fn earliest(conn: &Connection, now: Instant) -> Option<Instant> {
     if conn.state.is_closed() {
-        return Deadline::NEVER;
+        return None;
     }
-    let recovery = Deadline::from(conn.cold.recovery.deadline());
-    let given = recovery.min(conn.cold.ack_at).min(conn.cold.attend_at);
-    given.min(keepalive_at(conn)).min(user_timeout_at(conn))
+    let (ack_at, attend_at) = (conn.cold.ack_at, conn.cold.attend_at);
+    let given = [ack_at, attend_at, keepalive_at(conn), user_timeout_at(conn)];
+    let given = given.iter().filter_map(|deadline| deadline.get(now)).min();
+    match (given, conn.cold.recovery.deadline()) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 /// When the next keepalive is due (MUST-24 to MUST-28).
@@ -46,7 +50,7 @@ fn keepalive_at(conn: &Connection) -> Deadline {
     }
     let idle = u64::from(options.keepalive_idle_ms);
     let more = u64::from(conn.cold.attempts) * u64::from(options.keepalive_interval_ms);
-    Deadline::after(conn.cold.heard_at, Duration::from_millis(idle + more))
+    conn.cold.heard_at.plus(Duration::from_millis(idle + more))
 }
 
 /// When the peer has been silent for too long (MUST-21, RFC 5482).
@@ -56,7 +60,7 @@ fn user_timeout_at(conn: &Connection) -> Deadline {
     if timeout == 0 || !waits {
         return Deadline::NEVER;
     }
-    Deadline::after(conn.cold.progress_at, Duration::from_millis(u64::from(timeout)))
+    conn.cold.progress_at.plus(Duration::from_millis(u64::from(timeout)))
 }
 
 /// Starts or stops the timer that only a connection that cannot send needs.
@@ -69,7 +73,7 @@ pub(super) fn attend(conn: &mut Connection, shard: &Shard) {
         conn.facts.set(Facts::PERSIST);
         conn.cold.attempts = 0;
         conn.cold.probes = 0;
-        conn.cold.progress_at = shard.now;
+        conn.cold.progress_at = Stamp::of(shard.now);
         conn.cold.attend_at = Deadline::after(shard.now, wait);
     } else if !stuck && conn.facts.has(Facts::PERSIST) {
         conn.facts.clear(Facts::PERSIST.or(Facts::STARVED));
@@ -123,7 +127,7 @@ fn on_connection_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx
         conn.cold.ack_at = Deadline::NEVER;
         conn.facts.set(Facts::ACK_NOW);
     }
-    if Deadline::from(conn.cold.recovery.deadline()).has_come(cx.now) {
+    if conn.cold.recovery.deadline().is_some_and(|at| at <= cx.now) {
         on_recovery_timeout(conn, shard, cx);
     }
     if conn.cold.attend_at.has_come(cx.now) {
@@ -164,7 +168,7 @@ fn on_recovery_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: 
 /// R2, unless the user timeout decides. A peer whose window is closed and who answers is alive
 /// (MUST-37), whatever is in flight beyond its window.
 fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
-    let answers = cx.now.since(conn.cold.heard_at) < conn.cold.recovery.rto(&shard.records) * 2;
+    let answers = conn.cold.heard_at.age(cx.now) < conn.cold.recovery.rto(&shard.records) * 2;
     conn.cold.options.user_timeout_ms == 0 && !(conn.snd_wnd == 0 && answers)
 }
 

@@ -12,14 +12,16 @@
 use core::time::Duration;
 
 use super::connection::Connection;
-use super::deadline::Deadline;
+use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::timestamp;
 use super::segment::Segment;
-use super::state::State;
 use crate::cx::Cx;
 use crate::limits::DELAYED_ACK_MS_MAX;
 use crate::time::Instant;
+
+/// An echo older than this is no measure of a round trip.
+const ECHO_AGE_MS_MAX: u32 = 60_000;
 
 /// The window of a SYN: it is never scaled.
 pub(crate) fn first(receive_buffer: u32) -> u32 {
@@ -77,27 +79,17 @@ pub(crate) fn on_received<M>(
     }
 }
 
-/// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes, or
-/// how long a whole window takes to come. Both are too long rather than too short.
+/// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It
+/// is too long rather than too short.
 fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) {
-    if conn.facts.has(Facts::TIMESTAMPS) {
-        let Some(times) = segment.options.timestamps else { return };
-        let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(times.echo);
-        if age < 60_000 {
-            keep_round_trip(conn, age.max(1) * 1000);
-        }
+    if !conn.facts.has(Facts::TIMESTAMPS) {
         return;
     }
-    if conn.rcv_nxt.before(conn.cold.rcv_rtt_seq) {
-        return;
+    let Some(times) = segment.options.timestamps else { return };
+    let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(times.echo);
+    if age < ECHO_AGE_MS_MAX {
+        keep_round_trip(conn, age.max(1) * 1000);
     }
-    let took = cx.now.since(conn.cold.rcv_rtt_at).as_micros();
-    let is_first = conn.cold.rcv_rtt_seq == conn.cold.irs;
-    if !is_first {
-        keep_round_trip(conn, u32::try_from(took).unwrap_or(u32::MAX).max(1));
-    }
-    conn.cold.rcv_rtt_seq = conn.rcv_nxt + conn.rcv_wnd();
-    conn.cold.rcv_rtt_at = cx.now;
 }
 
 fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
@@ -106,11 +98,13 @@ fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
     conn.cold.rcv_rtt_us = if is_first_or_less { sample_us } else { old - old / 8 + sample_us / 8 };
 }
 
-/// The application took `bytes`: the buffer grows if it takes more in a round trip than half of
-/// it, and the peer is told if the window grew much.
-pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32) {
-    tune_receive_buffer(conn, now, bytes);
-    if !matches!(conn.state, State::Established(_) | State::FinWait1(_) | State::FinWait2(_)) {
+/// The application took `bytes`: the buffer grows, up to `most` bytes, if it takes more in a round
+/// trip than half of it; the peer is told if the window grew much.
+pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
+    if !conn.facts.has(Facts::FIXED_RECEIVE_BUFFER) {
+        tune_receive_buffer(conn, now, bytes, most);
+    }
+    if !conn.state.may_receive() {
         return;
     }
     let gain = (conn.rcv_nxt + free(conn)).since(conn.rcv_adv) as i32;
@@ -120,22 +114,32 @@ pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32) {
     }
 }
 
-fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32) {
+fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
     let cold = &mut conn.cold;
     cold.taken_bytes = cold.taken_bytes.saturating_add(bytes);
-    let round_trip = Duration::from_micros(u64::from(cold.rcv_rtt_us));
-    if cold.rcv_rtt_us == 0 || now.since(cold.tune_at) < round_trip {
+    // Without timestamps the handshake's round trip must do, and what our own data measured.
+    let round_trip = match cold.rcv_rtt_us {
+        0 => cold.recovery.srtt(),
+        us => Some(Duration::from_micros(u64::from(us))),
+    };
+    let Some(round_trip) = round_trip.filter(|time| cold.tune_at.age(now) >= *time) else {
         return;
+    };
+    if cold.tune_at.age(now) < 2 * round_trip.max(Duration::from_millis(1)) {
+        let wanted = cold.taken_bytes.saturating_mul(2).min(most);
+        cold.receive_buffer = cold.receive_buffer.max(wanted);
     }
-    let wanted = cold.taken_bytes.saturating_mul(2).min(cold.receive_buffer_max);
-    cold.receive_buffer = cold.receive_buffer.max(wanted);
     cold.taken_bytes = 0;
-    cold.tune_at = now;
+    cold.tune_at = Stamp::of(now);
 }
 
-/// The send queue should hold two congestion windows: one in flight, one to follow.
-pub(crate) fn grow_send_buffer(conn: &mut Connection) {
+/// The send queue should hold two congestion windows: one in flight, one to follow; `most` bytes at
+/// most.
+pub(crate) fn grow_send_buffer(conn: &mut Connection, most: u32) {
+    if conn.facts.has(Facts::FIXED_SEND_BUFFER) {
+        return;
+    }
     let cold = &mut conn.cold;
-    let wanted = cold.recovery.cwnd().saturating_mul(2).min(cold.send_buffer_max);
+    let wanted = cold.recovery.cwnd().saturating_mul(2).min(most);
     cold.send_buffer = cold.send_buffer.max(wanted);
 }

@@ -3,7 +3,8 @@
 //! Read first: RFC 5961 §5 for which ACKs are believed, RFC 5681 and 6675 through `recovery`.
 
 use super::*;
-use crate::tcp::deadline::Deadline;
+use crate::tcp::deadline::{Deadline, Stamp};
+use crate::tcp::isn::microseconds;
 use crate::tcp::recovery::{Ack, Acked};
 use crate::wire::tcp::SACK_BLOCKS_MAX;
 
@@ -64,20 +65,23 @@ pub(super) fn on_established<M>(
     // RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its
     // timestamp says which one was answered.
     // The first of the two is exact, an echo is good to a millisecond.
-    let exact = conn.cold.syn_at.filter(|_| conn.cold.attempts == 0);
-    let sample = match exact {
-        Some(at) => Some(cx.now.since(at)),
-        None => echo_age(conn, cx, segment),
-    };
+    let exact = since_syn(conn, cx).filter(|_| conn.cold.attempts == 0);
+    let sample = exact.or_else(|| echo_age(conn, cx, segment));
     conn.begin_recovery(&shard.records, cx.now, sample);
     conn.cold.attempts = 0;
     conn.cold.attend_at = Deadline::NEVER;
-    conn.cold.progress_at = cx.now;
+    conn.cold.progress_at = Stamp::of(cx.now);
     // §3.10.7.4: SND.WND, SND.WL1. A SYN-ACK's window is not scaled.
     let shift = if segment.has(Flags::SYN) { 0 } else { conn.snd_scale };
     conn.snd_wnd = u32::from(segment.window) << shift;
     conn.snd_wl1 = segment.seq;
     conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(conn.snd_wnd);
+}
+
+/// How long ago our SYN was sent first.
+fn since_syn<M>(conn: &Connection, cx: &Cx<'_, M>) -> Option<Duration> {
+    let age_us = microseconds(cx.now).wrapping_sub(conn.cold.syn_at_us);
+    (conn.cold.syn_at_us != 0).then(|| Duration::from_micros(u64::from(age_us)))
 }
 
 /// §3.10.7.4: a window counts if it is not older than the last that did.
@@ -164,7 +168,7 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
     let chunks = conn.send.acknowledge(&mut shard.nodes, cx.memory, bytes);
     conn.snd_una = to;
     conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
-    conn.cold.progress_at = cx.now;
+    conn.cold.progress_at = Stamp::of(cx.now);
     conn.cold.full_timeouts = 0;
     // An ACK calls a tail loss probe off (RFC 8985 §7.2).
     conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
@@ -177,7 +181,7 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
     if let Some(hop) = conn.cold.hop {
         cx.ip.confirm(cx.now, hop);
     }
-    window::grow_send_buffer(conn);
+    window::grow_send_buffer(conn, shard.send_buffer_max);
     if fin_acked {
         close::apply(conn, shard, cx, Input::AckOfFin);
     }

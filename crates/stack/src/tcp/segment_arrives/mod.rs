@@ -14,6 +14,7 @@ mod text;
 use core::time::Duration;
 
 use super::connection::Connection;
+use super::deadline::Stamp;
 use super::facts::Facts;
 use super::isn::timestamp;
 use super::replies::Reply;
@@ -124,7 +125,7 @@ fn refuse<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>, r
     }
     if let State::SynReceived(_) = conn.state
         && segment.has(Flags::SYN)
-        && segment.seq == conn.cold.irs
+        && segment.seq + 1 == conn.rcv_nxt
     {
         // The peer did not see our SYN-ACK.
         conn.facts.set(Facts::SYN_DUE);
@@ -134,10 +135,10 @@ fn refuse<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>, r
     if !segment.payload.is_empty() && text.end.at_or_before(conn.rcv_nxt) {
         cx.counters.totals.segments_duplicate += 1;
         if conn.facts.has(Facts::SACK) {
-            conn.cold.duplicate = Some(text);
+            conn.cold.duplicate = text;
         }
     }
-    conn.cold.heard_at = cx.now;
+    conn.cold.heard_at = Stamp::of(cx.now);
     if segment.len() == 0 {
         // Two that disagree about their windows must not answer one another for ever.
         let now_ms = cx.now.as_millis() as u32;
@@ -177,7 +178,7 @@ pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx
 /// A segment that stands in the window, and is no attack that we can see: the peer lives, its
 /// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
 fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
-    conn.cold.heard_at = cx.now;
+    conn.cold.heard_at = Stamp::of(cx.now);
     if conn.flight() == 0 {
         // It answers our probes, if there were any.
         conn.cold.attempts = 0;

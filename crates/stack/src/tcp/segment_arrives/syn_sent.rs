@@ -53,15 +53,13 @@ fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>)
     let max = conn.cold.snd_wnd_max;
     conn.agree(config, &offer, room);
     conn.cold.snd_wnd_max = max.max(u32::from(segment.window));
-    conn.cold.irs = segment.seq;
-    conn.cold.rcv_rtt_seq = segment.seq;
     conn.rcv_nxt = segment.seq + 1;
     conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
     conn.last_ack_sent = conn.rcv_nxt;
     // The window in a SYN is never scaled (RFC 7323 §2.2).
     conn.snd_wnd = u32::from(segment.window);
     conn.snd_wl1 = segment.seq;
-    conn.cold.heard_at = cx.now;
+    conn.cold.heard_at = Stamp::of(cx.now);
     if let Some(times) = segment.options.timestamps {
         conn.ts_recent = times.value;
         conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;

@@ -54,7 +54,7 @@ pub(super) fn on_text<M: Memory>(
     if let Some(duplicate) = inserted.duplicate {
         cx.counters.totals.segments_duplicate += 1;
         if conn.facts.has(Facts::SACK) {
-            conn.cold.duplicate = Some(duplicate);
+            conn.cold.duplicate = duplicate;
         }
     }
     if inserted.out_of_order {
@@ -107,17 +107,17 @@ pub(super) fn on_fin(conn: &mut Connection, segment: &Segment<'_>) {
         }
         let fin = segment.end() - 1;
         if fin.at_or_after(conn.rcv_nxt) && fin.at_or_before(conn.rcv_adv) {
-            conn.cold.rcv_fin = Some(fin);
+            conn.cold.rcv_fin = fin;
+            conn.facts.set(Facts::RCV_FIN);
         }
     }
-    if conn.cold.rcv_fin != Some(conn.rcv_nxt) {
+    if !conn.facts.has(Facts::RCV_FIN) || conn.cold.rcv_fin != conn.rcv_nxt {
         return;
     }
     let Some((state, _)) = transition(conn.state, Input::Fin) else { return };
     conn.state = state;
     conn.rcv_nxt += 1;
     conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
-    conn.cold.rcv_fin = None;
-    conn.facts.clear(Facts::RCV_URGENT);
+    conn.facts.clear(Facts::RCV_URGENT.or(Facts::RCV_FIN));
     conn.facts.set(Facts::ACK_NOW);
 }
