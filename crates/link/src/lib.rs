@@ -33,6 +33,7 @@ mod sleep;
 pub mod spec;
 pub mod tap;
 mod virtio;
+pub mod xdp;
 
 pub use capture::{Capture, Pcap};
 pub use fault::Fault;
@@ -44,4 +45,4 @@ pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transpor
 pub use pace::Pace;
 pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError};
-pub use spec::{LinkSpec, SpecError};
+pub use spec::LinkSpec;

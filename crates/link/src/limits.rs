@@ -63,7 +63,7 @@ pub const PACKET_SOCKET_BUFFER_BYTES: i32 = 8 << 20;
 pub const RESERVATIONS_MAX: usize = 4_096;
 /// How long opening a described memif waits for its peer, in milliseconds.
 pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
-/// Queues of an interface that a description may name.
+/// Queues of one interface that may have an AF_XDP socket.
 pub const XDP_QUEUES_MAX: u32 = 64;
 /// The longest netlink datagram that is read; the kernel writes 32 KiB at most.
 pub const NETLINK_BUFFER_BYTES: usize = 64 * 1024;
@@ -73,3 +73,18 @@ pub const NETLINK_LISTINGS_MAX: usize = 8;
 pub const NETLINK_TIMEOUT_MS: u64 = 5_000;
 /// Frames of one direction that a faulty link holds back.
 pub const FAULT_DELAYED_FRAMES: usize = 1_024;
+/// The smallest ring of an AF_XDP socket: a burst of 32 in each direction and one more.
+pub const XDP_RING_SIZE_MIN: u32 = 64;
+/// The largest ring of an AF_XDP socket: 64 MiB of frames of 4,096 bytes for both directions.
+pub const XDP_RING_SIZE_MAX: u32 = 8_192;
+/// Bytes of an AF_XDP frame that the kernel keeps free before a received packet.
+pub const XDP_HEADROOM_BYTES: usize = 256;
+/// How long an interface or a queue may stay busy after the last program or socket on it was
+/// closed, in milliseconds.
+pub const XDP_BUSY_PATIENCE_MS: u64 = 500;
+/// Frames that the kernel sends for one wake-up where it copies (`TX_BATCH_SIZE`).
+pub const XDP_FRAMES_PER_KICK: usize = 32;
+/// Bursts that found nothing to do between two looks at what happened to the socket.
+pub const XDP_POLLS_PER_LOOK: u32 = 4_096;
+const _: () = assert!(XDP_RING_SIZE_MIN.is_power_of_two() && XDP_RING_SIZE_MAX.is_power_of_two());
+const _: () = assert!(XDP_RING_SIZE_MIN as usize >= 2 * XDP_FRAMES_PER_KICK);

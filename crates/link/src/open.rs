@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::limits::MEMIF_OPEN_TIMEOUT_MS;
-use crate::spec::MemifSpec;
+use crate::spec::{MemifSpec, XdpSpec};
+use crate::xdp::{self, SocketMap, XdpConfig};
 use crate::{Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair, tap};
 
 /// Opens what `spec` describes: one link for each queue. A pair gives its two ends.
@@ -21,16 +22,24 @@ pub fn open(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
         }
         LinkSpec::Tap(config) => tap::open(config).map(boxed),
         LinkSpec::Packet(config) => packet::open(config).map(|link| boxed([link])),
-        LinkSpec::Xdp(_) => {
-            let why = "this version has no AF_XDP driver; `packet` shares an address too";
-            Err(LinkError::Unavailable { driver: "xdp", why: why.to_owned() })
-        }
+        LinkSpec::Xdp(spec) => xdp::open(&xdp_config(spec)).map(boxed),
         LinkSpec::Memif(spec) => open_memif(spec).map(boxed),
     }
 }
 
 fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
     links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect()
+}
+
+fn xdp_config(spec: &XdpSpec) -> XdpConfig {
+    let socket_map = spec.xskmap.clone().map_or(SocketMap::Own, SocketMap::Pinned);
+    XdpConfig {
+        queues: spec.queues,
+        mode: spec.mode,
+        zero_copy: spec.zero_copy,
+        socket_map,
+        ..XdpConfig::new(&spec.interface)
+    }
 }
 
 fn open_memif(spec: &MemifSpec) -> Result<Vec<memif::Memif>, LinkError> {

@@ -45,7 +45,7 @@ pub enum LinkSpec {
 pub struct XdpSpec {
     /// The interface.
     pub interface: String,
-    /// The first and the last of its queues to use; `None`: queue 0.
+    /// The first and the last of its queues to use; `None`: all.
     pub queues: Option<(u32, u32)>,
     /// Where the program runs; `None`: in the driver if it can.
     pub mode: Option<XdpMode>,

@@ -237,3 +237,51 @@ fn hostile_client(wanted: &Settings, seed: u64) {
         }
     }
 }
+
+#[test]
+fn a_descriptor_that_is_no_eventfd_is_refused() {
+    let wanted = settings("pipe");
+    let mut listener = Listener::bind(&wanted).expect("listener");
+    let of_client = wanted.clone();
+    let client = thread::spawn(move || {
+        let channel = socket::connect(&of_client.socket).expect("a server");
+        let (region, memory) = region::Region::create(4096).expect("memory");
+        let region = Arc::new(region);
+        for offset in [0, 1024] {
+            ring::Ring::at(&region, offset, 3).expect("ring").clear();
+        }
+        let (_reader, writer) = io::pipe().expect("a pipe");
+        let ring = |to_server, offset| {
+            Message::AddRing(control::AddRing {
+                to_server,
+                index: 0,
+                region: 0,
+                offset,
+                size_log2: 3,
+                private_header_bytes: 0,
+            })
+        };
+        let steps = [
+            (handshake::init(&of_client.terms()), None),
+            (Message::AddRegion { index: 0, bytes: 4096 }, Some(memory.as_fd())),
+            (ring(true, 0), Some(writer.as_fd())),
+            (ring(false, 1024), Some(writer.as_fd())),
+            (Message::Connect { name: Text::new("pipe") }, None),
+        ];
+        for (message, fd) in steps {
+            socket::send(channel.as_fd(), &message, fd).expect("sent");
+        }
+        // HELLO, four ACKs, and the word that ends it.
+        let deadline = Instant::now() + SOON;
+        let mut last = None;
+        while let Ok(socket::Arrival::Message(message, _)) =
+            socket::receive(channel.as_fd(), deadline)
+        {
+            last = Some(message);
+        }
+        last
+    });
+    assert!(listener.accept(Duration::from_millis(500)).is_err());
+    let last = client.join().expect("no panic");
+    assert_eq!(last, Some(handshake::disconnect("a ring's descriptor must be an eventfd")));
+}

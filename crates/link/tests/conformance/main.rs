@@ -10,3 +10,4 @@ mod pair;
 mod tap;
 mod wire;
 mod wrappers;
+mod xdp;

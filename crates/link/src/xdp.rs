@@ -1,0 +1,571 @@
+//! xdp: AF_XDP, frames past the kernel's network stack, on an interface that we share with it.
+//!
+//! An XDP program of our own runs where frames arrive, and hands those that are ours
+//! ([`Ownership`]: addresses, ports and flows) to our sockets, one per queue; everything else
+//! reaches the kernel untouched, ARP and neighbour discovery included. What we send goes straight
+//! to the driver.
+//!
+//! Read first: the kernel's `Documentation/networking/af_xdp.rst`; `program.rs` for what is ours
+//! and what is passed on, with reasons; `socket.rs` for who has a frame when.
+//!
+//! Needs: CAP_NET_RAW for the sockets; CAP_BPF and CAP_NET_ADMIN for the program, unless somebody
+//! else's map of sockets is used ([`SocketMap`]). Linux 5.9 or newer.
+//!
+//! Invariants
+//! - The program is attached by a descriptor: it is gone when the last link is dropped and when
+//!   the process is killed, and the kernel then has all frames again.
+//! - Nothing is ours before `set_ownership`, and by then each socket is bound.
+//! - A frame that the kernel has is not touched; a frame is lent in place, without a copy of ours.
+//!
+//! Not done: frames longer than a page (multi-buffer), checksum offload by metadata, one UMEM for
+//! several queues.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libc::{EBUSY, EINVAL, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
+
+use crate::interface::Interface;
+use crate::limits::{
+    ETHERNET_HEADER_BYTES, XDP_FRAMES_PER_KICK, XDP_HEADROOM_BYTES, XDP_POLLS_PER_LOOK,
+    XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
+};
+use crate::spec::XdpMode;
+use crate::{
+    Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit, interface, sleep,
+};
+
+mod assembler;
+mod bpf;
+mod busy;
+mod filter;
+mod mapping;
+mod program;
+mod ring;
+mod socket;
+mod watch;
+
+use bpf::Map;
+use filter::Filter;
+use socket::{Copying, Shape, Socket};
+use watch::Watch;
+
+const DRIVER: &str = "xdp";
+
+/// Who says which frames come to our sockets.
+#[derive(Debug, Clone, Default)]
+pub enum SocketMap {
+    /// A program of ours, by the ownership given.
+    #[default]
+    Own,
+    /// Somebody else's program, which redirects into the XSKMAP that is pinned here; the
+    /// ownership is not ours to enforce then.
+    Pinned(PathBuf),
+    /// The same, with the map as a descriptor.
+    Given(Arc<OwnedFd>),
+}
+
+/// Where and how to open AF_XDP links.
+#[derive(Debug, Clone)]
+pub struct XdpConfig {
+    /// The interface's name.
+    pub interface: String,
+    /// The first and the last queue to open; `None`: all. Frames of ours on queues without a
+    /// socket are dropped.
+    pub queues: Option<(u32, u32)>,
+    /// Where the program runs; `None`: in the driver if it can, else in the general path.
+    pub mode: Option<XdpMode>,
+    /// Frames go without a copy: `Some(true)` insists, `Some(false)` forbids, `None` tries.
+    pub zero_copy: Option<bool>,
+    /// Entries of each ring, and frames in each direction: a power of two, 64 to 8,192.
+    pub ring_size: u32,
+    /// Bytes of a frame: 2,048 or 4,096. 256 of them are the kernel's.
+    pub frame_bytes: u32,
+    /// Who says which frames come to us.
+    pub socket_map: SocketMap,
+}
+
+impl XdpConfig {
+    /// All queues of `interface`, the best mode to be had, rings of 2,048 entries, frames of 2,048
+    /// bytes.
+    #[must_use]
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            queues: None,
+            mode: None,
+            zero_copy: None,
+            ring_size: 2_048,
+            frame_bytes: 2_048,
+            socket_map: SocketMap::Own,
+        }
+    }
+
+    fn check(&self) -> Result<(), LinkError> {
+        let sizes = XDP_RING_SIZE_MIN..=XDP_RING_SIZE_MAX;
+        if !self.ring_size.is_power_of_two() || !sizes.contains(&self.ring_size) {
+            let why =
+                format!("a power of two, {XDP_RING_SIZE_MIN} to {XDP_RING_SIZE_MAX}, is possible");
+            return Err(LinkError::Setting { setting: "ring_size", why });
+        }
+        if ![2_048, 4_096].contains(&self.frame_bytes) {
+            let why = "2048 or 4096 are possible".to_owned();
+            return Err(LinkError::Setting { setting: "frame_bytes", why });
+        }
+        Ok(())
+    }
+
+    /// Queues to open, of `existing` ones.
+    fn queues(&self, existing: u32) -> Result<std::ops::RangeInclusive<u32>, LinkError> {
+        let (first, last) = self.queues.unwrap_or_else(|| (0, existing.saturating_sub(1)));
+        if first > last || last >= existing.min(XDP_QUEUES_MAX) {
+            let why = format!("the interface has {existing}; {XDP_QUEUES_MAX} may be opened");
+            return Err(LinkError::Setting { setting: "queues", why });
+        }
+        Ok(first..=last)
+    }
+}
+
+/// Opens the queues of an interface, each a link.
+///
+/// # Errors
+/// [`LinkError::Setting`]; [`LinkError::Unavailable`] with what is missing: a capability, a free
+/// queue, an interface without another XDP program; [`LinkError::Io`].
+pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
+    config.check()?;
+    let interface = Interface::new(&config.interface)?;
+    let (mtu, (_, mac)) = (interface.mtu()?, interface.hardware()?);
+    let room = config.frame_bytes as usize - XDP_HEADROOM_BYTES;
+    if mtu + ETHERNET_HEADER_BYTES > room {
+        let why = format!(
+            "the interface's MTU is {mtu}: at most {} fit into a frame",
+            room - ETHERNET_HEADER_BYTES
+        );
+        return Err(LinkError::Setting { setting: "frame_bytes", why });
+    }
+    // An index is above zero.
+    let index = interface.index()?.unsigned_abs();
+    let existing = queue_count(&config.interface)?;
+    let queues = config.queues(existing)?;
+    let (mut steering, mut notes) = Steering::open(config, index)?;
+    if queues.clone().count() < existing as usize {
+        notes.push("frames of ours on queues that are not open are dropped".to_owned());
+    }
+    notes.push(
+        "transport checksums of frames from this machine (veth) are complete only if the sender's \
+         `tx` offload is off"
+            .to_owned(),
+    );
+    let mut sockets = Vec::with_capacity(existing as usize);
+    for queue in queues {
+        let (socket, note) = bound(config, index, queue)?;
+        steering.add(queue, &socket)?;
+        sockets.push((socket, note));
+    }
+    let steering = Arc::new(Mutex::new(steering));
+    let caps = |note: String| Caps {
+        driver: DRIVER,
+        medium: Medium::Ethernet,
+        mac,
+        mtu,
+        tx_frame_bytes: mtu + ETHERNET_HEADER_BYTES,
+        tx_checksum: false,
+        tso: false,
+        shares_host_address: true,
+        notes: std::iter::once(note).chain(notes.iter().cloned()).collect(),
+    };
+    let link = |(socket, note)| Xdp::new(socket, caps(note), Arc::clone(&steering));
+    sockets.into_iter().map(link).collect()
+}
+
+fn bound(config: &XdpConfig, index: u32, queue: u32) -> Result<(Socket, String), LinkError> {
+    let shape = Shape { frame_bytes: config.frame_bytes, ring_size: config.ring_size };
+    let socket = Socket::new(shape).map_err(|error| failed("make an AF_XDP socket", error))?;
+    let bound = socket.bind(index, queue, config.zero_copy);
+    let (copying, refusal) = bound.map_err(|error| failed("bind an AF_XDP socket", error))?;
+    let note = match (copying, refusal) {
+        (Copying::None, _) => format!("queue {queue}: zero-copy"),
+        (Copying::Each, None) => format!("queue {queue}: the kernel copies each frame, as asked"),
+        (Copying::Each, Some(why)) => {
+            format!("queue {queue}: the kernel copies each frame; zero-copy was refused: {why}")
+        }
+    };
+    Ok((socket, note))
+}
+
+/// What a failed system call of AF_XDP or bpf(2) means to a user.
+fn failed(what: &'static str, source: io::Error) -> LinkError {
+    let why = match source.raw_os_error() {
+        Some(EPERM) => "root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, are needed",
+        Some(libc::EAFNOSUPPORT) => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
+        Some(libc::ENOBUFS) => "the limit of locked memory is too low (ulimit -l)",
+        Some(EBUSY) => "another program or socket has the interface or its queue",
+        Some(EOPNOTSUPP) => "the interface cannot do XDP",
+        _ => return LinkError::Io { what, source },
+    };
+    LinkError::Unavailable { driver: DRIVER, why: format!("{what}: {source}: {why}") }
+}
+
+/// Who brings frames to our sockets; shared by all links of one `open`.
+#[derive(Debug)]
+enum Steering {
+    /// Our program.
+    Own(Filter),
+    /// Somebody else's, into this map; our entries in it are the keys.
+    Foreign(Map, Vec<u32>),
+}
+
+impl Steering {
+    fn open(config: &XdpConfig, index: u32) -> Result<(Self, Vec<String>), LinkError> {
+        let foreign = |map: io::Result<Map>| {
+            let map = map.map_err(|error| failed("open the map of sockets", error))?;
+            let note = "somebody else's XDP program says which frames come to us".to_owned();
+            Ok((Self::Foreign(map, Vec::new()), vec![note]))
+        };
+        match &config.socket_map {
+            SocketMap::Own => {}
+            SocketMap::Pinned(path) => return foreign(Map::pinned_sockets(path)),
+            SocketMap::Given(fd) => {
+                return foreign(fd.try_clone().and_then(Map::adopt_sockets));
+            }
+        }
+        let mut filter = Filter::new().map_err(|error| failed("load the XDP program", error))?;
+        let attached = filter.attach(index, config.mode);
+        let (mode, refusal) = attached.map_err(|error| failed("attach the XDP program", error))?;
+        let note = match (mode, refusal) {
+            (XdpMode::Native, _) => "the XDP program runs in the driver (native)".to_owned(),
+            (XdpMode::Generic, None) => {
+                "the XDP program runs in the general path, as asked".to_owned()
+            }
+            (XdpMode::Generic, Some(why)) => {
+                format!("the XDP program runs in the general path; the driver refused: {why}")
+            }
+        };
+        Ok((Self::Own(filter), vec![note]))
+    }
+
+    /// From now on frames of ours on `queue` go to `socket`.
+    fn add(&mut self, queue: u32, socket: &Socket) -> Result<(), LinkError> {
+        let fd = socket.as_fd().as_raw_fd();
+        let entered = self.sockets().set(&queue.to_ne_bytes(), &fd.to_ne_bytes());
+        entered.map_err(|error| failed("enter a socket into the map", error))?;
+        if let Self::Foreign(_, queues) = self {
+            queues.push(queue);
+        }
+        Ok(())
+    }
+
+    fn sockets(&self) -> &Map {
+        match self {
+            Self::Own(filter) => filter.sockets(),
+            Self::Foreign(map, _) => map,
+        }
+    }
+
+    fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        match self {
+            Self::Own(filter) => filter
+                .set_ownership(ownership)
+                .map_err(|source| LinkError::Io { what: "change what is ours", source }),
+            Self::Foreign(..) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Steering {
+    fn drop(&mut self) {
+        if let Self::Foreign(map, queues) = self {
+            // The kernel takes an entry away with its socket as well; one that is gone is as good.
+            for queue in queues {
+                let _ = map.remove(&queue.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    rx_count_max: u32,
+    tx_count_max: u32,
+    other_count_max: u32,
+    combined_count_max: u32,
+    rx_count: u32,
+    tx_count: u32,
+    other_count: u32,
+    combined_count: u32,
+}
+
+/// `ETHTOOL_GCHANNELS`.
+const GET_CHANNELS: u32 = 0x3c;
+
+/// Receive queues of an interface; 1 if the driver does not say.
+fn queue_count(name: &str) -> Result<u32, LinkError> {
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut request = interface::request(name)?;
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
+            .map_err(|errno| LinkError::Io { what: "open a socket", source: errno.into() })?;
+    // SAFETY: SIOCETHTOOL takes a pointer to an `ifreq` whose data leads to the command's struct,
+    // which is `Channels`, alive and writable during the call; the kernel keeps neither.
+    match unsafe { interface::ioctl(&socket, libc::SIOCETHTOOL as _, &mut request) } {
+        Ok(()) => Ok((channels.rx_count + channels.combined_count).max(1)),
+        Err(error) if matches!(error.raw_os_error(), Some(EOPNOTSUPP | EINVAL)) => Ok(1),
+        Err(source) => Err(LinkError::Io { what: "ask for an interface's queues", source }),
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+pub struct Xdp {
+    // Dropped first, so that no frame of ours is steered to a socket that is gone.
+    steering: Arc<Mutex<Steering>>,
+    socket: Socket,
+    caps: Caps,
+    counters: Counters,
+    watch: Watch,
+    /// The last `tx_burst` ended for want of a free frame.
+    is_full: bool,
+    /// Bursts that found nothing to do since the last look.
+    idle_polls: u32,
+    is_gone: bool,
+}
+
+impl Xdp {
+    fn new(socket: Socket, caps: Caps, steering: Arc<Mutex<Steering>>) -> Result<Self, LinkError> {
+        let watch = Watch::new(socket.as_fd())
+            .map_err(|source| LinkError::Io { what: "watch an interface", source })?;
+        let counters = Counters::default();
+        Ok(Self {
+            steering,
+            socket,
+            caps,
+            counters,
+            watch,
+            is_full: false,
+            idle_polls: 0,
+            is_gone: false,
+        })
+    }
+
+    /// The map of sockets that our program redirects into, for links of other programs
+    /// ([`SocketMap::Given`]): they need no privilege but CAP_NET_RAW, and share what is ours.
+    ///
+    /// # Errors
+    /// What the kernel says when a descriptor is copied.
+    pub fn socket_map(&self) -> io::Result<OwnedFd> {
+        self.steering().sockets().as_fd().try_clone_to_owned()
+    }
+
+    /// Gives that map a name in a BPF file system ([`SocketMap::Pinned`]). Whoever gave the name
+    /// removes it.
+    ///
+    /// # Errors
+    /// What the kernel says: the place has to be in a BPF file system, and free.
+    pub fn pin_socket_map(&self, path: &Path) -> io::Result<()> {
+        self.steering().sockets().pin(path)
+    }
+
+    fn steering(&self) -> MutexGuard<'_, Steering> {
+        // A thread that panicked in here left the maps in a state that the next change corrects.
+        self.steering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_gone(&self) -> Result<(), LinkError> {
+        if self.is_gone { Err(LinkError::Gone { driver: DRIVER }) } else { Ok(()) }
+    }
+
+    /// Asks what happened to the socket. One system call.
+    fn look(&mut self) -> Result<(), LinkError> {
+        self.counters.system_calls += 1;
+        let error = self.socket.pending_error();
+        match error.map_err(|source| LinkError::Io { what: "look at a socket", source })? {
+            0 => {}
+            ENETDOWN | ENXIO => self.is_gone = true,
+            other => {
+                let source = io::Error::from_raw_os_error(other);
+                return Err(LinkError::Io { what: "an AF_XDP socket failed", source });
+            }
+        }
+        self.check_gone()
+    }
+
+    fn idle(&mut self) -> Result<(), LinkError> {
+        if self.socket.fill_needs_wakeup() {
+            self.counters.system_calls += 1;
+            let kicked = self.socket.kick_fill();
+            self.kicked(kicked)?;
+        }
+        self.idle_polls += 1;
+        if self.idle_polls >= XDP_POLLS_PER_LOOK {
+            self.idle_polls = 0;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel take what is queued; it takes so many for one call.
+    fn kick(&mut self, queued: usize) -> Result<(), LinkError> {
+        for _ in 0..=queued / XDP_FRAMES_PER_KICK {
+            if !self.socket.wants_kick() {
+                break;
+            }
+            self.counters.system_calls += 1;
+            let kicked = self.socket.kick();
+            self.kicked(kicked)?;
+        }
+        Ok(())
+    }
+
+    fn kicked(&mut self, outcome: io::Result<()>) -> Result<(), LinkError> {
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(ENXIO) => {
+                self.is_gone = true;
+                self.check_gone()
+            }
+            Err(source) => Err(LinkError::Io { what: "wake an AF_XDP socket", source }),
+        }
+    }
+
+    /// Lends frames until one of the ends comes; answers how many were filled, and how many of
+    /// them are queued.
+    fn fill(
+        &mut self,
+        max: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> (usize, usize) {
+        let (mut filled, mut queued) = (0, 0);
+        let frame_bytes = self.caps.tx_frame_bytes;
+        self.socket.reclaim();
+        self.is_full = false;
+        while filled < max {
+            let lent = self.socket.send(|frame| match fill(&mut frame[..frame_bytes]) {
+                None => (None, None),
+                Some(transmit) => {
+                    // What the caps do not offer cannot be done: the frame would arrive wrong.
+                    let is_plain = transmit.checksum_start == 0 && transmit.segment_bytes == 0;
+                    let is_good = is_plain && (1..=frame_bytes).contains(&transmit.len);
+                    let len = is_good.then_some(transmit.len as u32);
+                    (len, Some(len))
+                }
+            });
+            match lent {
+                None => {
+                    self.is_full = true;
+                    self.counters.tx_full += 1;
+                    break;
+                }
+                Some(None) => break,
+                Some(Some(None)) => self.counters.tx_dropped_refused += 1,
+                Some(Some(Some(len))) => {
+                    queued += 1;
+                    self.counters.tx_frames += 1;
+                    self.counters.tx_bytes += u64::from(len);
+                }
+            }
+            filled += 1;
+        }
+        (filled, queued)
+    }
+}
+
+impl Link for Xdp {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn rx_burst(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(&[u8], Received),
+    ) -> Result<usize, LinkError> {
+        if self.socket.waiting() == 0 {
+            self.check_gone()?;
+            self.idle()?;
+            return Ok(0);
+        }
+        let mut lent = 0;
+        while lent < max {
+            let mut bytes = 0;
+            let received = self.socket.receive(|frame| {
+                bytes = frame.len() as u64;
+                each(frame, Received::default());
+            });
+            match received {
+                None => break,
+                Some(false) => self.counters.rx_dropped_malformed += 1,
+                Some(true) => {
+                    lent += 1;
+                    self.counters.rx_frames += 1;
+                    self.counters.rx_bytes += bytes;
+                }
+            }
+        }
+        self.socket.end_receive();
+        Ok(lent)
+    }
+
+    fn tx_burst(
+        &mut self,
+        max: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        self.check_gone()?;
+        let (filled, queued) = self.fill(max, fill);
+        self.socket.end_send();
+        self.kick(queued)?;
+        if filled == 0 && self.is_full {
+            self.idle()?;
+        }
+        Ok(filled)
+    }
+
+    fn arm(&mut self) -> Result<bool, LinkError> {
+        if self.socket.waiting() > 0 {
+            return Ok(false);
+        }
+        self.check_gone()?;
+        self.kick(XDP_RING_SIZE_MAX as usize)?;
+        if self.is_full && self.socket.reclaim() > 0 {
+            return Ok(false);
+        }
+        let wanted = self.watch.want_room(self.socket.as_fd(), self.is_full);
+        wanted.map_err(|source| LinkError::Io { what: "epoll_ctl", source })?;
+        self.watch.take_news();
+        // After the news: what they were about is seen now, and what comes later wakes.
+        self.look()?;
+        Ok(self.socket.waiting() == 0)
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
+        if !self.arm()? {
+            return Ok(true);
+        }
+        self.counters.system_calls += 1;
+        sleep::until_readable(self.watch.as_fd(), timeout)
+    }
+
+    /// Asks the kernel for what it dropped: one system call.
+    fn counters(&self) -> Counters {
+        let dropped = self.socket.statistics();
+        let dropped = dropped.map_or(0, |counted| counted.rx_dropped + counted.rx_ring_full);
+        Counters { rx_dropped_overrun: dropped, ..self.counters }
+    }
+
+    /// Changes what is ours, for all links that were opened together. What stays ours never
+    /// reaches the kernel meanwhile. Without effect where somebody else's program steers.
+    fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        self.steering().set_ownership(ownership)
+    }
+}
