@@ -18,6 +18,7 @@ pub mod capture;
 mod checksum;
 pub mod conformance;
 pub mod fault;
+mod holdings;
 mod interface;
 pub mod limits;
 mod link;

@@ -4,7 +4,7 @@
 //! why there is no ring, and on silent ports for how the kernel is kept from answering.
 //!
 //! The kernel gives us a copy of each frame that the filter takes. It sees the frame itself too, so
-//! each port that is ours is held by a deaf socket ([`Reservation`]).
+//! each port that is ours is held by a deaf socket ([`Reservation`](crate::Reservation)).
 //!
 //! Invariants
 //! - The kernel's ports are silent before the filter takes their frames, and are given back after
@@ -12,26 +12,22 @@
 //! - A frame that was filled is sent, kept for the next burst in its place, or counted as refused.
 //! - Nothing of ours outlives the process: no rule, no program, no socket.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::mem;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::holdings::Holdings;
 use crate::interface::Interface;
 use crate::limits::{
     ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, PACKET_BATCH_MAX, PACKET_SOCKET_BUFFER_BYTES,
-    RESERVATIONS_MAX,
 };
-use crate::reservation::{Reservation, ReservationError, attach_filter, set_option};
+use crate::reservation::{attach_filter, set_option};
 use crate::sleep;
 use crate::virtio::{self, HEADER_BYTES};
-use crate::{
-    Caps, Counters, Flow, Link, LinkError, Medium, Ownership, Received, Transmit, Transport,
-};
+use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit};
 
 mod filter;
 
@@ -57,20 +53,13 @@ impl PacketConfig {
     }
 }
 
-/// What a deaf socket holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Held {
-    Port(Transport, IpAddr, u16),
-    Flow(Flow),
-}
-
 /// A link over a packet socket. Nothing is ours until `set_ownership` says so.
 #[derive(Debug)]
 pub struct Packet {
     caps: Caps,
     counters: Counters,
     socket: OwnedFd,
-    held: BTreeMap<Held, Reservation>,
+    holdings: Holdings,
     /// [`PACKET_BATCH_MAX`] buffers of `slot_bytes`: a virtio header, then a frame.
     rx: Box<[u8]>,
     tx: Box<[u8]>,
@@ -127,7 +116,7 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
         caps,
         counters: Counters::default(),
         socket,
-        held: BTreeMap::new(),
+        holdings: Holdings::new(),
         rx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         tx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         slot_bytes,
@@ -203,40 +192,6 @@ fn bind_to(socket: &OwnedFd, index: i32) -> Result<(), LinkError> {
         return Err(io_error("bind a packet socket")(io::Error::last_os_error()));
     }
     Ok(())
-}
-
-/// The ports and flows that the kernel has to leave alone.
-fn to_hold(ownership: &Ownership) -> Result<Vec<Held>, LinkError> {
-    let mut wanted: Vec<_> = ownership.taken().iter().copied().map(Held::Flow).collect();
-    // A whole address is not the kernel's: it has nothing to answer from there.
-    if !ownership.whole_address {
-        for transport in [Transport::Tcp, Transport::Udp] {
-            let ports = ownership.ports(transport);
-            let count = wanted.len() + ports.count() * ownership.addresses().len();
-            if count > RESERVATIONS_MAX {
-                let why = format!("{count} ports to hold; packet holds {RESERVATIONS_MAX}");
-                return Err(LinkError::Setting { setting: "ownership", why });
-            }
-            for address in ownership.addresses() {
-                let ports = ports.ranges().iter().flat_map(|&(first, last)| first..=last);
-                wanted.extend(ports.map(|port| Held::Port(transport, *address, port)));
-            }
-        }
-    }
-    Ok(wanted)
-}
-
-fn hold(what: &Held) -> Result<Reservation, LinkError> {
-    let done = match what {
-        Held::Port(transport, address, port) => {
-            Reservation::port(*transport, SocketAddr::new(*address, *port))
-        }
-        Held::Flow(flow) => Reservation::flow(flow),
-    };
-    done.map_err(|error| match error {
-        ReservationError::Io { what, source } => LinkError::Io { what, source },
-        other => LinkError::Setting { setting: "ownership", why: other.to_string() },
-    })
 }
 
 /// What one call to send a batch came to.
@@ -493,16 +448,9 @@ impl Link for Packet {
     }
 
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
-        let wanted = to_hold(ownership)?;
-        let new = wanted.iter().filter(|held| !self.held.contains_key(held));
-        // All or nothing: what was taken for a change that fails goes again.
-        let new: Result<Vec<_>, LinkError> = new.map(|held| Ok((*held, hold(held)?))).collect();
-        let new = new?;
+        let change = self.holdings.prepare(ownership)?;
         attach(&self.socket, self.caps.medium, ownership)?;
-        self.held.extend(new);
-        let mut wanted = wanted;
-        wanted.sort_unstable();
-        self.held.retain(|held, _| wanted.binary_search(held).is_ok());
+        self.holdings.commit(change);
         Ok(())
     }
 }

@@ -15,6 +15,8 @@
 //! - The program is attached by a descriptor: it is gone when the last link is dropped and when
 //!   the process is killed, and the kernel then has all frames again.
 //! - Nothing is ours before `set_ownership`, and by then each socket is bound.
+//! - Each port that is ours is held by a deaf kernel socket ([`Reservation`](crate::Reservation)),
+//!   so that no other program gets it and waits for frames in vain.
 //! - A frame that the kernel has is not touched; a frame is lent in place, without a copy of ours.
 //!
 //! Not done: frames longer than a page (multi-buffer), checksum offload by metadata, one UMEM for
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 use libc::{EBUSY, EINVAL, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
 
+use crate::holdings::Holdings;
 use crate::interface::Interface;
 use crate::limits::{
     ETHERNET_HEADER_BYTES, XDP_FRAMES_PER_KICK, XDP_HEADROOM_BYTES, XDP_POLLS_PER_LOOK,
@@ -212,8 +215,8 @@ fn failed(what: &'static str, source: io::Error) -> LinkError {
 /// Who brings frames to our sockets; shared by all links of one `open`.
 #[derive(Debug)]
 enum Steering {
-    /// Our program.
-    Own(Filter),
+    /// Our program, and the ports that no other program may have meanwhile.
+    Own(Filter, Holdings),
     /// Somebody else's, into this map; our entries in it are the keys.
     Foreign(Map, Vec<u32>),
 }
@@ -244,7 +247,7 @@ impl Steering {
                 format!("the XDP program runs in the general path; the driver refused: {why}")
             }
         };
-        Ok((Self::Own(filter), vec![note]))
+        Ok((Self::Own(filter, Holdings::new()), vec![note]))
     }
 
     /// From now on frames of ours on `queue` go to `socket`.
@@ -260,16 +263,21 @@ impl Steering {
 
     fn sockets(&self) -> &Map {
         match self {
-            Self::Own(filter) => filter.sockets(),
+            Self::Own(filter, _) => filter.sockets(),
             Self::Foreign(map, _) => map,
         }
     }
 
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         match self {
-            Self::Own(filter) => filter
-                .set_ownership(ownership)
-                .map_err(|source| LinkError::Io { what: "change what is ours", source }),
+            Self::Own(filter, holdings) => {
+                let change = holdings.prepare(ownership)?;
+                filter
+                    .set_ownership(ownership)
+                    .map_err(|source| LinkError::Io { what: "change what is ours", source })?;
+                holdings.commit(change);
+                Ok(())
+            }
             Self::Foreign(..) => Ok(()),
         }
     }

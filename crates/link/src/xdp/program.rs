@@ -6,7 +6,8 @@
 //!
 //! Passed on with a reason:
 //! - Frames with a VLAN tag: the tag names another network than the one whose addresses we share.
-//!   (A NIC that takes tags off before XDP has to be told not to: `ethtool -K … rxvlan off`.)
+//!   (A NIC that takes tags off before XDP has to be told not to: `ethtool -K … rxvlan off`; over
+//!   veth the sender has to write them into the frame: `txvlan off` there.)
 //! - IPv6 packets with extension headers before the transport: the program walks no chain of
 //!   unknown length, and TCP and UDP of this kind are rare.
 //! - Later fragments to an address that is shared: they carry no ports. Nobody gets all fragments

@@ -182,6 +182,27 @@ fn a_queue_can_be_opened_again_at_once_and_by_one_program_only() {
 }
 
 #[test]
+fn ownership_changes_while_the_link_is_open_or_not_at_all() {
+    with_two_hosts("xdp::ownership_changes_while_the_link_is_open_or_not_at_all", |elsewhere| {
+        let mut link = opened();
+        link.set_ownership(&sharing(&[OURS])).expect("free ports");
+        let listener = TcpListener::bind(at(HERE[0], KERNELS)).expect("the kernel's port");
+        let refused = link.set_ownership(&sharing(&[OURS + 1, KERNELS]));
+        let Err(LinkError::Setting { setting: "ownership", why }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.contains("2222 is in use by another program"), "{why}");
+        assert_eq!(knock(elsewhere, at(HERE[0], OURS)), Err(ErrorKind::TimedOut), "as before");
+        assert!(knock(elsewhere, at(HERE[0], KERNELS)).is_ok());
+        let closed = Err(ErrorKind::ConnectionRefused);
+        assert_eq!(knock(elsewhere, at(HERE[0], OURS + 1)), closed, "nothing of it was done");
+        drop(listener);
+        let taken = TcpListener::bind(at(HERE[0], OURS)).expect_err("it is ours");
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    });
+}
+
+#[test]
 fn what_a_link_is_stands_in_its_notes() {
     with_two_hosts("xdp::what_a_link_is_stands_in_its_notes", |_| {
         let notes = opened().caps().notes.join("; ");

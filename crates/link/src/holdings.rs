@@ -1,0 +1,94 @@
+//! The ports and flows that a link holds by kernel sockets, as its ownership changes.
+//!
+//! Read first: `reservation.rs`; `docs/decisions` on silent ports.
+//!
+//! Invariants
+//! - A change is all or nothing: what was taken for one that fails goes again.
+//! - What stays is not let go of in between.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::limits::RESERVATIONS_MAX;
+use crate::reservation::{Reservation, ReservationError};
+use crate::{Flow, LinkError, Ownership, Transport};
+
+/// What one deaf socket holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Held {
+    Port(Transport, IpAddr, u16),
+    Flow(Flow),
+}
+
+/// What is held.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings {
+    held: BTreeMap<Held, Reservation>,
+}
+
+/// What is to be held from now on, with the sockets for what is new.
+#[derive(Debug)]
+pub(crate) struct Change {
+    wanted: Vec<Held>,
+    new: Vec<(Held, Reservation)>,
+}
+
+impl Holdings {
+    /// Nothing is held.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what `ownership` needs and is not held yet.
+    ///
+    /// # Errors
+    /// [`LinkError::Setting`] when a port is another program's or there are too many.
+    pub(crate) fn prepare(&self, ownership: &Ownership) -> Result<Change, LinkError> {
+        let mut wanted = to_hold(ownership)?;
+        let new = wanted.iter().filter(|held| !self.held.contains_key(held));
+        let new: Result<Vec<_>, LinkError> = new.map(|held| Ok((*held, hold(held)?))).collect();
+        let new = new?;
+        wanted.sort_unstable();
+        Ok(Change { wanted, new })
+    }
+
+    /// Keeps what the change has taken, and lets go of what it does not want.
+    pub(crate) fn commit(&mut self, change: Change) {
+        self.held.extend(change.new);
+        self.held.retain(|held, _| change.wanted.binary_search(held).is_ok());
+    }
+}
+
+/// The ports and flows that the kernel has to leave alone.
+fn to_hold(ownership: &Ownership) -> Result<Vec<Held>, LinkError> {
+    let mut wanted: Vec<_> = ownership.taken().iter().copied().map(Held::Flow).collect();
+    // A whole address is not the kernel's: it has nothing to answer from there.
+    if !ownership.whole_address {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let ports = ownership.ports(transport);
+            let count = wanted.len() + ports.count() * ownership.addresses().len();
+            if count > RESERVATIONS_MAX {
+                let why = format!("{count} ports to hold; {RESERVATIONS_MAX} can be held");
+                return Err(LinkError::Setting { setting: "ownership", why });
+            }
+            for address in ownership.addresses() {
+                let ports = ports.ranges().iter().flat_map(|&(first, last)| first..=last);
+                wanted.extend(ports.map(|port| Held::Port(transport, *address, port)));
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+fn hold(what: &Held) -> Result<Reservation, LinkError> {
+    let done = match what {
+        Held::Port(transport, address, port) => {
+            Reservation::port(*transport, SocketAddr::new(*address, *port))
+        }
+        Held::Flow(flow) => Reservation::flow(flow),
+    };
+    done.map_err(|error| match error {
+        ReservationError::Io { what, source } => LinkError::Io { what, source },
+        other => LinkError::Setting { setting: "ownership", why: other.to_string() },
+    })
+}
