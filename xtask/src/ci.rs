@@ -12,6 +12,7 @@
 
 mod display;
 mod interleavings;
+mod no_os;
 mod tally;
 
 use std::path::Path;
@@ -60,6 +61,7 @@ const STEPS: &[Step] = &[
     ("header", header_step),
     ("doc", doc),
     ("build", build),
+    ("no-os", no_os::check),
     ("test", test),
     ("loom", interleavings::loom),
     ("miri", interleavings::miri),

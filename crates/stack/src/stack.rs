@@ -135,8 +135,8 @@ impl Stack {
     }
 
     /// Writes the next frame to `frame`, which is [`Config::tx_frame_bytes`] long; `None`: there is
-    /// nothing more to send. Answers to the link and of ICMP go first, then TCP's control segments, ACKs and data, then
-    /// datagrams.
+    /// nothing more to send. Answers to the link and of ICMP go first, then TCP's control segments,
+    /// ACKs and data, then datagrams.
     pub fn poll_transmit<M: Memory>(
         &mut self,
         now: Instant,

@@ -1,3 +1,5 @@
+//! Our addresses: prefixes, broadcast, which to send from.
+
 use super::*;
 use core::net::Ipv4Addr;
 

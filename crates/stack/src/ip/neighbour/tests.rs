@@ -1,3 +1,5 @@
+//! The cache of neighbours, in virtual time: states, rates, floods.
+
 use super::*;
 use core::net::Ipv4Addr;
 

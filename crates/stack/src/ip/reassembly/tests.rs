@@ -1,3 +1,5 @@
+//! Fragments: order, overlaps, floods, time.
+
 use super::*;
 use proptest::prelude::*;
 

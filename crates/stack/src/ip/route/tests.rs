@@ -1,3 +1,5 @@
+//! Routes: the longest prefix, and what is refused.
+
 use super::*;
 use crate::frame::Medium;
 

@@ -173,7 +173,10 @@ pub(super) fn discovery() -> impl Strategy<Value = ndp::Repr> {
 
 proptest! {
     #[test]
-    fn tcp_reads_what_it_wrote(repr in segment(), payload in prop::collection::vec(any::<u8>(), 0..50)) {
+    fn tcp_reads_what_it_wrote(
+        repr in segment(),
+        payload in prop::collection::vec(any::<u8>(), 0..50),
+    ) {
         let mut bytes = vec![0xee; repr.header_bytes()];
         let header_sum = repr.emit(&mut bytes);
         bytes.extend(&payload);
@@ -189,7 +192,10 @@ proptest! {
     }
 
     #[test]
-    fn udp_reads_what_it_wrote(ports in any::<(u16, u16)>(), payload in prop::collection::vec(any::<u8>(), 0..50)) {
+    fn udp_reads_what_it_wrote(
+        ports in any::<(u16, u16)>(),
+        payload in prop::collection::vec(any::<u8>(), 0..50),
+    ) {
         let repr =
             udp::Repr { src_port: ports.0, dst_port: ports.1, payload_bytes: payload.len() };
         let mut bytes = vec![0xee; repr.header_bytes()];
