@@ -140,6 +140,14 @@ impl ReceiveQueue {
                 count += 1;
             }
         }
+        if count == 0 && self.apart_head != 0 {
+            // All that grew lately is in order by now; what is older still wants to be said.
+            let inside = nodes.at(self.apart_head).seq;
+            if let Some(range) = self.range_around(nodes, inside) {
+                blocks[0] = range;
+                count = 1;
+            }
+        }
         (blocks, count)
     }
 
