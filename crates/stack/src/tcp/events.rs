@@ -103,10 +103,12 @@ impl Tcp {
             return None;
         }
         let event = next(conn, id, &mut self.shard)?;
-        if let Event::Closed { .. } = event {
-            self.free(index);
-        } else {
-            self.relist(index);
+        match event {
+            Event::Closed { .. } => self.free(index),
+            // The window may have opened.
+            Event::Received { .. } if conn.facts.has(Facts::ACK_NOW) => self.relist(index),
+            _ if has_news(conn) => self.shard.events.put(0, index),
+            _ => {}
         }
         Some(event)
     }

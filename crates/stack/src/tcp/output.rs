@@ -80,7 +80,8 @@ pub(super) fn next_data(conn: &Connection, shard: &Shard) -> Option<Data> {
     if conn.facts.has(Facts::TAIL_PROBE_DUE) {
         return tail_probe(conn, shard);
     }
-    if conn.facts.has(Facts::STARVED) {
+    let idle = conn.unsent() == 0 && !conn.fin_waits();
+    if idle || conn.facts.has(Facts::STARVED) {
         return None;
     }
     let allowance = recovery.allowance(&shard.records);

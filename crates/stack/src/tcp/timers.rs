@@ -31,12 +31,20 @@ pub(super) fn earliest(conn: &Connection, now: Instant) -> Option<Instant> {
         return None;
     }
     let (ack_at, attend_at) = (conn.cold.ack_at, conn.cold.attend_at);
-    let given = [ack_at, attend_at, keepalive_at(conn), user_timeout_at(conn)];
-    let given = given.iter().filter_map(|deadline| deadline.get(now)).min();
-    match (given, conn.cold.recovery.deadline()) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
+    let options = &conn.cold.options;
+    let mut earliest = conn.cold.recovery.deadline();
+    let mut consider = |deadline: Deadline| {
+        if let Some(at) = deadline.get(now) {
+            earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
+        }
+    };
+    consider(ack_at);
+    consider(attend_at);
+    if options.keepalive_idle_ms | options.user_timeout_ms != 0 {
+        consider(keepalive_at(conn));
+        consider(user_timeout_at(conn));
     }
+    earliest
 }
 
 /// When the next keepalive is due (MUST-24 to MUST-28).
