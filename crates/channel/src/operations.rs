@@ -50,6 +50,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a wrong handle, a listener or timer, a length of no or too many bytes.
+    #[inline]
     pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -69,6 +70,7 @@ impl Channel {
         self.queue_read(index, ReadOp { len: len as u32, with_sender: true }, "recvfrom")
     }
 
+    #[inline]
     fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
         let state = &mut self.state;
         let slot = state.slot(index);
