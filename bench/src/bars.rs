@@ -19,14 +19,17 @@ use crate::{
     run::Bench,
     server::{Driver, Server, Service},
     table::Table,
+    wakes,
 };
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
     AtMost(f64),
     AtLeast(f64),
+    /// Nothing: the number says what could be promised on this machine.
+    Floor,
 }
 
 /// A promise and what was measured.
@@ -49,16 +52,23 @@ impl BarResult {
             return None;
         }
         let median = median(self.runs.iter().copied());
-        Some(match self.bound {
-            Bound::AtMost(bound) => median <= bound,
-            Bound::AtLeast(bound) => median >= bound,
-        })
+        match self.bound {
+            Bound::AtMost(bound) => Some(median <= bound),
+            Bound::AtLeast(bound) => Some(median >= bound),
+            Bound::Floor => None,
+        }
+    }
+
+    /// Whether nothing is promised and the number is there to compare with.
+    pub(crate) fn is_floor(&self) -> bool {
+        self.bound == Bound::Floor && !self.runs.is_empty()
     }
 
     pub(crate) fn bound_text(&self) -> String {
         let (sign, bound) = match self.bound {
             Bound::AtMost(bound) => ("≤", bound),
             Bound::AtLeast(bound) => ("≥", bound),
+            Bound::Floor => return "-".to_owned(),
         };
         format!("{sign} {bound}{}", self.unit)
     }
@@ -87,8 +97,9 @@ struct Ratio {
     bound: Bound,
     /// Index among the situations that are measured.
     situation: usize,
+    one: Server,
     other: Server,
-    /// Requests per CPU second of the channel over the other's, rather than CPU time.
+    /// Requests per CPU second of the one over the other's, rather than CPU time.
     per_cpu_second: bool,
 }
 
@@ -96,12 +107,13 @@ const URING: Server = Server::Channel(Driver::Uring, None);
 const IO_URING: Server = Server::Baseline(Baseline::IoUring);
 const REUSEPORT: Server = Server::Baseline(Baseline::EpollReuseport);
 
-const RATIOS: [Ratio; 6] = [
+const RATIOS: [Ratio; 8] = [
     Ratio {
         name: "io_uring-1",
         what: "CPU per transaction, channel vs hand-written io_uring, 64 B, 1 per connection",
         bound: Bound::AtMost(1.05),
         situation: 0,
+        one: URING,
         other: IO_URING,
         per_cpu_second: false,
     },
@@ -110,6 +122,7 @@ const RATIOS: [Ratio; 6] = [
         what: "CPU per transaction, channel vs hand-written io_uring, 64 B, 128 per connection",
         bound: Bound::AtMost(1.05),
         situation: 1,
+        one: URING,
         other: IO_URING,
         per_cpu_second: false,
     },
@@ -118,6 +131,7 @@ const RATIOS: [Ratio; 6] = [
         what: "CPU per transaction, channel vs epoll with SO_REUSEPORT, 64 B, 1 per connection",
         bound: Bound::AtMost(0.92),
         situation: 0,
+        one: URING,
         other: REUSEPORT,
         per_cpu_second: false,
     },
@@ -126,6 +140,25 @@ const RATIOS: [Ratio; 6] = [
         what: "CPU per transaction, channel vs epoll with SO_REUSEPORT, 64 B, 128 per connection",
         bound: Bound::AtMost(0.85),
         situation: 1,
+        one: URING,
+        other: REUSEPORT,
+        per_cpu_second: false,
+    },
+    Ratio {
+        name: "floor-1",
+        what: "floor: hand-written io_uring vs epoll with SO_REUSEPORT, 64 B, 1 per connection",
+        bound: Bound::Floor,
+        situation: 0,
+        one: IO_URING,
+        other: REUSEPORT,
+        per_cpu_second: false,
+    },
+    Ratio {
+        name: "floor-128",
+        what: "floor: hand-written io_uring vs epoll with SO_REUSEPORT, 64 B, 128 per connection",
+        bound: Bound::Floor,
+        situation: 1,
+        one: IO_URING,
         other: REUSEPORT,
         per_cpu_second: false,
     },
@@ -134,6 +167,7 @@ const RATIOS: [Ratio; 6] = [
         what: "requests per CPU second, serve http vs nginx, 1 KiB file, keep-alive",
         bound: Bound::AtLeast(1.5),
         situation: 2,
+        one: URING,
         other: Server::Nginx,
         per_cpu_second: true,
     },
@@ -142,6 +176,7 @@ const RATIOS: [Ratio; 6] = [
         what: "requests per CPU second, serve kv vs memcached with one thread",
         bound: Bound::AtLeast(1.2),
         situation: 3,
+        one: URING,
         other: Server::Memcached,
         per_cpu_second: true,
     },
@@ -164,7 +199,7 @@ fn situation(index: usize) -> (&'static str, Service, Load) {
 
 /// The names that `--only` takes.
 fn names() -> Vec<&'static str> {
-    RATIOS.iter().map(|ratio| ratio.name).chain(["memory", "c"]).collect()
+    RATIOS.iter().map(|ratio| ratio.name).chain(["memory", "c", "wakes"]).collect()
 }
 
 /// Measures all, or those that `--only` names. Blocks for about six minutes.
@@ -193,15 +228,19 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if wanted("c") {
         bars.push(c_bar(&bench));
     }
+    if wanted("wakes") {
+        bars.extend(wake_floors(&mut bench)?);
+    }
     // In the order of the promise, not of the measuring.
     bars.sort_by_key(|bar| RATIOS.iter().position(|it| it.what == bar.what).unwrap_or(usize::MAX));
     let results = command::results(points, &bench);
     command::print_tables(&results, args);
     if !args.json_to_stdout() {
+        print_split(&results.points);
         print(&bars);
     }
     command::write_out(&results, args, |results| report::page_with_bars(results, &bars))?;
-    let missed = bars.iter().any(|bar| bar.met() != Some(true));
+    let missed = bars.iter().any(|bar| bar.met() != Some(true) && !bar.is_floor());
     Ok(if bench.failed || missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -211,6 +250,7 @@ fn print(bars: &[BarResult]) {
         let met = match bar.met() {
             Some(true) => "yes",
             Some(false) => "NO",
+            None if bar.is_floor() => "floor",
             None => "not measured",
         };
         let why = bar.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
@@ -228,14 +268,20 @@ fn print(bars: &[BarResult]) {
     }
 }
 
-/// Measures the channel and every other server of one situation in turn.
+/// Measures every server of one situation in turn.
 fn ratio_bars(
     bench: &mut Bench,
     index: usize,
     ratios: &[&Ratio],
 ) -> Result<(Vec<BarResult>, Vec<Point>), LayoutError> {
     let (experiment, service, load) = situation(index);
-    let servers = std::iter::once(URING).chain(ratios.iter().map(|ratio| ratio.other));
+    let mut servers: Vec<Server> = Vec::new();
+    for server in ratios.iter().flat_map(|ratio| [ratio.one, ratio.other]) {
+        if !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+    let servers = servers.into_iter();
     let trials: Vec<Trial> =
         servers.map(|server| Trial { experiment, server, service, load: load.clone() }).collect();
     let mut progress = Progress::new(trials.len() * bench.effort.runs);
@@ -248,7 +294,7 @@ fn ratio_bars(
         results.iter().find(|(trial, _)| trial.server == server).map(|(_, samples)| samples)
     };
     let bars = ratios.iter().map(|ratio| {
-        let pair = of(URING).zip(of(ratio.other));
+        let pair = of(ratio.one).zip(of(ratio.other));
         let runs = pair.map_or_else(Vec::new, |(mine, theirs)| ratio.of(mine, theirs));
         let why = runs.is_empty().then(|| {
             ratio.other.missing().unwrap_or_else(|| "a server failed, see the notes".to_owned())
@@ -288,6 +334,63 @@ fn memory_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
     Ok(BarResult { what, bound: Bound::AtMost(256.0), unit: " B", digits: 0, runs, why })
 }
 
+/// What waking a thread costs here, on another core and on the same.
+fn wake_floors(bench: &mut Bench) -> Result<[BarResult; 2], LayoutError> {
+    let runs = bench.effort.runs;
+    let layout = bench.layout(1)?;
+    let [server, load] = [&layout.server.cpus, &layout.load.cpus];
+    let floor = |what, runs: io::Result<Vec<f64>>| {
+        let (runs, why) = match runs {
+            Ok(runs) => (runs, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        BarResult { what, bound: Bound::Floor, unit: " µs", digits: 1, runs, why }
+    };
+    Ok([
+        floor(
+            "floor: waking a thread on another core, and back (interrupts between cores)",
+            wakes::round_trips_us(server, load, runs),
+        ),
+        floor(
+            "floor: waking a thread on the same core, and back",
+            wakes::round_trips_us(server, server, runs),
+        ),
+    ])
+}
+
+/// Where the servers' time goes, for those that are compared by CPU time per transaction.
+fn print_split(points: &[Point]) {
+    let mut table = Table::new(&[
+        "server",
+        "per conn",
+        "CPU µs",
+        "user",
+        "system",
+        "softirq",
+        "calls from other cores",
+        "idle %",
+    ]);
+    for point in points.iter().filter(|point| point.workload == "rpc") {
+        let split = point.server_cpu_us;
+        let length =
+            point.transactions_per_connection.map_or_else(|| "∞".to_owned(), |it| it.to_string());
+        table.row([
+            report::server_label(point),
+            length,
+            format!("{:.2}", point.server_cpu_us_per_transaction),
+            format!("{:.3}", split.user),
+            format!("{:.2}", split.system),
+            format!("{:.2}", split.softirq),
+            format!("{:.3}", point.server_calls_per_transaction),
+            format!("{:.0}", point.server_idle_share * 100.0),
+        ]);
+    }
+    println!("\nwhere the time goes, per transaction");
+    for line in table.lines() {
+        println!("  {line}");
+    }
+}
+
 fn c_bar(bench: &Bench) -> BarResult {
     let what = "C over Rust: mp_read and its completion";
     let (runs, why) = match c_overhead::nanoseconds(&bench.scratch, bench.effort.runs) {
@@ -311,6 +414,14 @@ mod tests {
         assert_eq!(bar(Bound::AtMost(1.05), &[1.0, 1.06, 9.0]).met(), Some(false));
         assert_eq!(bar(Bound::AtLeast(1.5), &[1.4, 1.5, 1.6]).met(), Some(true));
         assert_eq!(bar(Bound::AtLeast(1.5), &[]).met(), None);
+    }
+
+    #[test]
+    fn a_floor_promises_nothing_and_is_not_missed() {
+        let floor = bar(Bound::Floor, &[0.9]);
+        assert_eq!((floor.met(), floor.is_floor()), (None, true));
+        assert_eq!((floor.bound_text(), floor.measured_text()), ("-".into(), "0.9 ns".into()));
+        assert!(!bar(Bound::Floor, &[]).is_floor(), "it was to be measured");
     }
 
     #[test]

@@ -1,9 +1,12 @@
-//! What the server's cores did: `/proc/stat`, read twice.
+//! What the server's cores did: `/proc/stat` and `/proc/interrupts`, read twice.
 //!
 //! Busy is user + nice + system + irq + softirq; idle is idle + iowait, because a thread that
 //! waits in `io_uring_enter` is booked as waiting for I/O; steal, what the hypervisor gave to
 //! others, is neither. Guest time is inside user time already. One tick is 10 ms
 //! (`USER_HZ` = 100, part of the ABI), so windows shorter than two seconds are too coarse.
+//!
+//! A core calls another by an interrupt, to hand it a packet (RPS) or to wake a thread. Under a
+//! hypervisor each may cost more than the transaction that it is for, so they are counted.
 //!
 //! Pure but for [`CoreTimes::read`].
 
@@ -17,18 +20,32 @@ pub(crate) const TICK_US: f64 = 10_000.0;
 /// Ticks that some cores have spent, summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CoreTimes {
+    /// `user`, `system` and `softirq` together.
     pub(crate) busy_ticks: u64,
+    /// Programs, niced ones too.
+    pub(crate) user_ticks: u64,
+    /// The kernel on behalf of programs.
+    pub(crate) system_ticks: u64,
+    /// Interrupts and softirqs: where packets are received.
+    pub(crate) softirq_ticks: u64,
     pub(crate) idle_ticks: u64,
     pub(crate) steal_ticks: u64,
+    /// Interrupts from other cores.
+    pub(crate) calls: u64,
 }
+
+/// How `/proc/interrupts` names interrupts from other cores on x86: rescheduling, function calls.
+const CALL_NAMES: [&str; 2] = ["RES:", "CAL:"];
 
 impl CoreTimes {
     /// The times of `cpus` now.
     pub(crate) fn read(cpus: &CpuList) -> io::Result<Self> {
         let text = fs::read_to_string("/proc/stat")?;
-        Self::parse(&text, cpus).ok_or_else(|| {
+        let times = Self::parse(&text, cpus).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "/proc/stat does not list the cores")
-        })
+        })?;
+        let text = fs::read_to_string("/proc/interrupts").unwrap_or_default();
+        Ok(Self { calls: count_calls(&text, cpus), ..times })
     }
 
     /// The times of `cpus` in the text of `/proc/stat`; none if one of them is missing.
@@ -42,6 +59,9 @@ impl CoreTimes {
             let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
             let (iowait, irq, softirq) = (next()?, next()?, next()?);
             sum.busy_ticks += user + nice + system + irq + softirq;
+            sum.user_ticks += user + nice;
+            sum.system_ticks += system;
+            sum.softirq_ticks += irq + softirq;
             sum.idle_ticks += idle + iowait;
             sum.steal_ticks += next()?;
         }
@@ -60,6 +80,27 @@ impl CoreTimes {
     }
 }
 
+/// Interrupts from other cores that `cpus` took, by the text of `/proc/interrupts`; 0 where the
+/// machine names them otherwise.
+fn count_calls(text: &str, cpus: &CpuList) -> u64 {
+    let mut lines = text.lines();
+    let heading: Vec<&str> = lines.next().unwrap_or_default().split_ascii_whitespace().collect();
+    let columns: Vec<usize> = cpus
+        .as_slice()
+        .iter()
+        .filter_map(|cpu| heading.iter().position(|name| *name == format!("CPU{cpu}")))
+        .collect();
+    let mut calls = 0;
+    for line in lines {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        if words.first().is_some_and(|name| CALL_NAMES.contains(name)) {
+            let count = |column: &usize| words.get(column + 1)?.parse::<u64>().ok();
+            calls += columns.iter().filter_map(count).sum::<u64>();
+        }
+    }
+    calls
+}
+
 impl Sub for CoreTimes {
     type Output = Self;
 
@@ -68,6 +109,10 @@ impl Sub for CoreTimes {
     fn sub(self, earlier: Self) -> Self {
         Self {
             busy_ticks: self.busy_ticks.saturating_sub(earlier.busy_ticks),
+            user_ticks: self.user_ticks.saturating_sub(earlier.user_ticks),
+            system_ticks: self.system_ticks.saturating_sub(earlier.system_ticks),
+            softirq_ticks: self.softirq_ticks.saturating_sub(earlier.softirq_ticks),
+            calls: self.calls.saturating_sub(earlier.calls),
             idle_ticks: self.idle_ticks.saturating_sub(earlier.idle_ticks),
             steal_ticks: self.steal_ticks.saturating_sub(earlier.steal_ticks),
         }
@@ -76,7 +121,7 @@ impl Sub for CoreTimes {
 
 #[cfg(test)]
 mod tests {
-    use super::{CoreTimes, CpuList};
+    use super::{CoreTimes, CpuList, count_calls};
 
     const STAT: &str = "cpu  30 0 30 300 3 3 6 9 0 0\n\
         cpu0 10 1 20 100 2 3 4 5 0 0\ncpu1 20 2 10 200 1 0 2 4 7 0\ncpu10 1 1 1 1 1 1 1 1 0 0\n\
@@ -85,19 +130,34 @@ mod tests {
     #[test]
     fn busy_idle_and_steal_are_told_apart() {
         let one = CoreTimes::parse(STAT, &CpuList::from(vec![0])).unwrap();
-        assert_eq!(one, CoreTimes { busy_ticks: 38, idle_ticks: 102, steal_ticks: 5 });
+        let ticks = |it: CoreTimes| [it.busy_ticks, it.idle_ticks, it.steal_ticks];
+        assert_eq!(ticks(one), [38, 102, 5]);
+        assert_eq!([one.user_ticks, one.system_ticks, one.softirq_ticks], [11, 20, 7]);
         let both = CoreTimes::parse(STAT, &CpuList::from(vec![0, 1])).unwrap();
-        assert_eq!(both, CoreTimes { busy_ticks: 72, idle_ticks: 303, steal_ticks: 9 });
+        assert_eq!(ticks(both), [72, 303, 9]);
+        assert_eq!([both.user_ticks, both.system_ticks, both.softirq_ticks], [33, 30, 9]);
         assert_eq!(CoreTimes::parse(STAT, &CpuList::from(vec![2])), None);
         assert_eq!(CoreTimes::parse("cpu0 1 2\n", &CpuList::from(vec![0])), None);
     }
 
     #[test]
+    fn calls_of_other_cores_are_told_from_other_interrupts() {
+        let text = "           CPU0       CPU2\n 24:   1   5   IO-APIC  5-edge  ACPI\n\
+            LOC:  100  200  Local timer interrupts\nRES:  30  7  Rescheduling interrupts\n\
+            CAL:  400  2  Function call interrupts\n";
+        assert_eq!(count_calls(text, &CpuList::from(vec![0])), 430);
+        assert_eq!(count_calls(text, &CpuList::from(vec![0, 2])), 439);
+        assert_eq!(count_calls(text, &CpuList::from(vec![1])), 0);
+        assert_eq!(count_calls("", &CpuList::from(vec![0])), 0);
+    }
+
+    #[test]
     fn differences_never_underflow() {
-        let early = CoreTimes { busy_ticks: 10, idle_ticks: 50, steal_ticks: 0 };
-        let late = CoreTimes { busy_ticks: 40, idle_ticks: 49, steal_ticks: 0 };
+        let zero = CoreTimes::default();
+        let early = CoreTimes { busy_ticks: 10, idle_ticks: 50, calls: 9, ..zero };
+        let late = CoreTimes { busy_ticks: 40, idle_ticks: 49, calls: 12, ..zero };
         let spent = late - early;
-        assert_eq!(spent, CoreTimes { busy_ticks: 30, idle_ticks: 0, steal_ticks: 0 });
+        assert_eq!(spent, CoreTimes { busy_ticks: 30, calls: 3, ..zero });
         assert!((spent.busy_us() - 300_000.0).abs() < 1e-6);
         assert!(spent.idle_share().abs() < 1e-9);
         assert!(CoreTimes::default().idle_share().abs() < 1e-9);

@@ -40,6 +40,7 @@ mod run;
 mod scratch;
 mod server;
 mod table;
+mod wakes;
 
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
 pub use command::{BenchArgs, BenchError, ReportArgs, RunArgs, bench};
@@ -47,5 +48,5 @@ pub use demo::{DemoArgs, demo};
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, Link, LinkChoice};
 pub use load_process::{LoadProcessArgs, LoadProcessError};
-pub use point::{Latency, Machine, Point, Results, Saturated};
+pub use point::{CpuSplit, Latency, Machine, Point, Results, Saturated};
 pub use process::ExecArgs;

@@ -80,6 +80,9 @@ pub(crate) const KV_VALUE_BYTES: u64 = 1024;
 /// How often progress is reported where there is no terminal.
 pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How often two threads wake each other to measure what that costs.
+pub(crate) const WAKE_ROUNDS: usize = 500;
+
 /// Idle connections over which the memory of one is averaged.
 pub(crate) const IDLE_CONNECTIONS: usize = 10_000;
 

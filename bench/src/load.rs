@@ -172,8 +172,10 @@ mod tests {
         let json = br#"{"seconds": 2.0, "summary": {"load": "rpc", "transactions_per_s": 1000.5,
             "errors": {"reset": 2, "refused": 1}, "latency_us": {"p50": 1.0, "p90": 2.0,
             "p99": 3.0, "p999": 4.0, "max": 5.0}, "more": null},
-            "server": {"busy_ticks": 1, "idle_ticks": 2, "steal_ticks": 3},
-            "load": {"busy_ticks": 4, "idle_ticks": 5, "steal_ticks": 6}}"#;
+            "server": {"busy_ticks": 1, "idle_ticks": 2, "steal_ticks": 3, "user_ticks": 7,
+            "system_ticks": 8, "softirq_ticks": 9, "calls": 10},
+            "load": {"busy_ticks": 4, "idle_ticks": 5, "steal_ticks": 6, "user_ticks": 1,
+            "system_ticks": 1, "softirq_ticks": 1, "calls": 1}}"#;
         let report = read_report(json).unwrap();
         assert!((report.transactions_per_s - 1000.5).abs() < 1e-9);
         assert!((report.latency_us.p999 - 4.0).abs() < 1e-9);

@@ -8,10 +8,11 @@
 //! meanwhile hits all of them alike; what is reported is the median of the runs.
 
 use crate::{
+    cpu_time::TICK_US,
     layout::Layout,
     limits,
     load::{Load, LoadError, LoadReport},
-    point::{Latency, Point, Saturated},
+    point::{CpuSplit, Latency, Point, Saturated},
     server::{RunningServer, Server, ServerError, Service},
 };
 use std::{io, path::Path, time::Duration};
@@ -50,6 +51,8 @@ pub(crate) struct Sample {
     pub(crate) load_idle_share: f64,
     pub(crate) latency_us: Latency,
     pub(crate) errors: u64,
+    pub(crate) server_cpu_us: CpuSplit,
+    pub(crate) server_calls_per_transaction: f64,
 }
 
 /// A run that failed.
@@ -91,7 +94,15 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
         return None;
     }
     let busy_us_per_s = report.server.busy_us() / report.seconds;
+    let transactions = report.transactions_per_s * report.seconds;
+    let each_us = |ticks: u64| ticks as f64 * TICK_US / transactions;
     Some(Sample {
+        server_cpu_us: CpuSplit {
+            user: each_us(report.server.user_ticks),
+            system: each_us(report.server.system_ticks),
+            softirq: each_us(report.server.softirq_ticks),
+        },
+        server_calls_per_transaction: report.server.calls as f64 / transactions,
         transactions_per_s: report.transactions_per_s,
         server_cpu_us_per_transaction: busy_us_per_s / report.transactions_per_s,
         server_idle_share: report.server.idle_share(),
@@ -159,13 +170,23 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
         server_cpu_us_range: range(each(|sample| sample.server_cpu_us_per_transaction)),
         server_idle_share,
         errors: samples.iter().map(|sample| sample.errors).sum(),
+        server_cpu_us: CpuSplit {
+            user: median(each(|sample| sample.server_cpu_us.user)),
+            system: median(each(|sample| sample.server_cpu_us.system)),
+            softirq: median(each(|sample| sample.server_cpu_us.softirq)),
+        },
+        server_calls_per_transaction: median(each(|it| it.server_calls_per_transaction)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{median, range, reduce};
-    use crate::{cpu_time::CoreTimes, load::LoadReport, point::Latency};
+    use crate::{
+        cpu_time::CoreTimes,
+        load::LoadReport,
+        point::{CpuSplit, Latency},
+    };
 
     #[test]
     fn medians_and_ranges() {
@@ -184,12 +205,24 @@ mod tests {
             latency_us: Latency::default(),
             errors: 0,
             seconds: 2.0,
-            server: CoreTimes { busy_ticks: 180, idle_ticks: 20, steal_ticks: 0 },
-            load: CoreTimes { busy_ticks: 200, idle_ticks: 0, steal_ticks: 0 },
+            server: CoreTimes {
+                busy_ticks: 180,
+                user_ticks: 20,
+                system_ticks: 100,
+                softirq_ticks: 60,
+                idle_ticks: 20,
+                steal_ticks: 0,
+                calls: 50_000,
+            },
+            load: CoreTimes { busy_ticks: 200, ..CoreTimes::default() },
         };
         let sample = reduce(&report).unwrap();
         assert!((sample.server_cpu_us_per_transaction - 9.0).abs() < 1e-9);
         assert!((sample.server_idle_share - 0.1).abs() < 1e-9);
+        let CpuSplit { user, system, softirq } = sample.server_cpu_us;
+        assert!((user - 1.0).abs() < 1e-9 && (system - 5.0).abs() < 1e-9);
+        assert!((softirq - 3.0).abs() < 1e-9);
+        assert!((sample.server_calls_per_transaction - 0.25).abs() < 1e-9);
         assert!(sample.load_idle_share.abs() < 1e-9);
         let nothing = LoadReport { transactions_per_s: 0.0, ..report };
         assert!(reduce(&nothing).is_none());

@@ -101,6 +101,23 @@ pub struct Point {
     /// Failed transactions and connections, all runs together.
     #[serde(default)]
     pub errors: u64,
+    /// What `server_cpu_us_per_transaction` is made of; medians.
+    #[serde(default)]
+    pub server_cpu_us: CpuSplit,
+    /// Interrupts that the server's cores took from other cores, per transaction; median.
+    #[serde(default)]
+    pub server_calls_per_transaction: f64,
+}
+
+/// CPU time in microseconds, by who used it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuSplit {
+    /// The server's own code.
+    pub user: f64,
+    /// The kernel, called by the server.
+    pub system: f64,
+    /// The kernel, called by interrupts: packets as they arrive.
+    pub softirq: f64,
 }
 
 /// Lengths of connections in JSON: 0 stands for no end.

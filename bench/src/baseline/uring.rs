@@ -7,11 +7,18 @@
 //! descriptor is closed only after its receive has ended, since closing under an armed receive
 //! does nothing that the peer can see.
 //!
+//! An echo is over when it is submitted: it does not wait for room (`MSG_DONTWAIT`) and completes
+//! only if not all of it went out (`IOSQE_CQE_SKIP_SUCCESS`); the rest is then sent by a request
+//! that waits. So the frequent case costs one completion, that of the receive.
+//!
 //! Every completion carries the connection's generation, so that one of an earlier connection in
 //! the same slot is never taken for this one's.
 //!
-//! Invariants: one send in flight per connection (parallel sends may be reordered); buffers are
-//! given back in the turn that received them; re-arming is keyed on `F_MORE`, never on an error.
+//! Invariants: one send in flight per connection (parallel sends may be reordered), where an echo
+//! is in flight until the turn that queued it is over; what arrives meanwhile is held. A failed
+//! echo's completion is made when it is submitted, so it is seen before whatever arrives later.
+//! Buffers are given back in the turn that received them; re-arming is keyed on `F_MORE`, never on
+//! an error.
 
 use super::{
     BaselineError, Stop,
@@ -33,6 +40,8 @@ use std::{
 const BUFFER_GROUP: u16 = 0;
 /// One completion for the whole reply, however often the socket fills.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+/// No completion for the whole echo, and one at once for less.
+const ECHO_FLAGS: i32 = SEND_FLAGS | libc::MSG_DONTWAIT;
 
 /// What a completion is about: the low byte of its user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +50,8 @@ enum Op {
     Accept,
     Receive,
     Send,
+    /// A send that completes only if not all of it went out.
+    Echo,
     Close,
     Stop,
 }
@@ -67,7 +78,8 @@ impl Tag {
             0 => Op::Accept,
             1 => Op::Receive,
             2 => Op::Send,
-            3 => Op::Close,
+            3 => Op::Echo,
+            4 => Op::Close,
             _ => Op::Stop,
         };
         let slot = (user_data >> 8) as u32 & 0xff_ffff;
@@ -81,6 +93,9 @@ struct Connection {
     requests: Requests,
     /// An echo in flight points here; a longer reply into `message`.
     echo: [u8; PREFIX_LEN],
+    echo_len: u8,
+    /// The turn that queued the echo.
+    echo_turn: u64,
     message: Option<Box<Message>>,
     sending: bool,
     /// The receive has ended: close once no send is in flight.
@@ -93,6 +108,8 @@ impl Connection {
             generation: 0,
             requests: Requests::default(),
             echo: [0; PREFIX_LEN],
+            echo_len: 0,
+            echo_turn: 0,
             message: None,
             sending: false,
             closing: false,
@@ -114,8 +131,15 @@ struct Server<'ring> {
     connections: Box<[Connection]>,
     listener: Fd,
     defaults: Lengths,
+    /// Turns of the loop that were submitted, counted from 1.
+    turn: u64,
+    /// Connections that hold what came while their echo was being queued, or whose receive ended
+    /// then.
+    held: Vec<Tag>,
     stopped: bool,
 }
+
+const _: () = assert!(PREFIX_LEN <= u8::MAX as usize);
 
 /// Serves `listener` until `stop`. Blocks.
 pub(super) fn run(listener: &OwnedFd, defaults: Lengths, stop: &Stop) -> Result<(), BaselineError> {
@@ -140,24 +164,37 @@ pub(super) fn run(listener: &OwnedFd, defaults: Lengths, stop: &Stop) -> Result<
         .map_err(refused("buffer ring"))?;
     let connections = (0..slots).map(|_| Connection::new()).collect();
     let listener = Fd(listener.as_raw_fd());
-    let stopped = false;
-    let mut server =
-        Server { submitter, submissions, buffers, connections, listener, defaults, stopped };
+    let mut server = Server {
+        submitter,
+        submissions,
+        buffers,
+        connections,
+        listener,
+        defaults,
+        turn: 1,
+        held: Vec::new(),
+        stopped: false,
+    };
     server.accept();
     let watch = opcode::PollAdd::new(Fd(stop.as_fd().as_raw_fd()), libc::POLLIN as u32).build();
     server.push(&watch.user_data(Tag::of(Op::Stop).pack()));
     while !server.stopped {
         server.submissions.sync();
-        match server.submitter.submit_and_wait(1) {
+        // What is held waits for nothing but the end of this turn.
+        let want = usize::from(server.held.is_empty());
+        match server.submitter.submit_and_wait(want) {
             Ok(_) => {}
             // Interrupted, or the completion queue is over-full: reap, then go on.
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(BaselineError::Loop(error)),
         }
         completions.sync();
+        // What was not submitted in this turn (a transient error) is still on its way.
+        server.turn += u64::from(server.submissions_taken());
         for completion in &mut completions {
             server.on_completion(&completion);
         }
+        server.answer_held();
         server.buffers.publish();
     }
     server.finish().map_err(refused("cancelling"))
@@ -196,6 +233,7 @@ impl Server<'_> {
             Op::Accept => self.on_accepted(result, flags),
             Op::Receive => self.on_received(tag, result, flags),
             Op::Send => self.on_sent(tag, result),
+            Op::Echo => self.on_echo_cut(tag, result),
             Op::Close => {}
             Op::Stop => self.stopped = true,
         }
@@ -216,6 +254,7 @@ impl Server<'_> {
         connection.generation = connection.generation.wrapping_add(1);
         connection.requests = Requests::default();
         connection.closing = false;
+        connection.sending = false;
         let generation = connection.generation;
         self.receive(slot, generation);
     }
@@ -256,7 +295,7 @@ impl Server<'_> {
 
     /// Answers what has arrived in a buffer, or keeps it while an answer is being sent.
     fn answer(&mut self, tag: Tag, buffer: u16, len: usize) -> Result<(), Violation> {
-        let defaults = self.defaults;
+        let (defaults, turn) = (self.defaults, self.turn);
         let received = self.buffers.received(buffer, len);
         let connection = self.connections.get_mut(tag.slot as usize);
         let Some(connection) = connection.filter(|it| it.generation == tag.generation) else {
@@ -265,12 +304,19 @@ impl Server<'_> {
         if connection.sending {
             return connection.requests.hold(received);
         }
+        if connection.echo_turn == turn {
+            connection.requests.hold(received)?;
+            self.held.push(tag);
+            return Ok(());
+        }
         if connection.requests.is_echo(received, defaults) {
             connection.echo[..len].copy_from_slice(received);
-            connection.sending = true;
+            connection.echo_len = len as u8;
+            connection.echo_turn = turn;
             let start = connection.echo.as_ptr();
-            let send = opcode::Send::new(Fixed(tag.slot), start, len as u32).flags(SEND_FLAGS);
-            self.push(&send.build().user_data(Tag { op: Op::Send, ..tag }.pack()));
+            let send = opcode::Send::new(Fixed(tag.slot), start, len as u32).flags(ECHO_FLAGS);
+            let send = send.build().flags(squeue::Flags::SKIP_SUCCESS);
+            self.push(&send.user_data(Tag { op: Op::Echo, ..tag }.pack()));
             return Ok(());
         }
         if let Some(reply) = connection.requests.on_received(received, defaults)? {
@@ -286,6 +332,41 @@ impl Server<'_> {
         let send = opcode::SendMsg::new(Fixed(tag.slot), &raw const message.header)
             .flags(SEND_FLAGS as u32)
             .build();
+        self.push(&send.user_data(Tag { op: Op::Send, ..tag }.pack()));
+    }
+
+    /// Whether the kernel has taken all that was queued.
+    fn submissions_taken(&mut self) -> bool {
+        self.submissions.sync();
+        self.submissions.is_empty()
+    }
+
+    /// Goes on with the connections whose echoes were being queued when something happened.
+    fn answer_held(&mut self) {
+        for tag in mem::take(&mut self.held) {
+            let turn = self.turn;
+            match self.connection(tag) {
+                // Still in the same turn: once more after it.
+                Some(connection) if connection.echo_turn == turn => self.held.push(tag),
+                Some(connection) if !connection.sending => self.on_sent(tag, 0),
+                _ => {}
+            }
+        }
+    }
+
+    /// An echo met a full socket: the rest waits for room. Any other failure means that the peer
+    /// is gone; then the receive ends too and closes.
+    fn on_echo_cut(&mut self, tag: Tag, result: i32) {
+        let sent_bytes = match result {
+            0.. => result as usize,
+            _ if result == -libc::EAGAIN => 0,
+            _ => return,
+        };
+        let Some(connection) = self.connection(tag) else { return };
+        connection.sending = true;
+        let rest = &connection.echo[..usize::from(connection.echo_len)][sent_bytes..];
+        let (start, len) = (rest.as_ptr(), rest.len() as u32);
+        let send = opcode::Send::new(Fixed(tag.slot), start, len).flags(SEND_FLAGS).build();
         self.push(&send.user_data(Tag { op: Op::Send, ..tag }.pack()));
     }
 
@@ -306,9 +387,12 @@ impl Server<'_> {
     /// The receive has ended. A reply in flight is let go first, so that a peer that closed only
     /// its sending side still gets it.
     fn close_when_sent(&mut self, tag: Tag) {
+        let turn = self.turn;
         let Some(connection) = self.connection(tag) else { return };
         connection.closing = true;
-        if !connection.sending {
+        if connection.echo_turn == turn {
+            self.held.push(tag);
+        } else if !connection.sending {
             self.close(tag);
         }
     }
@@ -357,7 +441,7 @@ mod tests {
 
     #[test]
     fn tags_survive_user_data() {
-        for op in [Op::Accept, Op::Receive, Op::Send, Op::Close, Op::Stop] {
+        for op in [Op::Accept, Op::Receive, Op::Send, Op::Echo, Op::Close, Op::Stop] {
             for (slot, generation) in [(0, 0), (1, u32::MAX), (0xff_ffff, 7)] {
                 let tag = Tag { op, slot, generation };
                 assert_eq!(Tag::unpack(tag.pack()), tag);

@@ -124,6 +124,7 @@ fn bar_table(bars: &[BarResult]) -> String {
         let (class, word) = match bar.met() {
             Some(true) => ("met", "met"),
             Some(false) => ("missed", "not met"),
+            None if bar.is_floor() => ("", "no promise: what the machine allows"),
             None => ("", "not measured"),
         };
         let _ = writeln!(
@@ -315,7 +316,7 @@ mod tests {
     use super::page;
     use crate::{
         layout::Link,
-        point::{Latency, Machine, Point, Results, Saturated},
+        point::{CpuSplit, Latency, Machine, Point, Results, Saturated},
     };
 
     /// A point of figure 2.1(a).
@@ -342,6 +343,8 @@ mod tests {
             server_cpu_us_range: [cpu_us * 0.9, cpu_us * 1.1],
             server_idle_share: 0.0,
             errors: 0,
+            server_cpu_us: CpuSplit { user: 0.1, system: cpu_us - 0.1, softirq: 0.0 },
+            server_calls_per_transaction: 0.0,
         }
     }
 
