@@ -103,7 +103,17 @@ fn run_one(
         return Ok(0);
     }
     let outcome = prepared.run(args.on);
+    let remark = prepared.difference(args.on);
+    if let (Some(reason), Verdict::Failed(_) | Verdict::Unsupported { .. }) =
+        (remark, &outcome.verdict)
+    {
+        writeln!(out, "differs: {path}: {reason}")?;
+        return Ok(0);
+    }
     report(&mut out, &path.to_string(), &outcome)?;
+    if let (Some(reason), Verdict::Passed) = (remark, &outcome.verdict) {
+        writeln!(out, "    remark no longer true: {reason}")?;
+    }
     Ok(outcome.verdict.exit_code())
 }
 

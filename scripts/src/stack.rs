@@ -1,8 +1,8 @@
 //! Our own stack as a system under test, in virtual time.
 //!
-//! In: a script. Out: its outcome on `megapipe-stack`. Nothing here waits: when the script lets time
-//! pass, the clock jumps from one of the stack's timeouts to the next, and what the stack sends
-//! carries the exact time at which it was sent.
+//! In: a script. Out: its outcome on `megapipe-stack`. Nothing here waits: when the script lets
+//! time pass, the clock jumps from one of the stack's timeouts to the next, and what the stack
+//! sends carries the exact time at which it was sent.
 //!
 //! Read first: `megapipe_stack::Stack`, whose order of calls `host.rs` keeps; `sockets.rs`, which
 //! makes BSD calls of its commands and events.

@@ -9,6 +9,7 @@
 //! | `header` | writes, or with `--check` compares, the C header |
 //! | `sim` | runs simulated worlds of many hosts by their seeds |
 //! | `bench` | runs the whole benchmark plan into `target/bench/` |
+//! | `scripts` | runs packet scripts, on our stack and on Linux |
 //!
 //! Read first: `ci.rs`, then `tidy.rs`.
 //!
@@ -24,6 +25,7 @@ mod header;
 mod install;
 mod limits;
 mod process;
+mod scripts;
 mod setup;
 mod sim;
 mod tidy;
@@ -88,6 +90,11 @@ enum Command {
         #[arg(value_enum)]
         experiments: Vec<bench::Experiment>,
     },
+    /// Run packet scripts on our stack and on Linux
+    Scripts {
+        /// Instead of those of tests/scripts
+        files: Vec<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -112,6 +119,7 @@ fn run(command: &Command) -> Result<bool, Error> {
         Command::Header { check: false } => header::write(&root),
         Command::Install { prefix, profile } => install::run(&root, prefix, profile),
         Command::Sim { seed, fixed, fresh } => sim::run(&root, *seed, *fixed, *fresh),
+        Command::Scripts { files } => scripts::run(&root, files),
         Command::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

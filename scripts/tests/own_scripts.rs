@@ -1,0 +1,80 @@
+//! Every script of `tests/scripts` on both systems.
+//!
+//! A script with a remark `// SYSTEM: differs: why` is not expected to hold on that system. If it
+//! holds there nevertheless, the test says so: the remark should go.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use megapipe_scripts::report::Verdict;
+use megapipe_scripts::{Invocation, On, prepare};
+
+/// Scripts at once on Linux: they mostly sleep, and each has a namespace of its own.
+const AT_ONCE: usize = 4;
+
+fn scripts() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scripts");
+    let entries = std::fs::read_dir(&folder).expect("the folder of scripts");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "pkt"));
+    paths.sort();
+    assert!(paths.len() > 30, "scripts are missing from {}", folder.display());
+    paths
+}
+
+/// What is wrong with a script on a system; `Err` holds why it could not be run.
+fn fault(path: &Path, on: On) -> Result<Option<String>, String> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let text = std::fs::read(path).expect("a script");
+    let prepared = match prepare(&text, &Invocation::default()) {
+        Ok(prepared) => prepared,
+        Err(error) => return Ok(Some(format!("{name}:{error}"))),
+    };
+    match (prepared.run(on).verdict, prepared.difference(on)) {
+        (Verdict::Skipped(why), _) => Err(why),
+        (Verdict::Passed, Some(reason)) => {
+            println!("remark no longer true: {name} on {}: {reason}", on.name());
+            Ok(None)
+        }
+        (Verdict::Passed, None) | (_, Some(_)) => Ok(None),
+        (Verdict::Failed(failure), None) => Ok(Some(format!("{name}:{failure}"))),
+        (Verdict::Unsupported { line, what }, None) => Ok(Some(format!("{name}:{line}: {what}"))),
+    }
+}
+
+#[test]
+fn scripts_hold_on_our_stack() {
+    let faults: Vec<String> =
+        scripts().iter().filter_map(|path| fault(path, On::Stack).expect("no skip")).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn scripts_hold_on_linux() {
+    let scripts = scripts();
+    // One first: if it cannot be run, none can.
+    if let Err(why) = fault(&scripts[0], On::Linux) {
+        println!("skipped: scripts_hold_on_linux: {why}");
+        return;
+    }
+    let faults = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(1);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                // A number of its own for each; nothing else is ordered by it.
+                while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match fault(path, On::Linux) {
+                        Ok(None) => {}
+                        Ok(Some(fault)) => faults.lock().expect("no panic").push(fault),
+                        Err(why) => faults.lock().expect("no panic").push(why),
+                    }
+                }
+            });
+        }
+    });
+    let faults = faults.into_inner().expect("no panic");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
