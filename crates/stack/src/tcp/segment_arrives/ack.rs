@@ -86,13 +86,15 @@ fn since_syn<M>(conn: &Connection, cx: &Cx<'_, M>) -> Option<Duration> {
 
 /// §3.10.7.4: a window counts if it is not older than the last that did.
 fn update_window(conn: &mut Connection, segment: &Segment<'_>) -> bool {
-    if segment.seq.before(conn.snd_wl1) {
+    // An ACK that advances brings a window of its own even on an old segment, a retransmission: the
+    // window that we know is counted from where the old ACK was.
+    if segment.seq.before(conn.snd_wl1) && segment.ack.at_or_before(conn.snd_una) {
         return false;
     }
     let wnd = u32::from(segment.window) << conn.snd_scale;
     let changed = wnd != conn.snd_wnd;
     conn.snd_wnd = wnd;
-    conn.snd_wl1 = segment.seq;
+    conn.snd_wl1 = conn.snd_wl1.later(segment.seq);
     conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
     changed
 }
