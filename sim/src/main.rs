@@ -14,6 +14,9 @@ struct Args {
     /// Run this seed alone, and say what it decides.
     #[arg(long)]
     seed: Option<u64>,
+    /// Print every segment that is sent; with --seed
+    #[arg(long, requires = "seed")]
+    trace: bool,
     /// Run so many seeds from 0 on, the same each time.
     #[arg(long, default_value_t = 200)]
     fixed: u64,
@@ -27,7 +30,9 @@ fn main() -> ExitCode {
     if let Some(seed) = args.seed {
         let scenario = Scenario::of(seed);
         println!("{scenario:#?}");
-        return match run(seed) {
+        let world = World::new(scenario);
+        let world = if args.trace { world.traced() } else { world };
+        return match world.run() {
             Ok(outcome) => {
                 println!("{outcome:#?}");
                 ExitCode::SUCCESS

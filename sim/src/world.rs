@@ -12,7 +12,7 @@ use std::time::Duration;
 use megapipe_stack::Instant;
 
 use crate::check::Violation;
-use crate::check::segments::Segments;
+use crate::check::segments::{Segments, describe};
 use crate::check::streams::Stream;
 use crate::host::{Host, address, mac};
 use crate::network::Network;
@@ -67,6 +67,7 @@ pub struct World {
     events: BinaryHeap<Reverse<(Instant, u64, What)>>,
     order: u64,
     last_frame: Instant,
+    trace: bool,
     outcome: Outcome,
 }
 
@@ -89,6 +90,7 @@ impl World {
             events: BinaryHeap::new(),
             order: 0,
             last_frame: now,
+            trace: false,
             outcome: Outcome::default(),
             hosts,
             scenario,
@@ -98,6 +100,13 @@ impl World {
             world.happen(now + at + Duration::from_secs(2), What::Revive(host));
         }
         world
+    }
+
+    /// Prints every segment as it is sent.
+    #[must_use]
+    pub const fn traced(mut self) -> Self {
+        self.trace = true;
+        self
     }
 
     /// Runs until everything is over, and says how it went.
@@ -213,12 +222,15 @@ impl World {
 
     fn run_host(&mut self, host: usize) -> Result<(), Violation> {
         let Self { scenario, hosts, network, segments, now, events, order, outcome, .. } = self;
-        let mut sent = false;
+        let (mut sent, trace) = (false, self.trace);
         hosts[host].run(*now, scenario.may_fail(), |frame| {
             sent = true;
             outcome.frames += 1;
             let packet = if scenario.ethernet { &frame[14..] } else { frame };
             let is_ip = !scenario.ethernet || frame[12..14] != [0x08, 0x06];
+            if trace && let Some(segment) = describe(packet) {
+                println!("{:>14.6} {segment}", now.as_nanos() as f64 / 1e9);
+            }
             if is_ip {
                 segments.on_packet(host, packet)?;
             }

@@ -35,13 +35,24 @@ struct Said {
     began: bool,
 }
 
+/// A segment in one line, as a trace shows it; `None`: the packet is none.
+pub(crate) fn describe(packet: &[u8]) -> Option<String> {
+    let (src, dst, bytes) = tcp_of(packet).ok()??;
+    let segment = parse(src, dst, bytes).ok()?;
+    let names = [(SYN, 'S'), (FIN, 'F'), (RST, 'R'), (8, 'P'), (ACK, '.'), (64, 'E'), (128, 'W')];
+    let set = names.iter().filter(|(bit, _)| segment.flags & bit != 0);
+    let flags: String = set.map(|(_, name)| *name).collect();
+    let Segment { from, to, seq, ack, window, len, .. } = segment;
+    let end = seq + len;
+    Some(format!("{from} > {to} {flags} {}:{}({len}) ack {} win {window}", seq.0, end.0, ack.0))
+}
+
 /// The flows seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     flows: BTreeMap<(SocketAddr, SocketAddr), Said>,
 }
 
-#[derive(Debug)]
 struct Segment {
     from: SocketAddr,
     to: SocketAddr,
@@ -68,6 +79,7 @@ impl Segments {
             let said = self.flows.entry((from, to)).or_default();
             if said.end != Some(seq + 1) || !said.began {
                 *said = Said { shift: segment.shift, began: true, ..Said::default() };
+                self.doubt_peer(segment);
             }
         }
         let mine = self.flows.get(&(from, to)).copied().unwrap_or_default();
@@ -99,6 +111,16 @@ impl Segments {
             said.edge = Some(said.edge.map_or(edge, |known| known.later(edge)));
         }
         Ok(())
+    }
+}
+
+impl Segments {
+    /// A SYN that answers none of the peer's begins the flow anew, be it by an old duplicate: what
+    /// the peer says until its own next SYN may be about the flow as it was.
+    fn doubt_peer(&mut self, segment: &Segment) {
+        let peer = self.flows.entry((segment.to, segment.from)).or_default();
+        let answers = segment.flags & ACK != 0 && peer.end == Some(segment.ack);
+        peer.began &= answers;
     }
 }
 
