@@ -46,4 +46,4 @@ pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transpor
 pub use pace::Pace;
 pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError};
-pub use spec::LinkSpec;
+pub use spec::{LinkSpec, SpecError};
