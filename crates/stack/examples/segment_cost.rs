@@ -69,7 +69,7 @@ struct Host {
 
 impl Host {
     fn new(ip: Ipv4Addr) -> Self {
-        let config = Config::single(ip, 24, ip.octets().repeat(8).try_into().unwrap());
+        let config = Config::single(ip, 24, [ip.octets()[3]; 32]);
         let stack = Stack::new(config, Instant::from_millis(1)).expect("a good configuration");
         Self { stack, memory: Buffers::new(1024) }
     }

@@ -25,12 +25,12 @@ pub(super) fn apply<M: Memory>(
     let Some((state, action)) = transition(conn.state, input) else { return };
     conn.state = state;
     match action {
-        Action::SendAck | Action::StartTimeWait => conn.facts.set(Facts::ACK_NOW),
+        Action::SendAck => conn.facts.set(Facts::ACK_NOW),
         Action::SendSyn | Action::SendSynAck => conn.facts.set(Facts::SYN_DUE),
         Action::CloseLater => conn.facts.set(Facts::CLOSE_LATER),
         Action::SendReset => queue_reset(shard, cx, reset(conn)),
-        // A FIN is sent because the state owes one.
-        Action::Nothing | Action::SendFin | Action::Forget => {}
+        // A FIN is sent because the state owes one; `settle` starts the wait.
+        Action::Nothing | Action::SendFin | Action::Forget | Action::StartTimeWait => {}
     }
     match conn.state {
         State::FinWait2(_) => limit_orphan(conn, cx),

@@ -3,8 +3,8 @@
 //! Read first: RFC 4987 §3.6 and appendix A.
 //!
 //! ```text
-//!   sequence number:  | count of 64 s, 5 bits | MSS, 3 bits | keyed hash of flow, IRS, count: 24 |
-//!   timestamp:        | clock, 26 bits                       | ECN | SACK | scale, 4 bits (15: no) |
+//!   sequence number:  | count of 64 s: 5 bits | MSS: 3 | hash of flow, IRS and count: 24 |
+//!   timestamp:        | clock: 26 bits | ECN: 1 | SACK: 1 | scale: 4 bits, 15 if none |
 //! ```
 //!
 //! Invariant: a cookie is good for the 64 s of its count and the 64 s after them.

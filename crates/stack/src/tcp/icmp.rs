@@ -72,6 +72,8 @@ fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, m
     if !cx.config.tcp.path_mtu_discovery {
         return cx.counters.drop(Drop::BadIcmpError);
     }
+    // Other connections to the same host need not find out for themselves.
+    cx.ip.learn_path_mtu(cx.now, conn.flow.remote, mtu);
     let mss = conn.mss_within(mss_of_mtu(mtu, conn.flow.remote));
     if mss >= conn.mss || !conn.state.is_synchronized() {
         return;

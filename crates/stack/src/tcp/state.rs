@@ -124,7 +124,7 @@ pub(crate) enum Action {
     CloseLater,
     /// RST at `snd.nxt`.
     SendReset,
-    /// Acknowledge and start (again) the wait for two maximum segment lifetimes.
+    /// Start (again) the wait for two maximum segment lifetimes; a FIN is acknowledged.
     StartTimeWait,
     /// Back to waiting for a SYN: the record goes without a word to the application.
     Forget,

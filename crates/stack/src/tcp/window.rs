@@ -30,9 +30,9 @@ pub(crate) fn first(receive_buffer: u32) -> u32 {
 
 /// The window field of a segment that leaves now; moves `rcv_adv`.
 pub(crate) fn announce(conn: &mut Connection) -> u16 {
-    let edge = conn.rcv_nxt + free(conn);
+    let edge = conn.rcv_nxt + sayable(conn, free(conn));
     if edge.after(conn.rcv_adv) && edge.since(conn.rcv_adv) >= smallest_step(conn) {
-        conn.rcv_adv = conn.rcv_nxt + sayable(conn, edge.since(conn.rcv_nxt));
+        conn.rcv_adv = edge;
     }
     let window = conn.rcv_wnd() >> conn.rcv_scale;
     window.min(u32::from(u16::MAX)) as u16
@@ -107,7 +107,7 @@ pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u3
     if !conn.state.may_receive() {
         return;
     }
-    let gain = (conn.rcv_nxt + free(conn)).since(conn.rcv_adv) as i32;
+    let gain = (conn.rcv_nxt + sayable(conn, free(conn))).since(conn.rcv_adv) as i32;
     let worth = (2 * u32::from(conn.cold.rcv_mss)).min(conn.cold.receive_buffer / 2).max(1);
     if gain >= worth as i32 && conn.rcv_wnd() <= conn.cold.receive_buffer / 2 {
         conn.facts.set(Facts::ACK_NOW);

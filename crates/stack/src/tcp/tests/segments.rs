@@ -787,3 +787,62 @@ fn the_handshakes_round_trip_is_measured_without_timestamps() {
     assert_eq!(peer.host.conn(conn).cold.recovery.deadline(), None);
     assert_eq!(SeqNum(1), peer.host.conn(conn).snd_una - peer.iss.0);
 }
+
+#[test]
+fn what_came_twice_is_said_even_without_a_gap() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    peer.inject(A | P, 1, 1, &[1; 1000]);
+    peer.wait(100);
+    peer.inject(A | P, 1, 1, &[1; 1000]);
+    let out = peer.out();
+    assert_eq!((out[0].core(), out[0].sack()), ((ACK, 1, 1001, 0), vec![(1, 1001)]));
+    // Part of it is new.
+    peer.inject(A | P, 501, 1, &[1; 1000]);
+    let out = peer.out();
+    assert_eq!((out[0].ack, out[0].sack()), (1501, vec![(501, 1001)]));
+    // With timestamps a segment sent again has a later one, or the same.
+    let syn = Options { sack_permitted: true, ..full() };
+    let (mut peer, _) = Peer::accepted(|_| {}, syn);
+    peer.inject(A | P, 1, 1, &[1; 1000]);
+    peer.wait(100);
+    peer.inject(A | P, 1, 1, &[1; 1000]);
+    assert_eq!(peer.out()[0].sack(), [(1, 1001)]);
+}
+
+#[test]
+fn reading_from_a_peer_without_window_scaling_needs_no_update() {
+    let (mut peer, _) = Peer::accepted(|_| {}, plain());
+    for index in 0..10 {
+        peer.inject(A | P, 1 + index * 100, 1, &[0; 100]);
+        peer.host.collect(peer.now);
+        assert_eq!(peer.cores(), []);
+    }
+}
+
+#[test]
+fn the_ack_of_our_fin_in_closing_wants_no_answer() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    assert_eq!(peer.cores(), [(FA, 1, 1, 0)]);
+    peer.inject(F | A, 1, 1, &[]);
+    assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
+    peer.inject(A, 2, 2, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.host.tcp.time_waits.len(), 1);
+}
+
+#[test]
+fn a_learnt_path_mtu_is_for_every_connection_to_that_host() {
+    let syn = Options { mss: Some(1460), ..Options::default() };
+    let (mut peer, conn) = Peer::accepted(|_| {}, syn);
+    peer.send(conn, &[0; 1460]);
+    peer.out();
+    let too_big = icmp(&peer, 1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
+    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &too_big));
+    peer.out();
+    peer.remote.1 += 1;
+    peer.host.events.clear();
+    peer.open(syn);
+    let second = peer.incoming().unwrap();
+    assert_eq!(peer.host.tcp.info(second).unwrap().mss, 1000);
+}
