@@ -31,8 +31,6 @@ pub(crate) enum CallError {
     UnknownName(String),
     #[error("{call} needs {what} as argument {position}")]
     BadArgument { call: String, position: usize, what: &'static str },
-    #[error("no descriptor {0} is open in the script")]
-    UnknownDescriptor(i64),
     #[error("not supported: {0}")]
     Unsupported(&'static str),
 }
@@ -50,14 +48,10 @@ impl Descriptors {
         self.0.remove(&script_fd);
     }
 
-    /// A descriptor that the script never opened stands for one that is not open at all, as long
-    /// as it cannot be mistaken for one of the system's.
-    pub(crate) fn live(&self, script_fd: i64) -> Result<Fd, CallError> {
-        match self.0.get(&script_fd) {
-            Some(&fd) => Ok(fd),
-            None if script_fd == -1 => Ok(-1),
-            None => Err(CallError::UnknownDescriptor(script_fd)),
-        }
+    /// The system's descriptor. One that is not open in the script is none there either, though
+    /// the system may use its number for something else.
+    pub(crate) fn live(&self, script_fd: i64) -> Fd {
+        self.0.get(&script_fd).copied().unwrap_or(-1)
     }
 }
 

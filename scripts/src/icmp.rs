@@ -46,8 +46,13 @@ const MESSAGES_4: &[(&str, u8, Codes)] = &[
     ("echo_request", 8, &[]),
     ("time_exceeded", 11, TIME_EXCEEDED_4),
     ("parameter_problem", 12, &[]),
+    ("timestamp_request", 13, &[]),
     ("timestamp", 13, &[]),
     ("timestamp_reply", 14, &[]),
+    ("information_request", 15, &[]),
+    ("information_reply", 16, &[]),
+    ("address_mask_request", 17, &[]),
+    ("address_mask_reply", 18, &[]),
 ];
 
 const UNREACHABLE_6: Codes = &[
@@ -136,8 +141,10 @@ mod tests {
     #[test]
     fn every_message_keeps_its_name() {
         for (is_ipv6, messages) in [(false, MESSAGES_4), (true, MESSAGES_6)] {
-            for &(name, kind, _) in messages {
-                assert_eq!(names(is_ipv6, Numbers { kind, code: 0 }).0, name);
+            for &(_, kind, _) in messages {
+                let name = names(is_ipv6, Numbers { kind, code: 0 }).0;
+                let found = numbers(is_ipv6, &name, None).map(|numbers| numbers.kind);
+                assert_eq!(found, Some(kind), "{name}");
             }
         }
     }

@@ -26,7 +26,7 @@ use crate::run::calls::Pending;
 use crate::script::{Action, Direction, Event, Script, When};
 use crate::settings::{SettingError, Settings};
 use crate::system::{Fd, System, SystemError, Turned};
-use crate::wire::WireError;
+use crate::wire::{IpPacket, WireError};
 
 /// The port of the first connection that comes from the remote side.
 const FIRST_REMOTE_PORT: u16 = 52_000;
@@ -43,6 +43,7 @@ pub(crate) fn run<S: System>(script: &Script, settings: Settings, system: &mut S
         next_remote_port: FIRST_REMOTE_PORT,
         pending: None,
         has_sent_text: false,
+        rest: None,
         time: Moment::default(),
         before: None,
         is_begun: false,
@@ -141,6 +142,8 @@ struct Run<'a, S> {
     pending: Option<Pending>,
     /// Whether the program has sent something other than zeros.
     has_sent_text: bool,
+    /// What is left of a train of segments, and when that was sent.
+    rest: Option<(IpPacket, i64)>,
     time: Moment,
     before: Option<Before>,
     is_begun: bool,

@@ -51,7 +51,7 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn fd(&self, position: usize) -> Result<Fd, CallError> {
-        self.descriptors.live(evaluate(self.at(position)?)?)
+        Ok(self.descriptors.live(evaluate(self.at(position)?)?))
     }
 
     /// An address: `...` for the default, none for AF_UNSPEC.
@@ -161,7 +161,7 @@ impl<'a> Arguments<'a> {
         let bad = || self.bad(0, "entries of the form {fd=4, events=POLLIN}");
         let fd = evaluate(field(entry, "fd").ok_or_else(bad)?)?;
         let events = evaluate(field(entry, "events").ok_or_else(bad)?)?;
-        Ok((self.descriptors.live(fd)?, i16::try_from(events).map_err(|_| bad())?))
+        Ok((self.descriptors.live(fd), i16::try_from(events).map_err(|_| bad())?))
     }
 
     /// `{events=EPOLLIN, fd=4}`, also with `ptr`, `u32` or `u64`.

@@ -45,6 +45,7 @@ pub(super) fn packet(
     refuse_unsupported(cursor)?;
     let ip = ip_fields(cursor)?;
     refuse_unsupported(cursor)?;
+    let quoted_before = quoted_before(cursor)?;
     let mut ports = ports(cursor)?;
     let body = if cursor.take_keyword("udp") {
         if ports.is_none() {
@@ -52,7 +53,10 @@ pub(super) fn packet(
         }
         Body::Udp(parenthesized(cursor)?)
     } else if cursor.take_keyword("icmp") {
-        Body::Icmp(icmp(cursor)?)
+        let message = icmp(cursor)?;
+        Body::Icmp(Icmp { quoted: quoted_before.unwrap_or(message.quoted), ..message })
+    } else if quoted_before.is_some() {
+        return Err(cursor.expected("`icmp`"));
     } else {
         Body::Tcp(segment(cursor, definitions)?)
     };
@@ -98,6 +102,7 @@ fn wildcard(packet: &Packet) -> Option<&'static str> {
 /// `(tos 0x10)`, `[ect0]`, `[ect0, flowlabel 0x3]`, `(ttl 64)`.
 fn ip_fields(cursor: &mut Cursor<'_>) -> Result<IpFields, ParseError> {
     let mut fields = IpFields::default();
+    let start = cursor.at();
     let end = if cursor.take_next("[") {
         "]"
     } else if cursor.take_next("(") {
@@ -105,6 +110,12 @@ fn ip_fields(cursor: &mut Cursor<'_>) -> Result<IpFields, ParseError> {
     } else {
         return Ok(fields);
     };
+    cursor.skip_blank();
+    if cursor.peek().is_some_and(|byte| byte.is_ascii_digit()) || cursor.looks_at("udp") {
+        // What an ICMP message quotes.
+        cursor.back_to(start);
+        return Ok(fields);
+    }
     loop {
         cursor.skip_blank();
         let start = cursor.at();
@@ -133,6 +144,16 @@ fn ip_fields(cursor: &mut Cursor<'_>) -> Result<IpFields, ParseError> {
             return Ok(fields);
         }
     }
+}
+
+/// `[1:1001(1000)]` before `icmp`, as old scripts have it.
+fn quoted_before(cursor: &mut Cursor<'_>) -> Result<Option<Quoted>, ParseError> {
+    if !cursor.take_next("[") {
+        return Ok(None);
+    }
+    let quoted = quoted(cursor)?;
+    cursor.expect("]")?;
+    Ok(Some(quoted))
 }
 
 /// `1234 > 8080`.

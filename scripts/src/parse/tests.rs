@@ -143,6 +143,11 @@ fn datagrams_and_icmp() {
         quoted: Quoted::Tcp { seq: 1, payload_len: 1000, encapsulation: None },
     };
     assert_eq!(packet(text).body, Body::Icmp(expected));
+    let Body::Icmp(old) = packet("< [1:1001(1000)] icmp unreachable frag_needed mtu 1200").body
+    else {
+        panic!("no ICMP")
+    };
+    assert_eq!(old.quoted, Quoted::Tcp { seq: 1, payload_len: 1000, encapsulation: None });
     let Body::Icmp(plain) = packet("< icmp source_quench").body else { panic!("no ICMP") };
     assert_eq!((plain.code, plain.mtu), (None, None));
     let Body::Icmp(echo) = packet("< icmp echo_request id 7").body else { panic!("no ICMP") };

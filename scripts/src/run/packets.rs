@@ -7,7 +7,8 @@ use crate::limits::{ANY_TIME_US, LATE_US};
 use crate::report::seconds;
 use crate::script::{ACK, Body, CWR, FIN, PSH, Packet, SYN, Segment};
 use crate::system::System;
-use crate::wire::{self, IpPacket, Transport};
+use crate::wire::tcp::TcpHeader;
+use crate::wire::{self, Checksums, IpPacket, Transport};
 
 /// Where a train of segments may differ from its first one: only the last carries FIN and PSH, only
 /// the first CWR (RFC 3168, section 6.1.2).
@@ -92,6 +93,10 @@ impl<S: System> Run<'_, S> {
         let (mut train, at_us) = self.next_of(index, expected)?;
         let Body::Tcp(expected_segment) = &expected.body else { return Ok((train, at_us)) };
         let wanted = usize::from(expected_segment.payload_len);
+        if let Some(rest) = self.rest_of_train(&mut train, wanted) {
+            self.rest = Some((rest, at_us));
+            return Ok((train, at_us));
+        }
         let mut each_len = 0;
         while !self.settings.is_strict_segments {
             let Transport::Tcp(header) = &train.payload else { break };
@@ -108,12 +113,35 @@ impl<S: System> Run<'_, S> {
         Ok((train, at_us))
     }
 
+    /// Cuts a train that the system leaves to its device to cut, where the script has one segment of
+    /// it: what follows that one.
+    fn rest_of_train(&self, train: &mut IpPacket, wanted: usize) -> Option<IpPacket> {
+        let may_cut = self.system.checksums() == Checksums::Offloaded;
+        if !may_cut || self.settings.is_strict_segments || wanted == 0 {
+            return None;
+        }
+        let Transport::Tcp(header) = &mut train.payload else { return None };
+        if header.payload.len() <= wanted || header.flags & SYN != 0 {
+            return None;
+        }
+        let following = header.payload.split_off(wanted);
+        let mut rest = TcpHeader { payload: following, ..header.clone() };
+        rest.seq = header.seq.wrapping_add(u32::try_from(wanted).unwrap_or(u32::MAX));
+        // The first one has CWR, the last one FIN and PSH.
+        rest.flags &= !CWR;
+        header.flags &= !(FIN | PSH);
+        Some(IpPacket { payload: Transport::Tcp(rest), ..train.clone() })
+    }
+
     /// The next packet of a conversation.
     fn next_of(&mut self, index: usize, expected: &Packet) -> Result<(IpPacket, i64), EventError> {
         let deadline_us = match self.time.at_us {
             Some(at_us) => self.time.until_us.unwrap_or(at_us) + self.time.tolerance_us + LATE_US,
             None => self.system.now_us() + ANY_TIME_US,
         };
+        if let Some(rest) = self.rest.take() {
+            return Ok(rest);
+        }
         let checksums = self.system.checksums();
         while let Some(sent) = self.system.next_sent(deadline_us)? {
             let packet = wire::parse(&sent.bytes, checksums)?;

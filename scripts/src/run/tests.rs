@@ -9,7 +9,7 @@ use crate::parse::{Definitions, parse};
 use crate::script::{ACK, SYN, TcpOption};
 use crate::system::{Call, Returned, Sent};
 use crate::wire::tcp::TcpHeader;
-use crate::wire::{self, Checksums, IpPacket, Transport, emit};
+use crate::wire::{self, Checksums, Transport, emit};
 
 const ISN: u32 = 0xffff_fff0;
 
@@ -23,11 +23,13 @@ struct Planned {
     calls: Vec<Call>,
     injected: Vec<IpPacket>,
     knobs: Vec<Knob>,
+    /// It leaves checksums and the cutting of trains to a device.
+    is_offloading: bool,
 }
 
 impl System for Planned {
     fn checksums(&self) -> Checksums {
-        Checksums::Verified
+        if self.is_offloading { Checksums::Offloaded } else { Checksums::Verified }
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
@@ -161,6 +163,20 @@ fn a_train_of_segments_makes_one_expected_packet() {
         let text = format!("{OPENED}+0 > . 1:26(25) ack 1\n");
         let is_passed = outcome(&text, &mut system).verdict == Verdict::Passed;
         assert_eq!(is_passed, is_one);
+    }
+}
+
+#[test]
+fn a_train_is_cut_only_where_the_system_leaves_that_to_a_device() {
+    for is_offloading in [true, false] {
+        let mut system = opened();
+        system.is_offloading = is_offloading;
+        let mut data = header(ISN.wrapping_add(1), 8, ACK | crate::script::PSH);
+        data.payload = vec![0; 25];
+        system.sent.push_back(sent(100_000, data));
+        let text = format!("{OPENED}+0 > . 1:11(10) ack 1\n+0 > P. 11:26(15) ack 1\n");
+        let is_passed = outcome(&text, &mut system).verdict == Verdict::Passed;
+        assert_eq!(is_passed, is_offloading);
     }
 }
 
