@@ -846,3 +846,27 @@ fn a_learnt_path_mtu_is_for_every_connection_to_that_host() {
     let second = peer.incoming().unwrap();
     assert_eq!(peer.host.tcp.info(second).unwrap().mss, 1000);
 }
+
+#[test]
+fn the_oldest_in_time_wait_makes_room() {
+    let mut peer = Peer::new(|config| config.time_waits = 3);
+    peer.listen();
+    for port in 1..=5 {
+        peer.remote.1 = port;
+        peer.host.events.clear();
+        peer.open(plain());
+        let conn = peer.incoming().unwrap();
+        peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+        peer.out();
+        peer.inject(F | A, 1, 2, &[]);
+        assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
+        peer.wait(1000);
+    }
+    assert_eq!(peer.host.tcp.time_waits.len(), 3);
+    peer.remote.1 = 2;
+    peer.inject(F | A, 1, 2, &[]);
+    assert_eq!(peer.cores(), [(RST, 2, 0, 0)], "forgotten");
+    peer.remote.1 = 3;
+    peer.inject(F | A, 1, 2, &[]);
+    assert_eq!(peer.cores().len(), 1);
+}
