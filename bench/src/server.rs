@@ -351,8 +351,11 @@ fn memcached_args(address: SocketAddr, layout: &Layout) -> Vec<String> {
     args.into_iter().map(str::to_owned).collect()
 }
 
-/// nginx as its own documentation tunes it for static files: descriptors and metadata cached,
-/// sendfile, no log, connections kept for ever; one worker per server core, pinned by its place.
+/// nginx as its own documentation tunes it for static files: descriptors and metadata cached, no
+/// log, connections kept for ever; one worker per server core, pinned by its place.
+///
+/// Small files are read and sent in one piece with their header: sendfile would send two segments
+/// with two calls, or three with `tcp_nopush`, and takes 1.2 to 1.4 times the CPU time for 1 KiB.
 fn nginx_config(
     files: FileSet,
     address: SocketAddr,
@@ -366,11 +369,15 @@ fn nginx_config(
     let master = if workers == 1 { "off" } else { "on" };
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let connections = limits::COMPARED_CONNECTIONS_MAX;
+    let sending = match files {
+        FileSet::OneKibibyte => "sendfile off;",
+        FileSet::SpecWeb | FileSet::Yahoo | FileSet::YahooHalf => "sendfile on; tcp_nopush on;",
+    };
     let config = format!(
         "daemon off;\nmaster_process {master};\nworker_processes {workers};\n{user}\n\
          error_log stderr crit;\npid {directory}/nginx.pid;\nworker_rlimit_nofile {};\n\
          events {{ worker_connections {connections}; multi_accept on; use epoll; }}\n\
-         http {{\n  access_log off;\n  sendfile on;\n  tcp_nodelay on;\n  server_tokens off;\n\
+         http {{\n  access_log off;\n  {sending}\n  tcp_nodelay on;\n  server_tokens off;\n\
          \x20 keepalive_requests 1000000000;\n  keepalive_timeout 600s;\n\
          \x20 open_file_cache max=20000 inactive=600s;\n  open_file_cache_valid 600s;\n\
          \x20 default_type application/octet-stream;\n\
