@@ -176,6 +176,9 @@ fn check_options(bytes: &[u8], at: usize) -> Result<(), Problem> {
             option += 1;
             continue;
         }
+        if option + 1 == end {
+            return Err(Problem::reported(Drop::BadHeader, CODE_FIELD, Some(option)));
+        }
         let next = option + 2 + usize::from(u8_at(bytes, option + 1));
         if next > end {
             return Err(Problem::reported(Drop::BadHeader, CODE_FIELD, Some(option + 1)));

@@ -199,6 +199,9 @@ fn extension_headers_that_must_not_be_followed_are_reported() {
     let long = options_header(6, &[1, 200]);
     let at = (Drop::BadHeader, Some((extension::CODE_FIELD, Some(3))));
     assert_eq!(refused(extension::DESTINATION, &long), at);
+    let no_length = [6, 0, 0, 0, 0, 0, 0, 7];
+    let at = (Drop::BadHeader, Some((extension::CODE_FIELD, Some(7))));
+    assert_eq!(refused(extension::DESTINATION, &no_length), at);
     assert_eq!(refused(extension::DESTINATION, &[6, 1, 0, 0, 0, 0, 0, 0]), (Drop::Truncated, None));
     let chain: Vec<u8> =
         (0..20).flat_map(|_| options_header(extension::DESTINATION, &[])).collect();
