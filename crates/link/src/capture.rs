@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::limits::{CAPTURE_BUFFER_BYTES, OFFLOAD_FRAME_BYTES};
@@ -68,14 +68,24 @@ impl Capture {
     }
 
     /// The capture that the environment asks for by [`VARIABLE`], if it does. `{pid}` in the
-    /// path becomes the process's number, so that several programs can have one setting.
+    /// path becomes the process's number, so that several programs can have one setting. Links of
+    /// one process write into one capture as long as any of them has it.
     ///
     /// # Errors
     /// [`LinkError::Io`] when the file cannot be made.
     pub fn from_environment() -> Result<Option<Self>, LinkError> {
+        static IN_USE: Mutex<Weak<Mutex<Sink>>> = Mutex::new(Weak::new());
         let asked = std::env::var_os(VARIABLE);
-        let path = asked.and_then(|value| asked_path(value, std::process::id()));
-        path.map(|path| Self::create(&path)).transpose()
+        let Some(path) = asked.and_then(|value| asked_path(value, std::process::id())) else {
+            return Ok(None);
+        };
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = in_use.upgrade() {
+            return Ok(Some(Self(sink)));
+        }
+        let capture = Self::create(&path)?;
+        *in_use = Arc::downgrade(&capture.0);
+        Ok(Some(capture))
     }
 
     /// Frames written, and frames that were lost because the file could not be written.

@@ -1,11 +1,12 @@
 //! From a description to links: which driver opens what.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::fault::Faults;
 use crate::limits::MEMIF_OPEN_TIMEOUT_MS;
-use crate::spec::{MemifSpec, XdpSpec};
+use crate::spec::{FaultSpec, MemifSpec, XdpSpec};
 use crate::xdp::{self, SocketMap, XdpConfig};
-use crate::{Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair, tap};
+use crate::{Fault, Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair, tap};
 
 /// Opens what `spec` describes: one link for each queue. A pair gives its two ends.
 ///
@@ -24,6 +25,7 @@ pub fn open(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
         LinkSpec::Packet(config) => packet::open(config).map(|link| boxed([link])),
         LinkSpec::Xdp(spec) => xdp::open(&xdp_config(spec)).map(boxed),
         LinkSpec::Memif(spec) => open_memif(spec).map(boxed),
+        LinkSpec::Faulty(spec, faults) => open(spec).map(|links| faulty(links, faults)),
     }
 }
 
@@ -40,6 +42,21 @@ fn xdp_config(spec: &XdpSpec) -> XdpConfig {
         socket_map,
         ..XdpConfig::new(&spec.interface)
     }
+}
+
+/// The same faults in both directions, and for each queue a chance of its own.
+fn faulty(links: Vec<Box<dyn Link>>, spec: &FaultSpec) -> Vec<Box<dyn Link>> {
+    let faults = Faults {
+        loss_ppm: spec.loss_ppm,
+        duplication_ppm: spec.duplication_ppm,
+        corruption_ppm: spec.corruption_ppm,
+        ..Faults::default()
+    };
+    let start = Instant::now();
+    let seeds = (0..).map(|queue| spec.seed.wrapping_add(queue));
+    let wrap =
+        |(link, seed)| Fault::new(link, seed, faults, faults, Box::new(move || start.elapsed()));
+    boxed(links.into_iter().zip(seeds).map(wrap))
 }
 
 fn open_memif(spec: &MemifSpec) -> Result<Vec<memif::Memif>, LinkError> {
@@ -75,6 +92,22 @@ mod tests {
         let plain = Transmit { len: 60, ..Transmit::default() };
         here.tx_burst(1, &mut |_| Some(plain)).expect("sent");
         assert_eq!(there.rx_burst(9, &mut |_, _| ()).expect("received"), 1);
+    }
+
+    #[test]
+    fn faults_meet_frames_of_both_directions() {
+        let spec = "pair:loss=50%,seed=1".parse().expect("a description");
+        let mut links = open(&spec).expect("memory");
+        let [here, there] = links.as_mut_slice() else { panic!("two ends") };
+        let plain = Transmit { len: 60, ..Transmit::default() };
+        // In turns, so that no ring is full: what is lost is lost to chance.
+        let mut arrived = 0;
+        for _ in 0..400 {
+            here.tx_burst(1, &mut |_| Some(plain)).expect("sent");
+            arrived += there.rx_burst(9, &mut |_, _| ()).expect("received");
+        }
+        // Half is lost by the sender's wrapper and half of the rest by the receiver's.
+        assert!((60..140).contains(&arrived), "{arrived} of 400");
     }
 
     #[test]

@@ -10,6 +10,10 @@
 //!            secret=TEXT]
 //! ```
 //!
+//! Each of them also takes `loss=PERCENT`, `duplication=PERCENT`, `corruption=PERCENT` and
+//! `seed=N`: faults in both directions, for tests. Delays cannot be asked for here, since whoever
+//! sleeps on the link's descriptor would have to wake for them ([`crate::Fault`]).
+//!
 //! Pure: text in, a description out; nothing is opened here. `open.rs` opens it.
 //!
 //! Invariants
@@ -38,6 +42,21 @@ pub enum LinkSpec {
     Xdp(XdpSpec),
     /// Shared memory with another process.
     Memif(MemifSpec),
+    /// One of the others, with faults.
+    Faulty(Box<Self>, FaultSpec),
+}
+
+/// What goes wrong in each direction, as written. Chances are in parts of a million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultSpec {
+    /// A frame is lost.
+    pub loss_ppm: u32,
+    /// A frame comes twice.
+    pub duplication_ppm: u32,
+    /// One bit of a frame is turned over.
+    pub corruption_ppm: u32,
+    /// What the chance follows from; each further queue takes the next number.
+    pub seed: u64,
 }
 
 /// AF_XDP, as written.
@@ -134,8 +153,9 @@ impl FromStr for LinkSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
-        match driver {
+        let (text, faults) = faults(text)?;
+        let (driver, rest) = text.split_once(':').unwrap_or((&text, ""));
+        let spec = match driver {
             "pair" => {
                 Settings::parse("pair", ["", rest].join(","), "it takes none")?.end()?;
                 Ok(Self::Pair)
@@ -146,8 +166,33 @@ impl FromStr for LinkSpec {
             "xdp" => xdp(rest).map(Self::Xdp),
             "memif" => memif(rest).map(Self::Memif),
             other => Err(SpecError::UnknownDriver(other.to_owned())),
-        }
+        }?;
+        Ok(match faults {
+            Some(faults) => Self::Faulty(Box::new(spec), faults),
+            None => spec,
+        })
     }
+}
+
+/// Takes the settings of faults out of a description: what is left of it, and they, if any.
+fn faults(text: &str) -> Result<(String, Option<FaultSpec>), SpecError> {
+    let names = ["loss", "duplication", "corruption", "seed"];
+    let is_fault = |part: &&str| names.iter().any(|name| part.split('=').next() == Some(name));
+    // A pair has no place: its settings follow the colon.
+    let bare =
+        if text.starts_with("pair:") { text.replacen(':', ":,", 1) } else { text.to_owned() };
+    let (found, left): (Vec<&str>, Vec<&str>) = bare.split(',').partition(is_fault);
+    if found.is_empty() {
+        return Ok((text.to_owned(), None));
+    }
+    let mut settings = Settings::parse("a link", ["", &found.join(",")].join(","), "")?;
+    let spec = FaultSpec {
+        loss_ppm: settings.chance("loss")?,
+        duplication_ppm: settings.chance("duplication")?,
+        corruption_ppm: settings.chance("corruption")?,
+        seed: settings.number("seed", 0..=u64::MAX, "a number up to 2^64 - 1")?.unwrap_or(0),
+    };
+    Ok((left.join(","), Some(spec)))
 }
 
 fn tap(driver: &'static str, medium: Medium, rest: &str) -> Result<TapConfig, SpecError> {
@@ -224,6 +269,7 @@ fn memif(rest: &str) -> Result<MemifSpec, SpecError> {
     Ok(spec)
 }
 
+const PPM_PER_PERCENT: f64 = 10_000.0;
 const MTU: &str = "bytes from 68 to 65535";
 
 /// `PLACE,NAME=VALUE,…`, taken apart setting by setting.
@@ -310,6 +356,16 @@ impl Settings {
         self.word(setting, &[("on", true), ("off", false)], "on or off")
     }
 
+    /// Percent of all frames, in parts of a million.
+    fn chance(&mut self, setting: &str) -> Result<u32, SpecError> {
+        let ppm = self.parsed(setting, "percent from 0 to 100, as in 0.5%", |value| {
+            let percent: f64 = value.strip_suffix('%')?.parse().ok()?;
+            // At most 10^6, so it fits.
+            (0.0..=100.0).contains(&percent).then(|| (percent * PPM_PER_PERCENT).round() as u32)
+        })?;
+        Ok(ppm.unwrap_or(0))
+    }
+
     fn mac(&mut self) -> Result<Option<MacAddress>, SpecError> {
         self.parsed("mac", "six bytes as in 02:00:00:00:00:01, not a group's", |value| {
             let mut parts = value.split(':');
@@ -351,12 +407,27 @@ impl fmt::Display for LinkSpec {
             }
             Self::Xdp(spec) => write_xdp(f, spec),
             Self::Memif(spec) => write_memif(f, spec),
+            Self::Faulty(spec, faults) => write_faulty(f, spec, faults),
         }
     }
 }
 
 fn write_unless(f: &mut fmt::Formatter<'_>, is_default: bool, text: &str) -> fmt::Result {
     if is_default { Ok(()) } else { f.write_str(text) }
+}
+
+fn write_faulty(f: &mut fmt::Formatter<'_>, spec: &LinkSpec, faults: &FaultSpec) -> fmt::Result {
+    write!(f, "{spec}{}", if *spec == LinkSpec::Pair { ":" } else { "," })?;
+    for (name, ppm) in [
+        ("loss", faults.loss_ppm),
+        ("duplication", faults.duplication_ppm),
+        ("corruption", faults.corruption_ppm),
+    ] {
+        let percent = f64::from(ppm) / PPM_PER_PERCENT;
+        write_unless(f, ppm == 0, &format!("{name}={percent}%,"))?;
+    }
+    // Always there: without any fault the description would be that of the link inside.
+    write!(f, "seed={}", faults.seed)
 }
 
 fn write_mac(f: &mut fmt::Formatter<'_>, mac: Option<MacAddress>) -> fmt::Result {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use megapipe_link::{Link, LinkError};
+use megapipe_link::{Capture, Link, LinkError, Pcap};
 use megapipe_service::ServerConfig;
 
 /// Why a network was not opened.
@@ -35,11 +35,20 @@ struct Shared {
 impl LocalNetwork {
     /// Opens a link by its text form, as in `--link tap:tap0` ([`megapipe_link::LinkSpec`]).
     ///
+    /// If the environment asks for a capture ([`megapipe_link::capture::VARIABLE`]), all queues
+    /// write into it what the stack sends and what reaches it. Faults that the text asks for lie
+    /// beneath: a frame that they take from us was sent, and one that they take from the peer
+    /// never came.
+    ///
     /// # Errors
     /// [`NetworkError`] says what is missing on this machine, or which part of the text is wrong.
     pub fn open(link: &str, settings: ServerConfig) -> Result<Self, NetworkError> {
         let spec: megapipe_link::LinkSpec = link.parse()?;
         let queues = megapipe_link::open(&spec)?;
+        let queues = match Capture::from_environment()? {
+            Some(capture) => captured(queues, &capture),
+            None => queues,
+        };
         Ok(Self::over(queues, settings))
     }
 
@@ -50,8 +59,8 @@ impl LocalNetwork {
         queues.reverse();
         let description = queues.last().map_or_else(String::new, |link| {
             let caps = link.caps();
-            let notes = caps.notes.join("; ");
-            format!("{} of {} bytes MTU; {notes}", caps.driver, caps.mtu)
+            let notes: String = caps.notes.iter().map(|note| format!("; {note}")).collect();
+            format!("{} of {} bytes MTU{notes}", caps.driver, caps.mtu)
         });
         Self(Arc::new(Shared { settings, description, queues: Mutex::new(queues) }))
     }
@@ -75,6 +84,11 @@ impl LocalNetwork {
     pub(crate) fn take_queue(&self) -> Option<Box<dyn Link>> {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
+}
+
+fn captured(queues: Vec<Box<dyn Link>>, capture: &Capture) -> Vec<Box<dyn Link>> {
+    let wrap = |link| Box::new(Pcap::new(link, capture.clone())) as Box<dyn Link>;
+    queues.into_iter().map(wrap).collect()
 }
 
 impl fmt::Debug for LocalNetwork {

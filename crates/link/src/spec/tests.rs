@@ -34,6 +34,15 @@ fn everything_can_be_said() {
 }
 
 #[test]
+fn any_link_may_have_faults() {
+    let spec = parse("tap:mp0,loss=1%,queues=2,seed=7,corruption=0.5%").expect("a description");
+    let LinkSpec::Faulty(inside, faults) = spec else { panic!("no faults: {spec:?}") };
+    assert_eq!(Ok(*inside), parse("tap:mp0,queues=2"));
+    assert_eq!((faults.loss_ppm, faults.duplication_ppm), (10_000, 0));
+    assert_eq!((faults.corruption_ppm, faults.seed), (5_000, 7));
+}
+
+#[test]
 fn what_is_printed_parses_to_what_was_printed() {
     for text in [
         "pair",
@@ -45,6 +54,9 @@ fn what_is_printed_parses_to_what_was_printed() {
         "xdp:eth0,queue=5,mode=native,zero-copy=on",
         "xdp:eth0,queue=1..2,xskmap=/sys/fs/bpf/xsks",
         "memif:/run/mp.sock",
+        "pair:seed=0",
+        "pair:loss=0.5%,seed=3",
+        "tap:mp0,mtu=1280,loss=1%,duplication=0.25%,corruption=0.0001%,seed=18446744073709551615",
         "memif:@name,role=server,id=9,queues=2,ring=64,buffer=128,mtu=900,secret=s",
     ] {
         let spec = parse(text).expect(text);
@@ -73,6 +85,12 @@ fn errors_name_the_part() {
         ("tap:mp0,mtu=90,mtu=90", "mtu is given twice"),
         ("xdp:eth0,queue=3..1", "queue=\"3..1\""),
         ("xdp:eth0,mode=fast", "mode=\"fast\": native or generic"),
+        ("tap:mp0,loss=1", "loss=\"1\": percent from 0 to 100"),
+        ("tap:mp0,loss=101%", "loss=\"101%\": percent"),
+        ("tap:mp0,loss=NaN%", "loss=\"NaN%\": percent"),
+        ("tap:mp0,loss=1%,mtu=90,loss=1%", "loss is given twice"),
+        ("tap:mp0,seed=-1", "seed=\"-1\": a number"),
+        ("memif:,loss=1%", "memif needs a socket's path"),
         ("memif:/a,ring=1000", "ring=\"1000\": a power of two"),
         ("memif:/a,role=master", "role=\"master\": client or server"),
     ] {
