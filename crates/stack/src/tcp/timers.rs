@@ -204,7 +204,7 @@ fn on_attention<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx
     match conn.state {
         State::SynSent(_) | State::SynReceived(_) => on_syn_timeout(conn, shard, cx),
         _ if conn.facts.has(Facts::PERSIST) => on_persist(conn, shard, cx),
-        State::FinWait2(_) => {
+        State::FinWait2(_) if conn.facts.has(Facts::ORPHAN) => {
             close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
         }
         _ => {}

@@ -114,6 +114,7 @@ fn acknowledge<M: Memory>(
         conn.cold.attempts = 0;
         if conn.snd_wnd > 0 && window_changed {
             conn.facts.clear(Facts::PERSIST);
+            conn.cold.attend_at = Deadline::NEVER;
         }
         return;
     }
