@@ -23,7 +23,7 @@ use crate::ci::display::Display;
 use crate::ci::tally::{Counts, Tally};
 use crate::error::Error;
 use crate::process::{self, End};
-use crate::{header, tidy, workspace};
+use crate::{header, sim, tidy, workspace};
 
 /// What became of one step.
 struct Outcome {
@@ -65,6 +65,7 @@ const STEPS: &[Step] = &[
     ("test", test),
     ("loom", interleavings::loom),
     ("miri", interleavings::miri),
+    ("sim", sim_step),
 ];
 
 /// Runs all steps, also after a failure, and answers whether all passed.
@@ -147,6 +148,13 @@ fn doc(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
     let mut doc = process::cargo(root);
     doc.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
     command(doc.env("RUSTDOCFLAGS", "-D warnings"), display)
+}
+
+/// The same seeds each time, and some that were never run before.
+fn sim_step(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    const FIXED: u64 = 200;
+    const FRESH: u64 = 50;
+    command(&mut sim::command(root, FIXED, FRESH), display)
 }
 
 /// The binaries and libraries, which the tests of other packages run.
