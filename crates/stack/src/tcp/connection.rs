@@ -38,6 +38,8 @@ use crate::time::Instant;
 pub(crate) struct Connection {
     pub(crate) flow: Flow,
     pub(crate) state: State,
+    /// Of `flow`, in the flow table.
+    pub(crate) hash: u32,
     /// Largest payload of a segment that carries the usual options, in bytes.
     pub(crate) mss: u16,
     /// Shift of windows that the peer announces.
@@ -154,6 +156,7 @@ pub(crate) struct Tally {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begin {
     pub(crate) flow: Flow,
+    pub(crate) hash: u32,
     pub(crate) state: State,
     pub(crate) iss: SeqNum,
     pub(crate) ts_offset: u32,
@@ -184,6 +187,7 @@ impl Connection {
         Self {
             flow,
             state,
+            hash: begin.hash,
             mss: super::handshake::default_mss(flow.remote),
             snd_scale: 0,
             rcv_scale: 0,

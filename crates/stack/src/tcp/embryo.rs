@@ -18,6 +18,8 @@ use crate::slab::Places;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Embryo {
     pub(crate) flow: Flow,
+    /// Of `flow`, in the flow table.
+    pub(crate) hash: u32,
     /// Index of the listener.
     pub(crate) listener: u32,
     pub(crate) iss: SeqNum,

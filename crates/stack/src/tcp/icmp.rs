@@ -23,7 +23,7 @@ impl Tcp {
             local_port: error.local.port(),
             remote_port: error.remote.port(),
         };
-        match self.find(&flow) {
+        match self.find(self.shard.flows.hash(&flow), &flow) {
             Some(Found::Connection(index)) => {
                 let conn = &mut self.connections[index as usize];
                 on_error(conn, &mut self.shard, cx, error);

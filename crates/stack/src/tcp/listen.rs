@@ -78,6 +78,7 @@ impl Tcp {
     pub(super) fn on_segment_without_connection<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
+        hash: u32,
         segment: &Segment<'_>,
     ) {
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
@@ -90,11 +91,11 @@ impl Tcp {
         }
         // Second: an ACK, unless it brings back a cookie.
         if segment.has(Flags::ACK) {
-            return self.on_cookie(cx, listener, segment);
+            return self.on_cookie(cx, (hash, listener), segment);
         }
         // Third.
         if segment.has(Flags::SYN) {
-            return self.on_syn(cx, listener, segment, None);
+            return self.on_syn(cx, (hash, listener), segment, None);
         }
         cx.counters.drop(Drop::UnexpectedSegment);
     }
@@ -103,7 +104,7 @@ impl Tcp {
     fn on_syn<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
-        listener: u32,
+        (hash, listener): (u32, u32),
         segment: &Segment<'_>,
         after: Option<SeqNum>,
     ) {
@@ -129,6 +130,7 @@ impl Tcp {
         }
         let embryo = Embryo {
             flow,
+            hash,
             listener,
             iss,
             irs: segment.seq,
@@ -146,7 +148,6 @@ impl Tcp {
             }
             return cx.counters.drop(Drop::QueueFull);
         };
-        let hash = self.shard.flows.hash(&flow);
         let entry = self.embryos_from + index;
         let inserted = self.shard.flows.insert(hash, entry);
         debug_assert!(inserted.is_ok(), "the flow table has room for every embryo");
@@ -205,8 +206,7 @@ impl Tcp {
     pub(super) fn forget_embryo(&mut self, index: u32) -> Embryo {
         let embryo = self.embryos.remove(index);
         let entry = self.embryos_from + index;
-        let hash = self.shard.flows.hash(&embryo.flow);
-        self.shard.flows.remove(hash, entry);
+        self.shard.flows.remove(embryo.hash, entry);
         self.shard.wheel.cancel(entry);
         self.shard.transmit.take_off(entry);
         if let Some(listener) = self.listeners.get_mut(embryo.listener) {
@@ -345,6 +345,7 @@ impl Tcp {
         let config = &cx.config.tcp;
         let begin = Begin {
             flow: embryo.flow,
+            hash: embryo.hash,
             state: State::SynReceived(SynReceived { passive: true }),
             iss: embryo.iss,
             ts_offset: embryo.ts_offset,
@@ -393,7 +394,12 @@ impl Tcp {
     }
 
     /// An ACK for a listener: the last one of a handshake that we kept nothing of, or nonsense.
-    fn on_cookie<M: Memory>(&mut self, cx: &mut Cx<'_, M>, listener: u32, segment: &Segment<'_>) {
+    fn on_cookie<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        (hash, listener): (u32, u32),
+        segment: &Segment<'_>,
+    ) {
         let flow = segment.flow;
         let irs = segment.seq - 1;
         let iss = segment.ack - 1;
@@ -411,6 +417,7 @@ impl Tcp {
         let ts_offset = self.shard.secret.timestamp_offset(&flow);
         let embryo = Embryo {
             flow,
+            hash,
             listener,
             iss,
             irs,
@@ -429,7 +436,7 @@ impl Tcp {
     pub(super) fn on_segment_in_time_wait<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
-        index: u32,
+        (hash, index): (u32, u32),
         segment: &Segment<'_>,
     ) {
         let (record, timestamps) = self.time_waits.get(index);
@@ -451,7 +458,7 @@ impl Tcp {
                     return self.acknowledge_in_time_wait(cx, &record, timestamps);
                 };
                 self.end_time_wait(index);
-                self.on_syn(cx, listener, segment, Some(after));
+                self.on_syn(cx, (hash, listener), segment, Some(after));
             }
         }
     }

@@ -141,10 +141,11 @@ impl Tcp {
         if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(flow.local) {
             return Err(ConnectError::BadLocalAddress);
         }
-        if self.find(&flow).is_some() {
+        let hash = self.shard.flows.hash(&flow);
+        if self.find(hash, &flow).is_some() {
             return Err(ConnectError::InUse);
         }
-        let mut conn = self.rebuilt(cx, snapshot, flow, pool);
+        let mut conn = self.rebuilt(cx, snapshot, (flow, hash), pool);
         if !self.refill(cx, &mut conn, snapshot) {
             return Err(ConnectError::TooManyConnections);
         }
@@ -157,14 +158,14 @@ impl Tcp {
         &self,
         cx: &Cx<'_, M>,
         snapshot: &Snapshot,
-        flow: Flow,
+        (flow, hash): (Flow, u32),
         pool: PoolId,
     ) -> Connection {
         let config = &cx.config.tcp;
         let now_ms = cx.now.as_millis() as u32;
         let ts_offset = snapshot.clocks.map_or(0, |clocks| clocks.value.wrapping_sub(now_ms));
         let state = State::Established(Established);
-        let begin = Begin { flow, state, iss: snapshot.snd_una, ts_offset, pool };
+        let begin = Begin { flow, hash, state, iss: snapshot.snd_una, ts_offset, pool };
         let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
         let offer = Offer {
             mss: snapshot.peer_mss,

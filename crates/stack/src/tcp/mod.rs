@@ -147,12 +147,11 @@ impl Tcp {
         let embryos = config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, EMBRYOS_MAX);
         let time_waits = config.time_waits.max(1);
         let entries = connections + embryos;
-        let two_msl_ms = (config.tcp.msl.as_millis() as u64).saturating_mul(2);
         Self {
             connections: Vec::with_capacity(connections as usize),
             places: Places::new(connections),
             embryos: Embryos::new(embryos),
-            time_waits: TimeWaits::new(time_waits, two_msl_ms),
+            time_waits: TimeWaits::new(time_waits, config.tcp.msl.saturating_mul(2)),
             listeners: Listeners::new(config.listeners),
             shard: Shard {
                 nodes: ChunkNodes::new(
@@ -186,20 +185,22 @@ impl Tcp {
             Ok(segment) => segment,
             Err(reason) => return cx.counters.drop(reason),
         };
-        match self.find(&segment.flow) {
+        let hash = self.shard.flows.hash(&segment.flow);
+        match self.find(hash, &segment.flow) {
             Some(Found::Connection(index)) => {
                 let conn = &mut self.connections[index as usize];
                 segment_arrives::on_segment(conn, &mut self.shard, cx, &segment);
                 self.settle(cx, index);
             }
             Some(Found::Embryo(index)) => self.on_segment_for_embryo(cx, index, &segment),
-            Some(Found::TimeWait(index)) => self.on_segment_in_time_wait(cx, index, &segment),
-            None => self.on_segment_without_connection(cx, &segment),
+            Some(Found::TimeWait(index)) => {
+                self.on_segment_in_time_wait(cx, (hash, index), &segment)
+            }
+            None => self.on_segment_without_connection(cx, hash, &segment),
         }
     }
 
-    fn find(&self, flow: &Flow) -> Option<Found> {
-        let hash = self.shard.flows.hash(flow);
+    fn find(&self, hash: u32, flow: &Flow) -> Option<Found> {
         let entry = self.shard.flows.find(hash, |entry| match self.found(entry) {
             Found::Connection(index) => self.connections[index as usize].flow == *flow,
             Found::Embryo(index) => self.embryos.get(index).flow == *flow,
@@ -233,9 +234,8 @@ impl Tcp {
     /// Gives a new connection its place, and the flow table an entry. `None`: there is no room.
     fn place(&mut self, connection: Connection) -> Option<u32> {
         let (index, _) = self.places.take()?;
-        let hash = self.shard.flows.hash(&connection.flow);
         // The table has room for every entry that there can be.
-        let inserted = self.shard.flows.insert(hash, index);
+        let inserted = self.shard.flows.insert(connection.hash, index);
         debug_assert!(inserted.is_ok(), "the flow table is smaller than the tables that use it");
         match self.connections.get_mut(index as usize) {
             Some(place) => *place = connection,

@@ -36,7 +36,8 @@ impl Tcp {
         if self.places.len() >= self.embryos_from {
             return Err(ConnectError::TooManyConnections);
         }
-        if let Some(after) = self.take_over_time_wait(&flow)
+        let hash = self.shard.flows.hash(&flow);
+        if let Some(after) = self.take_over_time_wait(hash, &flow)
             && iss.at_or_before(after)
         {
             iss = after + 1;
@@ -45,7 +46,7 @@ impl Tcp {
         let Some((state, _)) = transition(closed, Input::OpenActive) else {
             return Err(ConnectError::InUse);
         };
-        let begin = Begin { flow, state, iss, ts_offset, pool };
+        let begin = Begin { flow, hash, state, iss, ts_offset, pool };
         let mut conn = Connection::new(&cx.config.tcp, &self.shard.records, &begin, cx.now);
         conn.facts.set(Facts::SYN_DUE);
         conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
@@ -91,7 +92,7 @@ impl Tcp {
 
     /// Nobody uses `flow`, or only what waits for old segments that timestamps tell apart.
     fn is_free(&self, flow: &Flow, now: Instant) -> bool {
-        match self.find(flow) {
+        match self.find(self.shard.flows.hash(flow), flow) {
             None => true,
             Some(Found::TimeWait(index)) => {
                 let (record, timestamps) = self.time_waits.get(index);
@@ -102,8 +103,8 @@ impl Tcp {
     }
 
     /// Ends the wait of an older connection of this flow; our numbers went up to there.
-    fn take_over_time_wait(&mut self, flow: &Flow) -> Option<SeqNum> {
-        let Some(Found::TimeWait(index)) = self.find(flow) else { return None };
+    fn take_over_time_wait(&mut self, hash: u32, flow: &Flow) -> Option<SeqNum> {
+        let Some(Found::TimeWait(index)) = self.find(hash, flow) else { return None };
         let after = self.time_waits.get(index).0.snd_nxt;
         self.end_time_wait(index);
         Some(after)

@@ -66,8 +66,7 @@ impl Tcp {
         conn.facts.clear(Facts::ACK_NOW.or(Facts::SYN_DUE));
         conn.cold.ack_at = Deadline::NEVER;
         conn.cold.attend_at = Deadline::NEVER;
-        let hash = self.shard.flows.hash(&conn.flow);
-        self.shard.flows.remove(hash, index);
+        self.shard.flows.remove(conn.hash, index);
         self.shard.wheel.cancel(index);
         self.shard.transmit.take_off(index);
         if conn.facts.take(Facts::WAITS_FOR_ACCEPT) {
@@ -91,6 +90,7 @@ impl Tcp {
         let record = Record {
             ts_recent: conn.ts_recent,
             ts_offset: conn.cold.ts_offset,
+            hash: conn.hash,
             ..Record::new(conn.flow, conn.snd_nxt, conn.rcv_nxt)
         };
         let timestamps = conn.facts.has(Facts::TIMESTAMPS);
@@ -113,16 +113,14 @@ impl Tcp {
             self.end_time_wait(oldest);
         }
         let Some(place) = self.time_waits.insert(cx.now, record, timestamps) else { return };
-        let hash = self.shard.flows.hash(&record.flow);
-        let inserted = self.shard.flows.insert(hash, self.time_waits_from + place);
+        let inserted = self.shard.flows.insert(record.hash, self.time_waits_from + place);
         debug_assert!(inserted.is_ok(), "the flow table has room for every record");
     }
 
     /// The wait is over, or a new connection takes its place.
     pub(super) fn end_time_wait(&mut self, place: u32) {
         let record = self.time_waits.remove(place);
-        let hash = self.shard.flows.hash(&record.flow);
-        self.shard.flows.remove(hash, self.time_waits_from + place);
+        self.shard.flows.remove(record.hash, self.time_waits_from + place);
     }
 
     /// §3.10.7.4: in TIME-WAIT nothing is sent but ACKs.

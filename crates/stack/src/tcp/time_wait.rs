@@ -11,7 +11,9 @@
 //! - If there are too many the oldest goes: it has waited longest.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
+use super::deadline::Stamp;
 use super::lists::Lists;
 use super::segment::Segment;
 use crate::flow_table::Flow;
@@ -29,8 +31,10 @@ pub(crate) struct Record {
     /// Last timestamp of the peer; means something with `timestamps` only.
     pub(crate) ts_recent: u32,
     pub(crate) ts_offset: u32,
-    /// When the wait began (anew), in milliseconds.
-    pub(crate) begun_ms: u64,
+    /// Of `flow`, in the flow table.
+    pub(crate) hash: u32,
+    /// When the wait began (anew).
+    pub(crate) begun: Stamp,
 }
 
 const _: () = assert!(size_of::<Record>() <= 64, "a connection that is over costs one cache line");
@@ -97,25 +101,25 @@ pub(crate) struct TimeWaits {
     timestamps: Vec<bool>,
     places: Places,
     queue: Lists<1>,
-    wait_ms: u64,
+    wait: Duration,
 }
 
 impl TimeWaits {
-    /// Room for `capacity`, for `wait_ms` each.
-    pub(crate) fn new(capacity: u32, wait_ms: u64) -> Self {
+    /// Room for `capacity`, which wait for `wait` each.
+    pub(crate) fn new(capacity: u32, wait: Duration) -> Self {
         Self {
             records: Vec::with_capacity(capacity as usize),
             timestamps: alloc::vec![false; capacity as usize],
             places: Places::new(capacity),
             queue: Lists::new(capacity),
-            wait_ms,
+            wait,
         }
     }
 
     /// A new record; `None`: the table is full, the oldest must go first.
     pub(crate) fn insert(&mut self, now: Instant, record: Record, timestamps: bool) -> Option<u32> {
         let (index, _) = self.places.take()?;
-        let record = Record { begun_ms: now.as_millis(), ..record };
+        let record = Record { begun: Stamp::of(now), ..record };
         match self.records.get_mut(index as usize) {
             Some(place) => *place = record,
             None => self.records.push(record),
@@ -131,7 +135,7 @@ impl TimeWaits {
 
     /// Waits anew.
     pub(crate) fn restart(&mut self, now: Instant, index: u32) {
-        self.records[index as usize].begun_ms = now.as_millis();
+        self.records[index as usize].begun = Stamp::of(now);
         self.queue.take_off(index);
         self.queue.put(0, index);
     }
@@ -141,10 +145,10 @@ impl TimeWaits {
         self.queue.first(0)
     }
 
-    /// When the next one is over.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.oldest()
-            .map(|index| Instant::from_millis(self.records[index as usize].begun_ms + self.wait_ms))
+    /// When the next one is over, as seen from `now`.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        let begun = self.records[self.oldest()? as usize].begun;
+        begun.plus(self.wait).get(now)
     }
 
     /// Frees a record; what it was.
@@ -167,10 +171,18 @@ impl Record {
     /// Our timestamps of `now` are later than all that the old connection sent (RFC 6191 §2): the
     /// clock has ticked since.
     pub(crate) fn is_older_than(&self, now: Instant) -> bool {
-        now.as_millis() > self.begun_ms
+        !self.begun.age(now).is_zero()
     }
 
     pub(crate) const fn new(flow: Flow, snd_nxt: SeqNum, rcv_nxt: SeqNum) -> Self {
-        Self { flow, snd_nxt, rcv_nxt, ts_recent: 0, ts_offset: 0, begun_ms: 0 }
+        Self {
+            flow,
+            snd_nxt,
+            rcv_nxt,
+            ts_recent: 0,
+            ts_offset: 0,
+            hash: 0,
+            begun: Stamp::of(Instant::ZERO),
+        }
     }
 }

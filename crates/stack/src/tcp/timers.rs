@@ -114,7 +114,7 @@ impl Tcp {
                 }
             }
         }
-        while self.time_waits.next().is_some_and(|at| at <= cx.now)
+        while self.time_waits.next(cx.now).is_some_and(|at| at <= cx.now)
             && let Some(oldest) = self.time_waits.oldest()
         {
             self.end_time_wait(oldest);
@@ -123,7 +123,7 @@ impl Tcp {
 
     /// No later than this `on_timeout` has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match (self.shard.wheel.next(), self.time_waits.next()) {
+        match (self.shard.wheel.next(), self.time_waits.next(self.shard.now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }

@@ -15,16 +15,34 @@ use core::net::IpAddr;
 pub fn sum(bytes: &[u8]) -> u16 {
     // The order of the bytes in a pair does not matter for one's complement addition, but for
     // the order of the bytes of the result (RFC 1071 §2 (B)): so we add native words, and swap
-    // once. No carry is lost: it would take 2^32 words of 32 bits to fill 64.
-    let (words, tail) = bytes.as_chunks::<4>();
-    let mut total = 0_u64;
+    // once. A carry out of 64 bits is worth one, as it is out of 16: 2^64 - 1 divides by 2^16 - 1.
+    let (words, tail) = bytes.as_chunks::<8>();
+    let (mut total, mut carries) = (0_u64, 0_u64);
     for word in words {
-        total += u64::from(u32::from_ne_bytes(*word));
+        let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(*word));
+        total = sum;
+        carries += u64::from(carry);
     }
-    let mut last = [0; 4];
-    last[..tail.len()].copy_from_slice(tail);
-    total += u64::from(u32::from_ne_bytes(last));
-    u16::from_be(fold(total))
+    let rest = if tail.is_empty() { 0 } else { u64::from_ne_bytes(padded(tail)) };
+    let (total, carry) = total.overflowing_add(rest);
+    u16::from_be(combine(fold(total), fold(carries + u64::from(carry))))
+}
+
+/// At most seven bytes, and zeroes after them.
+#[inline]
+fn padded(tail: &[u8]) -> [u8; 8] {
+    let mut word = [0; 8];
+    let (fours, rest) = tail.as_chunks::<4>();
+    let mut at = 0;
+    if let [four] = fours {
+        word[..4].copy_from_slice(four);
+        at = 4;
+    }
+    for byte in rest {
+        word[at] = *byte;
+        at += 1;
+    }
+    word
 }
 
 /// The sum of two parts, the second of which begins at an even offset.
@@ -47,8 +65,7 @@ pub const fn append(a: u16, a_bytes: usize, b: u16) -> u16 {
 #[must_use]
 #[inline]
 pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u16 {
-    let addresses = combine(sum_address(src), sum_address(dst));
-    combine(combine(addresses, fold(len as u64)), u16::from(protocol))
+    fold(words_of(src) + words_of(dst) + len as u64 + u64::from(protocol))
 }
 
 /// What stands in a header if everything else sums to `sum`.
@@ -75,10 +92,14 @@ const fn fold(total: u64) -> u16 {
     ((total >> 16) + (total & 0xffff)) as u16
 }
 
+/// An address as words of 32 bits, added.
 #[inline]
-fn sum_address(address: IpAddr) -> u16 {
+fn words_of(address: IpAddr) -> u64 {
     match address {
-        IpAddr::V4(address) => sum(&address.octets()),
-        IpAddr::V6(address) => sum(&address.octets()),
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            [bits >> 96, bits >> 64, bits >> 32, bits].iter().map(|word| *word as u32 as u64).sum()
+        }
     }
 }
