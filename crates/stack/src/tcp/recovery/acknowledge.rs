@@ -400,8 +400,10 @@ impl Recovery {
             }
             limit.min(ssthresh - pipe)
         };
-        // The fast retransmission itself leaves in any case.
-        let room = if first { room.max(self.mss()) } else { room };
+        // The fast retransmission itself leaves in any case, and without SACK the next hole that a
+        // partial acknowledgment shows (RFC 6582 §3.2, step 3).
+        let hole = progress.lost > 0 && !self.has(flag::SACK);
+        let room = if first || hole { room.max(self.mss()) } else { room };
         self.window.cwnd = pipe.saturating_add(room).max(self.mss());
     }
 }

@@ -870,3 +870,25 @@ fn the_oldest_in_time_wait_makes_room() {
     peer.inject(F | A, 1, 2, &[]);
     assert_eq!(peer.cores().len(), 1);
 }
+
+#[test]
+fn a_partial_ack_without_sack_sends_the_next_hole() {
+    let reno = |config: &mut Config| config.tcp.congestion = crate::Congestion::NewReno;
+    let (mut peer, conn) = Peer::accepted(reno, plain());
+    for _ in 0..5 {
+        peer.send(conn, &[7; 2000]);
+    }
+    assert_eq!(peer.cores().len(), 10);
+    peer.now += Duration::from_millis(100);
+    for _ in 0..3 {
+        peer.inject(A, 1, 1, &[]);
+    }
+    let again = peer.cores();
+    assert_eq!(again, [(ACK, 1, 1, 1000)]);
+    peer.now += Duration::from_millis(100);
+    // RFC 6582 §3.2, step 3.
+    peer.inject(A, 1, 3001, &[]);
+    assert_eq!(peer.cores(), [(ACK, 3001, 1, 1000)]);
+    peer.inject(A, 1, 10_001, &[]);
+    assert_eq!(peer.cores(), []);
+}
