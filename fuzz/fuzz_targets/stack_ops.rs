@@ -197,7 +197,7 @@ fn forge(frame: &[u8], forgery: &Forgery) -> Option<Vec<u8>> {
     let packet = ipv4::View::new(frame).ok()?;
     let seen = tcp::Repr::parse(&tcp::View::new(packet.payload()).ok()?);
     let near = |base: SeqNum, by: i16| {
-        let by = i32::from(by) * if forgery.far { 70_000 } else { 1 };
+        let by = i32::from(by) * if forgery.far { 60_000 } else { 1 };
         SeqNum(base.0.wrapping_add_signed(by))
     };
     let mut options = forgery.options.clone();
