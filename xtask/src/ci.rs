@@ -11,6 +11,7 @@
 //! - No step needs root, a terminal or standard input.
 
 mod display;
+mod fuzz;
 mod interleavings;
 mod no_os;
 mod tally;
@@ -65,6 +66,7 @@ const STEPS: &[Step] = &[
     ("test", test),
     ("loom", interleavings::loom),
     ("miri", interleavings::miri),
+    ("fuzz", fuzz::smoke),
     ("sim", sim_step),
 ];
 

@@ -46,6 +46,8 @@ const PYTHON_VENV: &str = "python3-venv";
 const HTTPLINT: &str = "httplint==2026.10.4";
 /// The licence and source checker: the newest version that was tried with the project's Rust.
 const CARGO_DENY_VERSION: &str = "0.20.2";
+/// What builds and runs the fuzz targets, with a nightly compiler.
+const CARGO_FUZZ_VERSION: &str = "0.13.2";
 
 /// Where httplint lies once installed.
 pub(crate) fn httplint(root: &Path) -> PathBuf {
@@ -56,7 +58,8 @@ pub(crate) fn httplint(root: &Path) -> PathBuf {
 pub(crate) fn run(root: &Path) -> Result<bool, Error> {
     debian();
     python(root);
-    cargo_deny(root);
+    cargo_command(root, "deny", CARGO_DENY_VERSION);
+    cargo_command(root, "fuzz", CARGO_FUZZ_VERSION);
     Ok(true)
 }
 
@@ -118,18 +121,19 @@ fn python(root: &Path) {
     report("httplint", if done { "installed" } else { "could not be installed" });
 }
 
-fn cargo_deny(root: &Path) {
-    if process::output_of(process::cargo(root).args(["deny", "--version"])).is_ok() {
-        report("cargo-deny", "there");
+/// A cargo command that is no part of Rust. `--debug` builds it faster: all of them are run
+/// seldom and shortly.
+fn cargo_command(root: &Path, name: &str, version: &str) {
+    let package = format!("cargo-{name}");
+    if process::output_of(process::cargo(root).args([name, "--version"])).is_ok() {
+        report(&package, "there");
         return;
     }
     let mut install = process::cargo(root);
-    // Unoptimised: it runs for a second, and an optimised build takes many times longer.
-    install.args(["install", "--quiet", "--locked", "--debug", "cargo-deny"]);
-    install.args(["--version", CARGO_DENY_VERSION]);
-    report("cargo-deny", "building it, once; this takes some minutes");
+    install.args(["install", "--quiet", "--locked", "--debug", &package, "--version", version]);
+    report(&package, "building it, once; this takes some minutes");
     let done = step(&mut install);
-    report("cargo-deny", if done { "installed" } else { "could not be installed" });
+    report(&package, if done { "installed" } else { "could not be installed" });
 }
 
 /// Runs one command; what it printed is shown when it fails.

@@ -35,8 +35,8 @@ pub(super) fn miri(root: &Path, display: &mut Display) -> Result<Outcome, Error>
     counted(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"), display)
 }
 
-/// The nightly toolchain's cargo. Miri exists in no other.
-fn nightly(root: &Path) -> Command {
+/// The nightly toolchain's cargo. Miri and cargo-fuzz work with no other.
+pub(super) fn nightly(root: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).current_dir(root);
     // What the cargo that runs us has said is about its own toolchain.

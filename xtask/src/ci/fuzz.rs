@@ -1,0 +1,48 @@
+//! Each fuzz target for a few seconds: that it builds, that its seeds pass, and what luck finds.
+//!
+//! Longer runs are a person's: `cargo +nightly fuzz run TARGET`, in the root.
+
+use std::path::Path;
+
+use super::interleavings::nightly;
+use super::tally::Counts;
+use super::{Display, Outcome, command};
+use crate::error::Error;
+use crate::process;
+
+/// Seconds for each target, beside its seeds.
+const SECONDS: u32 = 3;
+
+/// Builds all targets and runs them one after the other. What one finds lies in `fuzz/artifacts`.
+pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+    if process::output_of(nightly(root).args(["fuzz", "--version"])).is_err() {
+        let why = "no cargo-fuzz, or no nightly for it; `cargo xtask setup` installs the first, \
+                   `rustup toolchain install nightly` the second";
+        return Ok(Outcome::skip("fuzz", why));
+    }
+    // The crates under test have no unsafe code, so that a sanitizer would only cost time.
+    let built = command(nightly(root).args(["fuzz", "build", "--sanitizer", "none"]), display)?;
+    if built.counts.failed > 0 {
+        return Ok(built);
+    }
+    let mut counts = Counts::default();
+    let mut output = Vec::new();
+    for target in process::output_of(nightly(root).args(["fuzz", "list"]))?.lines() {
+        let mut run = nightly(root);
+        run.args(["fuzz", "run", "--sanitizer", "none", target]);
+        // New inputs go to the first folder.
+        let corpus = root.join("fuzz/corpus").join(target);
+        std::fs::create_dir_all(&corpus).map_err(Error::file(&corpus))?;
+        run.arg(corpus);
+        let seeds = root.join("fuzz/seeds").join(target);
+        if seeds.is_dir() {
+            run.arg(seeds);
+        }
+        run.args(["--", &format!("-max_total_time={SECONDS}"), "-max_len=4096", "-len_control=0"]);
+        let outcome = command(&mut run, display)?;
+        counts.add(outcome.counts);
+        output.extend(outcome.output);
+    }
+    let note = format!("{} targets", counts.passed + counts.failed);
+    Ok(Outcome { counts, output, note })
+}
