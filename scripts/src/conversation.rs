@@ -63,6 +63,8 @@ pub(crate) struct Conversation {
     pub(crate) remote: SocketAddr,
     local_isn: Pair,
     remote_isn: Pair,
+    /// The number of the last SYN to a listener: its answer may begin the conversation anew.
+    last_syn: Option<u32>,
     first_timestamp: Option<Pair>,
     /// Live TSval by the script's.
     timestamps: BTreeMap<u32, u32>,
@@ -92,6 +94,7 @@ impl Conversation {
             remote: SocketAddr::new(settings.remote_ip, remote_port),
             local_isn: Pair::default(),
             remote_isn: Pair::default(),
+            last_syn: None,
             first_timestamp: None,
             timestamps: BTreeMap::new(),
             flow_label: None,
@@ -105,6 +108,9 @@ impl Conversation {
             Sequence::Any => return,
         };
         let is_syn = segment.flags.bits & SYN != 0;
+        if is_syn && segment.flags.bits & ACK == 0 {
+            self.last_syn = Some(seq);
+        }
         match self.stage {
             Stage::New | Stage::Listening => {
                 self.stage = Stage::Received;
@@ -131,7 +137,7 @@ impl Conversation {
                 self.stage = Stage::SynSent;
                 self.local_isn.script = seq;
             }
-            Stage::Received if is_syn && is_ack => self.local_isn.script = seq,
+            Stage::Received | Stage::Open if is_syn && is_ack => self.local_isn.script = seq,
             _ => {}
         }
     }
@@ -183,6 +189,13 @@ impl Conversation {
                 self.local_isn.live = header.seq;
             }
             Stage::SynSent => self.local_isn.live = header.seq,
+            // The same ports again, after TIME-WAIT or a reset.
+            Stage::Open if header.flags & ACK != 0 => {
+                if let Some(syn) = self.last_syn.filter(|syn| header.ack == syn.wrapping_add(1)) {
+                    self.local_isn.live = header.seq;
+                    self.remote_isn = Pair { script: syn, live: syn };
+                }
+            }
             _ => {}
         }
     }

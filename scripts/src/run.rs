@@ -124,6 +124,8 @@ struct Moment {
 #[derive(Clone, Copy, Debug)]
 struct Before {
     at_us: i64,
+    /// When an inbound packet was sent: its answer may be there before the interpreter goes on.
+    began_us: i64,
     is_inbound: bool,
     is_absolute: bool,
 }
@@ -179,9 +181,11 @@ impl<S: System> Run<'_, S> {
             self.is_begun = true;
         }
         self.resolve(event)?;
+        let mut began_us = 0;
         match &event.action {
             Action::Packet(packet) if packet.direction == Direction::Inbound => {
                 self.wait("an inbound packet")?;
+                began_us = self.system.now_us();
                 self.inbound(packet)?;
             }
             Action::Packet(packet) => self.outbound(packet)?,
@@ -203,6 +207,7 @@ impl<S: System> Run<'_, S> {
         }
         self.before = Some(Before {
             at_us: self.time.at_us.unwrap_or(self.time.base_us),
+            began_us,
             is_inbound: is_inbound(event),
             is_absolute: matches!(event.when, When::Absolute { .. }),
         });
@@ -213,6 +218,7 @@ impl<S: System> Run<'_, S> {
     fn resolve(&mut self, event: &Event) -> Result<(), EventError> {
         let base_us = match self.before {
             Some(before) if before.is_inbound && is_inbound(event) => before.at_us,
+            Some(before) if before.is_inbound => before.began_us,
             _ => self.system.now_us(),
         };
         let (at_us, until_us, base_us) = match event.when {

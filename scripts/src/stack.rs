@@ -11,6 +11,7 @@
 //! - After every input the stack's events are taken, then its frames, before anything else happens.
 //! - A call that blocks is tried again after everything that happens, and ends at that very time.
 
+mod datagram;
 mod host;
 mod knobs;
 mod ready;

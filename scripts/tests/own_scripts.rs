@@ -9,10 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use megapipe_scripts::report::Verdict;
+use megapipe_scripts::script::Setting;
 use megapipe_scripts::{Invocation, On, prepare};
 
 /// Scripts at once on Linux: they mostly sleep, and each has a namespace of its own.
 const AT_ONCE: usize = 4;
+/// How often a script that failed beside others is tried again, alone.
+const ATTEMPTS: usize = 4;
+/// Other tests run meanwhile, and timers of the kernel may be a tick of 4 ms late.
+const LINUX_TOLERANCE_US: &str = "10000";
 
 fn scripts() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scripts");
@@ -28,7 +33,12 @@ fn scripts() -> Vec<PathBuf> {
 fn fault(path: &Path, on: On) -> Result<Option<String>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = std::fs::read(path).expect("a script");
-    let prepared = match prepare(&text, &Invocation::default()) {
+    let mut invocation = Invocation::default();
+    if on == On::Linux {
+        let value = LINUX_TOLERANCE_US.to_owned();
+        invocation.settings.push(Setting { line: 0, name: "tolerance_usecs".to_owned(), value });
+    }
+    let prepared = match prepare(&text, &invocation) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(Some(format!("{name}:{error}"))),
     };
@@ -42,6 +52,19 @@ fn fault(path: &Path, on: On) -> Result<Option<String>, String> {
         (Verdict::Failed(failure), None) => Ok(Some(format!("{name}:{failure}"))),
         (Verdict::Unsupported { line, what }, None) => Ok(Some(format!("{name}:{line}: {what}"))),
     }
+}
+
+/// The fault of a script that fails each time. Real time is only as exact as the machine is idle: the
+/// kernel's own threads have to wait for others too.
+fn lasting_fault(path: &Path) -> Option<String> {
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        match fault(path, On::Linux) {
+            Ok(None) => return None,
+            Ok(Some(fault)) | Err(fault) => last = Some(fault),
+        }
+    }
+    last
 }
 
 #[test]
@@ -59,22 +82,21 @@ fn scripts_hold_on_linux() {
         println!("skipped: scripts_hold_on_linux: {why}");
         return;
     }
-    let faults = Mutex::new(Vec::new());
+    let faulty = Mutex::new(Vec::new());
     let next = AtomicUsize::new(1);
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 // A number of its own for each; nothing else is ordered by it.
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match fault(path, On::Linux) {
-                        Ok(None) => {}
-                        Ok(Some(fault)) => faults.lock().expect("no panic").push(fault),
-                        Err(why) => faults.lock().expect("no panic").push(why),
+                    if fault(path, On::Linux) != Ok(None) {
+                        faulty.lock().expect("no panic").push(path);
                     }
                 }
             });
         }
     });
-    let faults = faults.into_inner().expect("no panic");
+    let faulty = faulty.into_inner().expect("no panic");
+    let faults: Vec<String> = faulty.into_iter().filter_map(|path| lasting_fault(path)).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

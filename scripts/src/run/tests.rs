@@ -143,6 +143,19 @@ fn numbers_count_from_the_initial_ones_across_their_end() {
 }
 
 #[test]
+fn a_second_life_of_the_same_ports_has_numbers_of_its_own() {
+    let mut system = opened();
+    system.sent.push_back(sent(100_000, header(5000, 91, SYN | ACK)));
+    let text = format!(
+        "{OPENED}+0 < R 1:1(0) win 0\n+0 < S 90:90(0) win 9\n+0 > S. 0:0(0) ack 91\n\
+         +0 < . 1:1(0) ack 1 win 9\n"
+    );
+    assert_eq!(outcome(&text, &mut system).verdict, Verdict::Passed);
+    let Transport::Tcp(last) = &system.injected[4].payload else { panic!("no segment") };
+    assert_eq!((last.seq, last.ack), (91, 5001));
+}
+
+#[test]
 fn descriptors_are_the_scripts_and_not_the_systems() {
     let mut system = opened();
     assert_eq!(outcome(OPENED, &mut system).verdict, Verdict::Passed);

@@ -83,6 +83,7 @@ impl Sockets {
     fn ready_of(&self, fd: Fd, host: &Host) -> u32 {
         match self.open.get(&fd) {
             Some(Entry::Stream(stream)) => ready(stream, host),
+            Some(Entry::Datagrams(datagrams)) => datagrams.ready(),
             Some(Entry::Epoll(_)) => 0,
             None => libc::POLLNVAL as u32,
         }
@@ -139,7 +140,7 @@ impl Sockets {
         let has_timed_out = self.has_timed_out(host);
         let fds = match self.open.get(&epoll) {
             Some(Entry::Epoll(epoll)) => epoll.interests.keys().copied().collect::<Vec<Fd>>(),
-            Some(Entry::Stream(_)) => return failed(libc::EINVAL),
+            Some(_) => return failed(libc::EINVAL),
             None => return failed(libc::EBADF),
         };
         let masks: Vec<u32> = fds.iter().map(|&fd| self.ready_of(fd, host)).collect();

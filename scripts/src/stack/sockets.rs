@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use megapipe_stack::{CloseReason, ConnId, Event, ListenerId};
+use megapipe_stack::{CloseReason, ConnId, DatagramId, Event, ListenerId};
 
+use super::datagram::Datagrams;
 use super::host::Host;
 use super::ready::Epoll;
 use super::stream::apply_options;
@@ -38,6 +39,7 @@ pub(super) struct Sockets {
 /// What a descriptor is.
 pub(super) enum Entry {
     Stream(Stream),
+    Datagrams(Datagrams),
     Epoll(Epoll),
 }
 
@@ -170,6 +172,7 @@ impl Sockets {
     pub(super) fn stream(&mut self, fd: Fd) -> Result<&mut Stream, i32> {
         match self.open.get_mut(&fd) {
             Some(Entry::Stream(stream)) => Ok(stream),
+            Some(Entry::Datagrams(_)) => Err(libc::EOPNOTSUPP),
             Some(Entry::Epoll(_)) => Err(libc::ENOTSOCK),
             None => Err(libc::EBADF),
         }
@@ -204,19 +207,44 @@ impl Sockets {
             Event::Closed { conn, reason } => {
                 self.with_conn(conn, |stream| stream.on_closed(reason));
             }
-            // Nobody asks for acknowledgments, and urgent bytes come with the others; datagrams
-            // have no sockets here.
-            Event::Acked { .. }
-            | Event::Urgent { .. }
-            | Event::Datagram { .. }
-            | Event::DatagramRefused { .. } => {}
+            Event::Datagram { endpoint, from, chunk } => {
+                let bytes = host.memory.bytes(chunk).to_vec();
+                megapipe_stack::Memory::free(&mut host.memory, chunk.buf);
+                self.with_endpoint(endpoint, |datagrams| datagrams.on_datagram(from, bytes));
+            }
+            Event::DatagramRefused { endpoint, to } => {
+                self.with_endpoint(endpoint, |datagrams| datagrams.on_refused(to));
+            }
+            // Nobody asks for acknowledgments, and urgent bytes come with the others.
+            Event::Acked { .. } | Event::Urgent { .. } => {}
         }
+    }
+
+    fn with_endpoint(&mut self, endpoint: DatagramId, act: impl FnOnce(&mut Datagrams)) {
+        let all = self.open.values_mut().filter_map(|entry| match entry {
+            Entry::Datagrams(datagrams) => Some(datagrams),
+            _ => None,
+        });
+        let mut found = all.filter(|datagrams| datagrams.endpoint() == Some(endpoint));
+        if let Some(datagrams) = found.next() {
+            act(datagrams);
+        }
+    }
+
+    /// A descriptor is closed: no epoll knows it any more.
+    pub(super) fn forget(&mut self, fd: Fd) -> Option<Entry> {
+        for entry in self.open.values_mut() {
+            if let Entry::Epoll(epoll) = entry {
+                epoll.forget(fd);
+            }
+        }
+        self.open.remove(&fd)
     }
 
     fn with_conn(&mut self, conn: ConnId, act: impl FnOnce(&mut Stream)) {
         let streams = self.open.values_mut().filter_map(|entry| match entry {
             Entry::Stream(stream) => Some(stream),
-            Entry::Epoll(_) => None,
+            Entry::Datagrams(_) | Entry::Epoll(_) => None,
         });
         let mut found = streams.filter(|stream| stream.conn() == Some(conn));
         if let Some(stream) = found.next() {
@@ -226,6 +254,9 @@ impl Sockets {
 
     /// Tries a call. None: it would block.
     pub(super) fn attempt(&mut self, call: &Call, host: &mut Host) -> Attempt {
+        if let Some(attempt) = self.attempt_datagram(call, host) {
+            return attempt;
+        }
         match call {
             Call::Socket { domain, kind, protocol } => self.socket(*domain, *kind, *protocol),
             Call::Bind { fd, address } => self.bind(*fd, *address, host),
@@ -263,17 +294,20 @@ impl Sockets {
     }
 
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Attempt {
-        if kind & !SOCKET_FLAGS != libc::SOCK_STREAM {
-            return unsupported("sockets other than TCP's");
-        }
-        if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
-            return unsupported("protocols other than TCP");
-        }
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return failed(libc::EAFNOSUPPORT);
         }
-        let stream = Stream::new(domain, kind & libc::SOCK_NONBLOCK != 0);
-        ended(i64::from(self.keep(Entry::Stream(stream))))
+        let is_nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        let entry = match (kind & !SOCKET_FLAGS, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                Entry::Stream(Stream::new(domain, is_nonblocking))
+            }
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                Entry::Datagrams(Datagrams::new(domain, is_nonblocking))
+            }
+            _ => return unsupported("sockets other than those of TCP and UDP"),
+        };
+        ended(i64::from(self.keep(entry)))
     }
 
     fn bind(&mut self, fd: Fd, address: SocketAddr, host: &Host) -> Attempt {
@@ -294,17 +328,19 @@ impl Sockets {
     }
 
     fn fcntl(&mut self, fd: Fd, command: i32, argument: i32) -> Attempt {
-        let stream = match self.stream(fd) {
-            Ok(stream) => stream,
-            Err(errno) => return failed(errno),
+        let is_nonblocking = match self.open.get_mut(&fd) {
+            Some(Entry::Stream(stream)) => &mut stream.is_nonblocking,
+            Some(Entry::Datagrams(datagrams)) => &mut datagrams.is_nonblocking,
+            Some(Entry::Epoll(_)) => return unsupported("fcntl of an epoll descriptor"),
+            None => return failed(libc::EBADF),
         };
         match command {
             libc::F_GETFL => {
-                let flag = if stream.is_nonblocking { libc::O_NONBLOCK } else { 0 };
+                let flag = if *is_nonblocking { libc::O_NONBLOCK } else { 0 };
                 ended(i64::from(libc::O_RDWR | flag))
             }
             libc::F_SETFL => {
-                stream.is_nonblocking = argument & libc::O_NONBLOCK != 0;
+                *is_nonblocking = argument & libc::O_NONBLOCK != 0;
                 ended(0)
             }
             libc::F_GETFD | libc::F_SETFD => ended(0),

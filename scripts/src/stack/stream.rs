@@ -232,12 +232,7 @@ impl Sockets {
     }
 
     pub(super) fn close(&mut self, fd: Fd, host: &mut Host) -> Attempt {
-        let Some(entry) = self.open.remove(&fd) else { return failed(libc::EBADF) };
-        for entry in self.open.values_mut() {
-            if let Entry::Epoll(epoll) = entry {
-                epoll.forget(fd);
-            }
-        }
+        let Some(entry) = self.forget(fd) else { return failed(libc::EBADF) };
         let Entry::Stream(stream) = entry else { return ended(0) };
         let now = host.now();
         if !host.is_running() {
