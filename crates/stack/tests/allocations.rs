@@ -121,6 +121,7 @@ fn disturb(a: &mut Host, now: Instant, n: usize, frame: &mut [u8]) {
         dst: A,
         protocol: protocol.number(),
         ttl: 64,
+        dscp: 0,
         ecn: megapipe_stack::wire::Ecn::NotEct,
         identification: n as u16,
         dont_fragment: false,

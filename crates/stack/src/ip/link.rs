@@ -256,6 +256,7 @@ impl Ip {
             dst,
             next_header: Protocol::Icmp6.number(),
             hop_limit: ndp::HOP_LIMIT,
+            dscp: 0,
             ecn: crate::wire::Ecn::NotEct,
             payload_bytes: message.header_bytes(),
         };

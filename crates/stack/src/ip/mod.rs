@@ -59,6 +59,21 @@ pub(crate) struct Arrived<'a> {
     pub segment_bytes: u16,
 }
 
+/// What an application may ask of the network (RFC 9293 §3.9.2: MUST-48, MUST-49).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Service {
+    /// Differentiated services code point, 6 bits.
+    pub dscp: u8,
+    /// Hops that it may go.
+    pub hop_limit: u8,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self { dscp: 0, hop_limit: HOP_LIMIT }
+    }
+}
+
 /// A packet on its way out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Departing {
@@ -68,6 +83,8 @@ pub(crate) struct Departing {
     pub dst: IpAddr,
     /// What the payload is.
     pub protocol: Protocol,
+    /// How it is to be treated on its way.
+    pub service: Service,
     /// Congestion marks.
     pub ecn: Ecn,
     /// Transport header and payload, in bytes.
@@ -310,7 +327,8 @@ impl Ip {
                     src,
                     dst,
                     protocol: departing.protocol.number(),
-                    ttl: HOP_LIMIT,
+                    ttl: departing.service.hop_limit,
+                    dscp: departing.service.dscp,
                     ecn: departing.ecn,
                     identification: self.identification_for(departing.dont_fragment),
                     dont_fragment: departing.dont_fragment,
@@ -325,7 +343,8 @@ impl Ip {
                     src,
                     dst,
                     next_header: departing.protocol.number(),
-                    hop_limit: HOP_LIMIT,
+                    hop_limit: departing.service.hop_limit,
+                    dscp: departing.service.dscp,
                     ecn: departing.ecn,
                     payload_bytes: departing.payload_bytes,
                 };
@@ -381,6 +400,7 @@ impl Ip {
                 src: message.src,
                 dst: message.dst,
                 protocol: message.protocol,
+                service: Service::default(),
                 ecn: Ecn::NotEct,
                 payload_bytes: message.len,
                 dont_fragment: false,

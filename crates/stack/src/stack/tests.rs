@@ -172,6 +172,7 @@ fn header4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, payload_bytes: usiz
         dst,
         protocol: protocol.number(),
         ttl: 64,
+        dscp: 0,
         ecn: Ecn::NotEct,
         identification: 77,
         dont_fragment: false,
@@ -200,6 +201,7 @@ fn packet6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload: &[u8]) -> Vec
         dst,
         next_header,
         hop_limit: 255,
+        dscp: 0,
         ecn: Ecn::NotEct,
         payload_bytes: payload.len(),
     };

@@ -28,7 +28,7 @@ use super::state::State;
 use crate::config::TcpConfig;
 use crate::flow_table::Flow;
 use crate::id::PoolId;
-use crate::ip::Hop;
+use crate::ip::{Hop, Service};
 use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
 
@@ -115,6 +115,7 @@ pub(crate) struct Cold {
     pub(crate) rcv_mss: u16,
     /// MSS that the peer offered, without options.
     pub(crate) peer_mss: u16,
+    pub(crate) service: Service,
     /// ICMP told of trouble that may pass.
     pub(crate) soft_error: bool,
     pub(crate) pool: PoolId,
@@ -309,6 +310,7 @@ impl Cold {
             refused_at_ms: (now.as_millis() as u32).wrapping_sub(u32::MAX / 2),
             rcv_mss: config.mss.map_or(mss, |own| own.min(mss)),
             peer_mss: mss,
+            service: Service::default(),
             soft_error: false,
             pool: begin.pool,
             listener: 0,

@@ -112,6 +112,10 @@ pub enum ConnOption {
     ReceiveBuffer(u32),
     /// Send buffer in bytes; it is not tuned any more.
     SendBuffer(u32),
+    /// Hops that segments may go (MUST-49); at least 1.
+    HopLimit(u8),
+    /// Differentiated services code point of segments (MUST-48), below 64.
+    Dscp(u8),
     /// What was queued so far is urgent (MUST-30).
     Urgent,
     /// Acknowledge at once what has been received.
@@ -217,6 +221,8 @@ impl Tcp {
                 conn.cold.send_buffer = bytes;
                 conn.facts.set(Facts::FIXED_SEND_BUFFER);
             }
+            ConnOption::HopLimit(hops) => conn.cold.service.hop_limit = hops.max(1),
+            ConnOption::Dscp(dscp) => conn.cold.service.dscp = dscp & 0x3f,
             ConnOption::QuickAck => {
                 conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);
             }

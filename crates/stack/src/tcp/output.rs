@@ -26,7 +26,7 @@ use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::flow_table::Flow;
 use crate::frame::Transmit;
-use crate::ip::{Departing, Hop, NextHop};
+use crate::ip::{Departing, Hop, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::wire::tcp::{
@@ -148,8 +148,16 @@ pub(super) fn is_stuck(conn: &Connection, shard: &Shard) -> bool {
 struct Draft {
     flow: Flow,
     head: Repr,
+    service: Service,
     ecn: Ecn,
     dont_fragment: bool,
+}
+
+impl Draft {
+    /// A segment that no connection stands behind.
+    fn of_nobody(flow: Flow, head: Repr) -> Self {
+        Self { flow, head, service: Service::default(), ecn: Ecn::NotEct, dont_fragment: true }
+    }
 }
 
 impl Tcp {
@@ -277,7 +285,7 @@ fn send_reply<M>(cx: &mut Cx<'_, M>, reply: &Reply, frame: &mut [u8]) -> Option<
         urgent: 0,
         options: reply.options,
     };
-    let draft = Draft { flow: reply.flow, head, ecn: Ecn::NotEct, dont_fragment: true };
+    let draft = Draft::of_nobody(reply.flow, head);
     Some(write_empty(cx, &draft, hop, frame))
 }
 
@@ -339,7 +347,8 @@ fn send_ack<M>(
 fn draft<M>(conn: &Connection, cx: &Cx<'_, M>, head: Repr, is_new_data: bool) -> Draft {
     // RFC 3168 §6.1.4 and §6.1.5: neither pure ACKs nor retransmissions.
     let ecn = if is_new_data && conn.facts.has(Facts::ECN) { Ecn::Ect0 } else { Ecn::NotEct };
-    Draft { flow: conn.flow, head, ecn, dont_fragment: cx.config.tcp.path_mtu_discovery }
+    let dont_fragment = cx.config.tcp.path_mtu_discovery;
+    Draft { flow: conn.flow, head, service: conn.cold.service, ecn, dont_fragment }
 }
 
 /// The header of a segment of a synchronized connection. Whatever it is, it acknowledges.
@@ -524,7 +533,7 @@ pub(super) fn write_reply_head<M>(
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    let draft = Draft { flow, head, ecn: Ecn::NotEct, dont_fragment: true };
+    let draft = Draft::of_nobody(flow, head);
     write_empty(cx, &draft, hop, frame)
 }
 
@@ -548,6 +557,7 @@ fn start_frame<M>(
         src: draft.flow.local,
         dst: draft.flow.remote,
         protocol: Protocol::Tcp,
+        service: draft.service,
         ecn: draft.ecn,
         payload_bytes: header_bytes + payload,
         dont_fragment: draft.dont_fragment,

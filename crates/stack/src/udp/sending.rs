@@ -187,6 +187,7 @@ fn write<M: Memory>(
         src,
         dst,
         protocol: Protocol::Udp,
+        service: crate::ip::Service::default(),
         ecn: Ecn::NotEct,
         payload_bytes: len,
         dont_fragment: false,

@@ -200,6 +200,8 @@ pub struct Repr {
     pub protocol: u8,
     /// Hops that it may go.
     pub ttl: u8,
+    /// Differentiated services code point (RFC 2474 §3), 6 bits.
+    pub dscp: u8,
     /// Congestion marks.
     pub ecn: Ecn,
     /// Which datagram; zero is allowed where nobody may cut it (RFC 6864 §4.1).
@@ -215,7 +217,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// What `view` says. Options and the code point are left out.
+    /// What `view` says. Options are left out.
     ///
     /// # Errors
     ///
@@ -230,6 +232,7 @@ impl Repr {
             dst: view.dst(),
             protocol: view.protocol(),
             ttl: view.ttl(),
+            dscp: view.dscp(),
             ecn: view.ecn(),
             identification: view.identification(),
             dont_fragment: view.dont_fragment(),
@@ -254,7 +257,7 @@ impl Repr {
     pub fn emit(&self, bytes: &mut [u8]) {
         let header = &mut bytes[..HEADER_BYTES];
         header[0] = 0x45;
-        header[1] = self.ecn as u8;
+        header[1] = self.dscp << 2 | self.ecn as u8;
         put_u16(header, 2, (HEADER_BYTES + self.payload_bytes) as u16);
         put_u16(header, 4, self.identification);
         let flags = u16::from(self.dont_fragment) << 14 | u16::from(self.more_fragments) << 13;

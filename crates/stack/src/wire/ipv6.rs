@@ -50,6 +50,12 @@ impl<'a> View<'a> {
         self.bytes
     }
 
+    /// Differentiated services code point.
+    #[must_use]
+    pub fn dscp(&self) -> u8 {
+        (u8_at(self.bytes, 0) << 2 | u8_at(self.bytes, 1) >> 6) & 0x3f
+    }
+
     /// Congestion marks.
     #[must_use]
     #[inline]
@@ -110,6 +116,8 @@ pub struct Repr {
     pub next_header: u8,
     /// Hops that it may go.
     pub hop_limit: u8,
+    /// Differentiated services code point (RFC 2474 §3), 6 bits.
+    pub dscp: u8,
     /// Congestion marks.
     pub ecn: Ecn,
     /// Length of the payload, extension headers included: at most 65,535 bytes.
@@ -117,7 +125,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// What `view` says. Code point and flow label are left out.
+    /// What `view` says. The flow label is left out.
     #[must_use]
     pub fn parse(view: &View<'_>) -> Self {
         Self {
@@ -125,6 +133,7 @@ impl Repr {
             dst: view.dst(),
             next_header: view.next_header(),
             hop_limit: view.hop_limit(),
+            dscp: view.dscp(),
             ecn: view.ecn(),
             payload_bytes: view.payload().len(),
         }
@@ -144,7 +153,8 @@ impl Repr {
     #[inline]
     pub fn emit(&self, bytes: &mut [u8]) {
         let header = &mut bytes[..HEADER_BYTES];
-        header[0..4].copy_from_slice(&[0x60, (self.ecn as u8) << 4, 0, 0]);
+        let class = self.dscp << 2 | self.ecn as u8;
+        header[0..4].copy_from_slice(&[0x60 | class >> 4, class << 4, 0, 0]);
         put_u16(header, 4, self.payload_bytes as u16);
         header[6] = self.next_header;
         header[7] = self.hop_limit;

@@ -66,6 +66,7 @@ fn source_routes_are_refused_and_other_options_skipped() {
             dst: V4[1],
             protocol: 6,
             ttl: 64,
+            dscp: 0,
             ecn: Ecn::NotEct,
             identification: 0,
             dont_fragment: true,
@@ -216,6 +217,7 @@ fn a_quote_is_the_beginning_of_a_packet() {
         dst: V4[1],
         protocol: 6,
         ttl: 1,
+        dscp: 0,
         ecn: Ecn::NotEct,
         identification: 7,
         dont_fragment: true,
@@ -240,6 +242,7 @@ fn a_quote_is_the_beginning_of_a_packet() {
         dst: V6[1],
         next_header: extension::FRAGMENT,
         hop_limit: 1,
+        dscp: 0,
         ecn: Ecn::NotEct,
         payload_bytes: 9000,
     };

@@ -892,3 +892,15 @@ fn a_partial_ack_without_sack_sends_the_next_hole() {
     peer.inject(A, 1, 10_001, &[]);
     assert_eq!(peer.cores(), []);
 }
+
+#[test]
+fn an_application_chooses_hops_and_service() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    for option in [ConnOption::HopLimit(7), ConnOption::Dscp(46)] {
+        peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, option)).unwrap();
+    }
+    peer.send(conn, b"x");
+    let (frame, _) = peer.host.frame(peer.now).unwrap();
+    let ip = ipv4::Repr::parse(&ipv4::View::new(&frame).unwrap()).unwrap();
+    assert_eq!((ip.ttl, ip.dscp), (7, 46));
+}

@@ -280,6 +280,7 @@ proptest! {
             dst: V6[1],
             next_header: 6,
             hop_limit: 64,
+            dscp: 0,
             ecn: Ecn::Ect0,
             payload_bytes: repr.header_bytes() + payload.len(),
         };

@@ -60,6 +60,7 @@ prop_compose! {
         dst in any::<[u8; 4]>(),
         protocol in any::<u8>(),
         ttl in any::<u8>(),
+        dscp in 0_u8..64,
         ecn in ecn(),
         identification in any::<u16>(),
         flags in any::<(bool, bool)>(),
@@ -71,6 +72,7 @@ prop_compose! {
             dst: dst.into(),
             protocol,
             ttl,
+            dscp,
             ecn,
             identification,
             dont_fragment: flags.0,
@@ -87,6 +89,7 @@ prop_compose! {
         dst in any::<[u8; 16]>(),
         next_header in any::<u8>(),
         hop_limit in any::<u8>(),
+        dscp in 0_u8..64,
         ecn in ecn(),
         payload_bytes in 0_usize..1500,
     ) -> ipv6::Repr {
@@ -95,6 +98,7 @@ prop_compose! {
             dst: dst.into(),
             next_header,
             hop_limit,
+            dscp,
             ecn,
             payload_bytes,
         }
