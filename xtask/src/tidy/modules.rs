@@ -14,7 +14,7 @@ pub(super) fn orphans(tree: &Tree) -> Vec<Finding> {
 }
 
 /// What cargo finds by itself: libraries, binaries, and each file directly in the folders of tests,
-/// examples and benches.
+/// examples and benches; and fuzz targets, which their manifest names.
 fn is_root(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let name = parts.next().unwrap_or(path);
@@ -23,7 +23,7 @@ fn is_root(path: &str) -> bool {
         "src" => name == "lib.rs" || name == "main.rs",
         // `crates/x/src/tests/…` is a folder of modules, not of test programs.
         "tests" | "examples" | "benches" => parts.next() != Some("src"),
-        "bin" => true,
+        "bin" | "fuzz_targets" => true,
         _ => name == "build.rs" || name == "main.rs",
     }
 }
@@ -81,6 +81,7 @@ mod tests {
             ("crates/a/src/main.rs", "//! A.\nmod b;\nmod tests;"),
             ("crates/a/src/b/mod.rs", "//! B."),
             ("crates/a/src/bin/c.rs", "//! C."),
+            ("fuzz/fuzz_targets/f.rs", "//! F."),
             ("crates/a/tests/d.rs", "//! D.\nmod peer;"),
             ("crates/a/tests/peer/mod.rs", "//! Peer."),
             ("crates/a/src/tests.rs", "//! T.\nmod e;"),
