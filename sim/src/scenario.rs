@@ -129,7 +129,13 @@ impl Scenario {
                 .then(|| 125_000 << rng.u32(1..7)),
             queue_frames: if kind == Kind::Fairness { 64 } else { rng.usize(32..1024) },
             faults: faults(kind, delay, rng),
-            mtu: (0..hosts).map(|_| [1280, 1500, 1500, 9000][rng.usize(..4)]).collect(),
+            // A share is counted in segments: those of one size are compared.
+            mtu: (0..hosts)
+                .map(|_| match kind {
+                    Kind::Fairness => 1500,
+                    _ => [1280, 1500, 1500, 9000][rng.usize(..4)],
+                })
+                .collect(),
             skew_ppm: (0..hosts).map(|_| rng.i32(-200_000..200_000)).collect(),
             tcp: (0..hosts).map(|_| tcp(kind, rng)).collect(),
             connections,
@@ -194,6 +200,8 @@ fn tcp(kind: Kind, rng: &mut fastrand::Rng) -> TcpConfig {
             (Kind::Deaths, true) => SynCookies::Always,
             _ => SynCookies::WhenFull,
         },
+        // Whoever only waits hears of a peer's death by keepalives alone (RFC 9293 §3.8.4).
+        keepalive_idle: (kind == Kind::Deaths).then(|| Duration::from_secs(60)),
         ..even
     }
 }
