@@ -42,6 +42,7 @@ const REPLAY: &str = "MEGAPIPE_REPLAY";
 enum Step {
     Open(Stream),
     Write(usize, usize),
+    WriteQuiet(usize, usize),
     /// Reads until so many bytes are there.
     Read(usize, usize),
     End(usize, Disconnect),
@@ -78,6 +79,7 @@ impl fmt::Display for Step {
         match self {
             Self::Open(kind) => write!(f, "open {}", name_of(&KINDS, kind)),
             Self::Write(at, len) => write!(f, "write {at} {len}"),
+            Self::WriteQuiet(at, len) => write!(f, "write-quiet {at} {len}"),
             Self::Read(at, len) => write!(f, "read {at} {len}"),
             Self::End(at, how) => write!(f, "end {at} {}", name_of(&ENDS, how)),
             Self::Unregister(at) => write!(f, "unregister {at}"),
@@ -104,6 +106,7 @@ impl FromStr for Step {
         Ok(match what {
             "open" => Self::Open(named(&KINDS, first).ok_or_else(wrong)?),
             "write" => Self::Write(number(first)?, number(second)?),
+            "write-quiet" => Self::WriteQuiet(number(first)?, number(second)?),
             "read" => Self::Read(number(first)?, number(second)?),
             "end" => Self::End(number(first)?, named(&ENDS, second).ok_or_else(wrong)?),
             "unregister" => Self::Unregister(number(first)?),
@@ -126,6 +129,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => kind.prop_map(Step::Open),
         6 => (at.clone(), len()).prop_map(|(at, len)| Step::Write(at, len)),
+        4 => (at.clone(), len()).prop_map(|(at, len)| Step::WriteQuiet(at, len)),
         6 => (at.clone(), len()).prop_map(|(at, len)| Step::Read(at, len)),
         6 => (at.clone(), len()).prop_map(|(at, len)| Step::PeerSend(at, len)),
         2 => (at.clone(), end).prop_map(|(at, end)| Step::End(at, end)),
@@ -240,6 +244,14 @@ impl Run {
             Step::Write(at, len) => {
                 let bytes = pattern(self.seed, len);
                 self.call(at, |channel, handle| channel.write(handle, bytes));
+            }
+            Step::WriteQuiet(at, len) => {
+                let bytes = pattern(self.seed, len);
+                self.call(at, |channel, handle| {
+                    let mut buffer = channel.alloc(len);
+                    buffer.extend_from_slice(&bytes);
+                    channel.write_quiet(handle, buffer)
+                });
             }
             Step::Read(at, len) => {
                 if let Some(link) = self.links.get_mut(at).filter(|it| it.handle.is_some()) {
