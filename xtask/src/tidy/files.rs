@@ -6,11 +6,16 @@ use crate::limits;
 /// Words that say nothing about what a file holds.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "misc", "helper", "helpers", "manager"];
 
+/// Names of the papers' own that have such a word in them: a connection manager is one of the
+/// three servers [PIKA 3.1].
+const PAPERS_NAMES: &[&str] = &["connection_manager"];
+
 /// No file, folder or crate is named after nothing in particular.
 pub(super) fn names(tree: &Tree) -> Vec<Finding> {
     let is_empty = |part: &str| {
         let stem = part.split('.').next().unwrap_or(part);
-        stem.split(['_', '-']).any(|word| EMPTY_NAMES.contains(&word))
+        !PAPERS_NAMES.contains(&stem)
+            && stem.split(['_', '-']).any(|word| EMPTY_NAMES.contains(&word))
     };
     tree.files()
         .filter(|file| file.path.split('/').any(is_empty))
