@@ -1,4 +1,5 @@
-//! What a received segment of 64 bytes costs, in instructions: run it under callgrind.
+//! What a received segment of 64 bytes costs, in instructions, or with the argument `connections`
+//! a whole connection with one transaction at its server: run it under callgrind.
 //!
 //! `cargo build --release -p megapipe-stack --example segment_cost`, then
 //! `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/examples/segment_cost`;
@@ -107,7 +108,97 @@ fn establish(client: &mut Host, server: &mut Host, now: Instant) -> (ConnId, Con
     (there, conn)
 }
 
+/// The part that is counted for a whole connection: a turn of the server. Frames in, events and
+/// what an echo server does about them, frames out.
+#[inline(never)]
+fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire) {
+    for (frame, len) in wire.to_server.drain(..) {
+        host.stack.on_frame(now, &frame[..len], Received::default(), &mut host.memory);
+    }
+    while let Some(event) = host.stack.poll_event() {
+        match event {
+            Event::Incoming { conn, .. } => {
+                host.stack.receive(now, conn).expect("receive");
+            }
+            // The chunk is sent back as it came, and the connection closed.
+            Event::Received { conn, chunk } => {
+                host.stack.send(now, conn, chunk, &mut host.memory).expect("send");
+                host.stack.close(now, conn, &mut host.memory).expect("close");
+            }
+            _ => {}
+        }
+    }
+    let mut frame = [0; 2048];
+    while let Some(sent) = host.stack.poll_transmit(now, &mut frame, &mut host.memory) {
+        wire.to_client.push((frame, sent.len));
+    }
+}
+
+/// Frames between the two, room for which is made before.
+#[derive(Default)]
+struct Wire {
+    to_server: Vec<([u8; 2048], usize)>,
+    to_client: Vec<([u8; 2048], usize)>,
+}
+
+/// One connection with one transaction, from SYN to the last ACK.
+fn connection(client: &mut Host, server: &mut Host, now: &mut Instant, wire: &mut Wire) {
+    let remote = SocketAddr::new(SERVER.into(), 80);
+    let pool = (PoolId(0), &mut client.memory);
+    let conn = client.stack.connect(*now, remote, None, pool).expect("connect");
+    let mut open = true;
+    while open {
+        *now += Duration::from_micros(50);
+        let mut frame = [0; 2048];
+        while let Some(sent) = client.stack.poll_transmit(*now, &mut frame, &mut client.memory) {
+            wire.to_server.push((frame, sent.len));
+        }
+        measured_turn(server, *now, wire);
+        for (frame, len) in wire.to_client.drain(..) {
+            client.stack.on_frame(*now, &frame[..len], Received::default(), &mut client.memory);
+        }
+        while let Some(event) = client.stack.poll_event() {
+            match event {
+                Event::Connected { .. } => {
+                    let chunk = client.memory.chunk_of(&[7; 64]).expect("a buffer");
+                    client.stack.send(*now, conn, chunk, &mut client.memory).expect("send");
+                    client.stack.receive(*now, conn).expect("receive");
+                }
+                Event::Received { chunk, .. } => {
+                    client.memory.free(chunk.buf);
+                    client.stack.receive(*now, conn).expect("receive");
+                }
+                Event::PeerClosed { .. } => {
+                    client.stack.shutdown(*now, conn, &mut client.memory).expect("shutdown");
+                }
+                Event::Closed { .. } => open = false,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn connections() {
+    let mut now = Instant::from_millis(1);
+    let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
+    let local = SocketAddr::new(SERVER.into(), 80);
+    let listener = server.stack.listen(local, 16, PoolId(0)).expect("listen");
+    server.stack.accept(listener, u32::MAX).expect("accept");
+    let mut wire = Wire::default();
+    for _ in 0..SEGMENTS {
+        connection(&mut client, &mut server, &mut now, &mut wire);
+    }
+}
+
 fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("connections") => connections(),
+        _ => segments(),
+    }
+    println!("{SEGMENTS}");
+}
+
+fn segments() {
     let mut now = Instant::from_millis(1);
     let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
     let (there, here) = establish(&mut client, &mut server, now);
@@ -132,5 +223,4 @@ fn main() {
             }
         }
     }
-    println!("{SEGMENTS}");
 }
