@@ -40,13 +40,17 @@ impl Secret {
     /// The hash of `flow` and `extra` for `purpose`.
     pub(crate) fn hash(&self, purpose: Use, flow: &Flow, extra: u64) -> u64 {
         let mut hasher = self.hasher;
-        for address in [flow.local, flow.remote] {
-            let bits = match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                IpAddr::V6(address) => address.to_bits(),
-            };
-            hasher.write_u64((bits >> 64) as u64);
-            hasher.write_u64(bits as u64);
+        if let (IpAddr::V4(local), IpAddr::V4(remote)) = (flow.local, flow.remote) {
+            hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+        } else {
+            for address in [flow.local, flow.remote] {
+                let bits = match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                    IpAddr::V6(address) => address.to_bits(),
+                };
+                hasher.write_u64((bits >> 64) as u64);
+                hasher.write_u64(bits as u64);
+            }
         }
         let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
         hasher.write_u64(ports | (purpose as u64) << 32);

@@ -51,7 +51,7 @@ pub(super) struct Data {
 }
 
 /// The list that a connection belongs on.
-pub(super) fn wants(conn: &mut Connection, shard: &Shard) -> Option<usize> {
+pub(super) fn wants(conn: &Connection, has_data: bool) -> Option<usize> {
     if conn.state.is_closed() {
         return None;
     }
@@ -65,7 +65,7 @@ pub(super) fn wants(conn: &mut Connection, shard: &Shard) -> Option<usize> {
     if !conn.state.is_synchronized() {
         return None;
     }
-    if next_data(conn, shard).is_some() {
+    if has_data {
         return Some(DATA);
     }
     conn.facts.has(Facts::ACK_NOW).then_some(ACK)
@@ -137,11 +137,11 @@ fn new_len(conn: &Connection, allowance: u32) -> Option<u32> {
 
 /// The peer's window keeps us from sending, and nothing in flight will bring an ACK: only a timer
 /// can go on (MUST-36, and the override timeout of §3.8.6.2.1).
-pub(super) fn is_stuck(conn: &Connection, shard: &Shard) -> bool {
-    conn.state.is_synchronized()
+pub(super) fn is_stuck(conn: &Connection, has_data: bool) -> bool {
+    !has_data
         && conn.flight() == 0
+        && conn.state.is_synchronized()
         && (conn.unsent() > 0 || conn.fin_waits())
-        && next_data(conn, shard).is_none()
 }
 
 /// A frame on its way out.

@@ -42,8 +42,9 @@ impl Tcp {
     pub(super) fn relist(&mut self, index: u32) {
         let conn = &mut self.connections[index as usize];
         let shard = &mut self.shard;
-        timers::attend(conn, shard);
-        match output::wants(conn, shard) {
+        let has_data = conn.state.is_synchronized() && output::next_data(conn, shard).is_some();
+        timers::attend(conn, shard, has_data);
+        match output::wants(conn, has_data) {
             Some(list) if !conn.facts.has(Facts::PARKED) => shard.transmit.put(list, index),
             Some(_) => shard.transmit.put(super::PARKED, index),
             None => shard.transmit.take_off(index),

@@ -72,8 +72,8 @@ fn user_timeout_at(conn: &Connection) -> Deadline {
 }
 
 /// Starts or stops the timer that only a connection that cannot send needs.
-pub(super) fn attend(conn: &mut Connection, shard: &Shard) {
-    let stuck = output::is_stuck(conn, shard);
+pub(super) fn attend(conn: &mut Connection, shard: &Shard, has_data: bool) {
+    let stuck = output::is_stuck(conn, has_data);
     if stuck && !conn.facts.has(Facts::PERSIST) {
         // SHLD-29: the first probe after one RTO.
         let wait = conn.cold.recovery.rto(&shard.records);

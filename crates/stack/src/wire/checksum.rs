@@ -15,17 +15,23 @@ use core::net::IpAddr;
 pub fn sum(bytes: &[u8]) -> u16 {
     // The order of the bytes in a pair does not matter for one's complement addition, but for
     // the order of the bytes of the result (RFC 1071 §2 (B)): so we add native words, and swap
-    // once. A carry out of 64 bits is worth one, as it is out of 16: 2^64 - 1 divides by 2^16 - 1.
-    let (words, tail) = bytes.as_chunks::<8>();
-    let (mut total, mut carries) = (0_u64, 0_u64);
-    for word in words {
-        let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(*word));
-        total = sum;
-        carries += u64::from(carry);
+    // once. No carry is lost: it would take 2^64 words to fill 128 bits; and a carry out of 64
+    // bits is worth one, as it is out of 16.
+    let (lines, rest) = bytes.as_chunks::<32>();
+    let mut total = 0_u128;
+    for line in lines {
+        let (words, _) = line.as_chunks::<8>();
+        total += words.iter().map(|word| u128::from(u64::from_ne_bytes(*word))).sum::<u128>();
     }
-    let rest = if tail.is_empty() { 0 } else { u64::from_ne_bytes(padded(tail)) };
-    let (total, carry) = total.overflowing_add(rest);
-    u16::from_be(combine(fold(total), fold(carries + u64::from(carry))))
+    let (words, tail) = rest.as_chunks::<8>();
+    for word in words {
+        total += u128::from(u64::from_ne_bytes(*word));
+    }
+    if !tail.is_empty() {
+        total += u128::from(u64::from_ne_bytes(padded(tail)));
+    }
+    let (sum, carry) = (total as u64).overflowing_add((total >> 64) as u64);
+    u16::from_be(combine(fold(sum), u16::from(carry)))
 }
 
 /// At most seven bytes, and zeroes after them.
