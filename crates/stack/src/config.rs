@@ -174,7 +174,8 @@ impl Default for TcpConfig {
             nagle: true,
             msl: Duration::from_secs(30),
             fin_timeout: Duration::from_secs(60),
-            syn_retries: 6,
+            // Four minutes: three are the least (RFC 9293 §3.8.3).
+            syn_retries: 7,
             synack_retries: 5,
             retries: 15,
             user_timeout: None,

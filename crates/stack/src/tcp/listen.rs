@@ -472,7 +472,7 @@ fn syn_ack<M>(cx: &Cx<'_, M>, embryo: &Embryo) -> Repr {
     let value = timestamp(cx.now, embryo.ts_offset);
     let times = Timestamps { value, echo: embryo.ts_recent };
     let mut flags = Flags::SYN | Flags::ACK;
-    // RFC 3168 §6.1.1: not in one that is sent again, ECN may be what is in its way.
+    // RFC 3168 §6.1.1; the packet itself carries no mark that a router could drop it for.
     if embryo.offer.ecn {
         flags = flags | Flags::ECE;
     }

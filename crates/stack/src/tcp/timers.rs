@@ -239,9 +239,12 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
         conn.facts.set(Facts::OVERRIDE);
         return;
     }
-    // MUST-37: answers set `attempts` back, and then this goes on for ever.
+    // MUST-37: answers set `attempts` back, and then this goes on for ever; but not for an
+    // application that is gone (RFC 6429 §3).
     let config = &cx.config.tcp;
-    if conn.cold.attempts >= config.retries && conn.cold.options.user_timeout_ms == 0 {
+    let silent = conn.cold.attempts >= config.retries && conn.cold.options.user_timeout_ms == 0;
+    let orphan = conn.facts.has(Facts::ORPHAN) && conn.cold.probes >= config.retries;
+    if silent || orphan {
         return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
     }
     conn.cold.attempts += 1;

@@ -904,3 +904,19 @@ fn an_application_chooses_hops_and_service() {
     let ip = ipv4::Repr::parse(&ipv4::View::new(&frame).unwrap()).unwrap();
     assert_eq!((ip.ttl, ip.dscp), (7, 46));
 }
+
+#[test]
+fn a_closed_window_does_not_hold_what_an_application_left() {
+    let (mut peer, conn) = Peer::accepted(|config| config.tcp.retries = 5, plain());
+    peer.window = 0;
+    peer.inject(A, 1, 1, &[]);
+    peer.send(conn, &[0; 100]);
+    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    for _ in 0..200 {
+        for _ in peer.wait(100) {
+            peer.inject(A, 1, 1, &[]);
+        }
+    }
+    assert_eq!(peer.host.tcp.places.len(), 0);
+    assert_eq!(peer.host.memory.in_use(), 0);
+}
