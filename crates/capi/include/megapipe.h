@@ -261,6 +261,8 @@ struct mp_counters {
     uint64_t connections_passed;
     // Connections closed because nobody could take them.
     uint64_t connections_dropped;
+    // Datagrams of our own stack that came while too many waited to be read.
+    uint64_t datagrams_dropped;
     // Answers of the kernel that named no live request (stays 0).
     uint64_t stray_answers;
 };

@@ -241,6 +241,8 @@ pub struct mp_counters {
     pub connections_passed: u64,
     /// Connections closed because nobody could take them.
     pub connections_dropped: u64,
+    /// Datagrams of our own stack that came while too many waited to be read.
+    pub datagrams_dropped: u64,
     /// Answers of the kernel that named no live request (stays 0).
     pub stray_answers: u64,
 }
@@ -321,7 +323,7 @@ layout!(mp_listen_options is 32: size at 0, backlog at 8, flags at 12, cpu_mask 
     cpu_mask_words at 24);
 layout!(mp_connect_options is 32: size at 0, timeout_ns at 8, bind at 16, bind_size at 24,
     flags at 28);
-layout!(mp_counters is 120: operations at 0, stray_answers at 112);
+layout!(mp_counters is 128: operations at 0, stray_answers at 120);
 layout!(mp_event is 96: cmd at 0, error at 4, handle at 8, cookie at 16, size at 24, buf at 32,
     fd at 40, pending at 44, connection at 48, expirations at 56, flags at 64, lent_index at 68,
     lent_generation at 72, reserved at 76);

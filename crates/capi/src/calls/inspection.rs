@@ -136,6 +136,7 @@ fn translate(counters: &Counters) -> mp_counters {
         accept_exhausted: counters.accept_exhausted,
         connections_passed: counters.connections_passed,
         connections_dropped: counters.connections_dropped,
+        datagrams_dropped: counters.datagrams_dropped,
         stray_answers: counters.stray_answers,
     }
 }
