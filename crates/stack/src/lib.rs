@@ -27,7 +27,6 @@ mod counters;
 mod cx;
 mod error;
 mod event;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod flow_table;
 mod frame;
 mod heap;
@@ -36,16 +35,12 @@ mod ip;
 pub mod limits;
 mod memory;
 mod rate;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod seq;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod slab;
 mod stack;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod tcp;
 mod time;
 mod udp;
-#[allow(dead_code, reason = "its callers arrive next")]
 mod wheel;
 pub mod wire;
 
@@ -60,5 +55,5 @@ pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
 pub use stack::Stack;
-pub use tcp::{Clocks, ConnInfo, ConnOption, Snapshot, TcpState};
+pub use tcp::{Clocks, ConnInfo, ConnOption, Snapshot, TcpState, TcpUsage};
 pub use time::Instant;

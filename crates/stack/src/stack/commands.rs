@@ -9,7 +9,7 @@ use crate::chunk::Chunk;
 use crate::error::{ConnectError, ListenError, OperationError};
 use crate::id::{ConnId, ListenerId, PoolId};
 use crate::memory::Memory;
-use crate::tcp::{ConnInfo, ConnOption, Snapshot};
+use crate::tcp::{ConnInfo, ConnOption, Snapshot, TcpUsage};
 use crate::time::Instant;
 
 impl Stack {
@@ -175,6 +175,12 @@ impl Stack {
     /// [`OperationError::Unknown`].
     pub fn info(&self, conn: ConnId) -> Result<ConnInfo, OperationError> {
         self.tcp.info(conn)
+    }
+
+    /// How full the tables of TCP are.
+    #[must_use]
+    pub const fn tcp_usage(&self) -> TcpUsage {
+        self.tcp.usage()
     }
 
     /// Both ends: ours, then the peer's.

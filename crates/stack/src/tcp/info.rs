@@ -62,8 +62,16 @@ pub struct ConnInfo {
     pub flight_bytes: u32,
     /// Bytes queued, sent or not.
     pub queued_bytes: u32,
+    /// Chunks queued, wholly or in part.
+    pub queued_chunks: u32,
+    /// Bytes sent that are known to be lost, and not sent again yet.
+    pub lost_bytes: u32,
+    /// Bytes that the peer has out of order.
+    pub sacked_bytes: u32,
     /// Bytes received and not taken.
     pub unread_bytes: u32,
+    /// Bytes received out of order.
+    pub out_of_order_bytes: u32,
     /// Size of the receive buffer in bytes.
     pub receive_buffer_bytes: u32,
     /// Size of the send buffer in bytes.
@@ -92,6 +100,25 @@ pub struct ConnInfo {
     pub urgent_bytes: u32,
     /// ICMP said that something is wrong, but not for good (SHLD-25).
     pub soft_error: bool,
+}
+
+/// How much of its tables a stack uses. When all applications are gone and everything waited for
+/// has passed, all of it is zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct TcpUsage {
+    /// Connections, those that are over and wait to be reported too.
+    pub connections: u32,
+    /// Handshakes of which only the SYN has come.
+    pub embryonic: u32,
+    /// Connections in TIME-WAIT.
+    pub time_waits: u32,
+    /// Flows in the flow table.
+    pub flows: u32,
+    /// Chunks in the queues of all connections.
+    pub chunks: u32,
+    /// Records of what is in flight.
+    pub records: u32,
 }
 
 /// Something that an application sets.
@@ -142,6 +169,18 @@ fn milliseconds(duration: Duration) -> u32 {
 }
 
 impl Tcp {
+    /// How full the tables are.
+    pub(crate) const fn usage(&self) -> TcpUsage {
+        TcpUsage {
+            connections: self.places.len(),
+            embryonic: self.embryos.len(),
+            time_waits: self.time_waits.len(),
+            flows: self.shard.flows.len(),
+            chunks: self.shard.nodes.len(),
+            records: self.shard.records.held(),
+        }
+    }
+
     /// # Errors
     /// The id is stale.
     pub(crate) fn info(&self, id: ConnId) -> Result<ConnInfo, OperationError> {
@@ -165,6 +204,10 @@ impl Tcp {
             mss: conn.mss,
             flight_bytes: conn.flight(),
             queued_bytes: conn.send.bytes(),
+            queued_chunks: conn.send.chunks(),
+            lost_bytes: cold.recovery.lost_bytes(),
+            sacked_bytes: cold.recovery.sacked_bytes(),
+            out_of_order_bytes: conn.receive.apart_bytes(),
             unread_bytes: conn.receive.ready_bytes(),
             receive_buffer_bytes: cold.receive_buffer,
             send_buffer_bytes: cold.send_buffer,

@@ -16,7 +16,7 @@ use super::isn::{microseconds, timestamp};
 use super::replies::Reply;
 use super::segment::Segment;
 use super::segment_arrives::{self, queue_reset, reset_sender};
-use super::state::{Input, Listen, State, SynReceived, transition};
+use super::state::{Closed, Input, Listen, State, SynReceived, transition};
 use super::time_wait::Verdict;
 use super::{CONTROL, PARKED, Tcp, output, timers, window};
 use crate::config::SynCookies;
@@ -30,6 +30,9 @@ use crate::memory::Memory;
 use crate::seq::SeqNum;
 use crate::wire::tcp::{Flags, Options, Repr, Timestamps};
 use core::net::SocketAddr;
+
+/// Where a listener comes from.
+const CLOSED: State = State::Closed(Closed { reason: CloseReason::Finished });
 
 impl Tcp {
     /// Takes connections to `local` from now on.
@@ -46,6 +49,7 @@ impl Tcp {
         if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
             return Err(ListenError::BadLocalAddress);
         }
+        debug_assert!(transition(CLOSED, Input::OpenPassive).is_some());
         self.listeners.insert(local, backlog, pool)
     }
 

@@ -65,7 +65,7 @@ use challenge::Challenges;
 use chunks::ChunkNodes;
 use connection::Connection;
 use embryo::Embryos;
-pub use info::{ConnInfo, ConnOption, TcpState};
+pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;
 use lists::Lists;

@@ -176,6 +176,7 @@ impl ReceiveQueue {
         self.recent_count = 0;
     }
 
+    #[cfg(test)]
     /// The chunks in order, for whoever moves the connection elsewhere.
     pub(crate) fn iter<'a>(&self, nodes: &'a ChunkNodes) -> impl Iterator<Item = Chunk> + use<'a> {
         let mut link = self.ready_head;

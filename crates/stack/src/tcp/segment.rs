@@ -1,6 +1,5 @@
 //! A segment that arrived, with what the packet around it says.
 
-use super::isn::timestamp;
 use crate::counters::Drop;
 use crate::flow_table::Flow;
 use crate::frame::Checksums;
@@ -81,21 +80,5 @@ impl<'a> Segment<'a> {
     /// Where its payload starts.
     pub(crate) fn payload_seq(&self) -> SeqNum {
         self.seq + u32::from(self.has(Flags::SYN))
-    }
-
-    /// How many segments the peer sent for it.
-    pub(crate) fn merged(&self) -> u32 {
-        match self.segment_bytes {
-            0 => 1,
-            bytes => (self.payload.len() as u32).div_ceil(u32::from(bytes)).max(1),
-        }
-    }
-
-    /// The time since our timestamp was made that it echoes, in milliseconds; `None`: it echoes
-    /// none, or one that we cannot have sent.
-    pub(crate) fn echo_age_ms(&self, now: crate::time::Instant, ts_offset: u32) -> Option<u32> {
-        let echo = self.options.timestamps.filter(|_| self.has(Flags::ACK))?.echo;
-        let age = timestamp(now, ts_offset).wrapping_sub(echo);
-        (age < 1 << 31).then_some(age)
     }
 }

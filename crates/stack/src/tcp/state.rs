@@ -256,6 +256,7 @@ impl State {
     }
 
     /// The name in RFC 9293.
+    #[cfg(test)]
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Closed(_) => "CLOSED",

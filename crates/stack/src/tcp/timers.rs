@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::recovery::Timeout;
-use super::state::{Input, State};
+use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};
 use crate::cx::Cx;
 use crate::error::CloseReason;
@@ -117,6 +117,7 @@ impl Tcp {
         while self.time_waits.next(cx.now).is_some_and(|at| at <= cx.now)
             && let Some(oldest) = self.time_waits.oldest()
         {
+            debug_assert!(transition(State::TimeWait(TimeWait), Input::TwoMsl).is_some());
             self.end_time_wait(oldest);
         }
     }

@@ -96,30 +96,19 @@ pub(super) struct Policy {
 /// The shard's pool of transmission records, and the policy of its connections.
 #[derive(Debug)]
 pub(crate) struct Records {
+    /// Those that were ever used: the others' memory is not touched.
     nodes: Vec<Record>,
+    capacity: u32,
     free: u32,
     free_count: u32,
     pub(super) policy: Policy,
 }
 
 impl Records {
-    /// A pool of `capacity` records, 32 bytes each. All memory is taken here. One record per
+    /// A pool of `capacity` records, 32 bytes each. All memory is set aside here. One record per
     /// connection that sends at the same time is enough to work; four times the segments in
     /// flight at once is plenty.
     pub(crate) fn new(capacity: u32, config: &TcpConfig) -> Self {
-        let empty = Record {
-            links: [UNLINKED; 2],
-            range: SeqRange { start: SeqNum(0), end: SeqNum(0) },
-            sent_us: 0,
-            state: State::InFlight,
-            resent: false,
-            blurred: false,
-            partial: false,
-        };
-        let mut nodes = alloc::vec![empty; capacity as usize];
-        for (index, node) in (1..).zip(&mut nodes) {
-            node.links[0].next = if index == capacity { NIL } else { index };
-        }
         let policy = Policy {
             rto_initial_us: micros(config.rto_initial),
             rto_min_us: micros(config.rto_min),
@@ -128,28 +117,29 @@ impl Records {
             congestion: config.congestion,
             rack: config.rack,
         };
-        Self { nodes, free: if capacity == 0 { NIL } else { 0 }, free_count: capacity, policy }
+        let nodes = Vec::with_capacity(capacity as usize);
+        Self { nodes, capacity, free: NIL, free_count: capacity, policy }
     }
 
     /// How many records are free.
+    #[cfg(test)]
     pub(crate) const fn available(&self) -> u32 {
         self.free_count
     }
 
     /// How many records are in use.
-    #[cfg(any(test, feature = "invariants"))]
     pub(crate) const fn held(&self) -> u32 {
-        self.nodes.len() as u32 - self.free_count
+        self.capacity - self.free_count
     }
 
     /// Fewer than a quarter are free: new data joins an old record where it can.
     pub(super) fn is_short(&self) -> bool {
-        self.free_count < self.nodes.len() as u32 / 4
+        self.free_count < self.capacity / 4
     }
 
     /// Enough are free that a peer's SACK block may have one.
     pub(super) fn may_split(&self) -> bool {
-        self.free_count > self.nodes.len() as u32 / 16
+        self.free_count > self.capacity / 16
     }
 
     pub(super) fn get(&self, index: u32) -> &Record {
@@ -162,11 +152,11 @@ impl Records {
 
     /// A record outside all rings; `None`: the pool is empty.
     pub(super) fn take(&mut self, range: SeqRange, sent_us: u32) -> Option<u32> {
-        let index = self.free;
-        let node = self.nodes.get_mut(index as usize)?;
-        self.free = node.links[0].next;
+        if self.free_count == 0 {
+            return None;
+        }
         self.free_count -= 1;
-        *node = Record {
+        let record = Record {
             links: [UNLINKED; 2],
             range,
             sent_us,
@@ -175,7 +165,18 @@ impl Records {
             blurred: false,
             partial: false,
         };
-        Some(index)
+        let index = self.free;
+        match self.nodes.get_mut(index as usize) {
+            Some(node) => {
+                self.free = node.links[0].next;
+                *node = record;
+                Some(index)
+            }
+            None => {
+                self.nodes.push(record);
+                Some(self.nodes.len() as u32 - 1)
+            }
+        }
     }
 
     /// Takes a record, which is in no ring any more, back.
