@@ -70,9 +70,21 @@ const UNREACHABLE_6: Codes = &[
     ("reject_route", 6),
     ("packet_too_big", 0),
 ];
-const TIME_EXCEEDED_6: Codes = &[("exc_hoplimit", 0), ("exc_fragtime", 1)];
-const PARAMETER_PROBLEM_6: Codes =
-    &[("hdr_field", 0), ("unk_nexthdr", 1), ("unk_option", 2), ("proto_unreachable", 1)];
+const TIME_EXCEEDED_6: Codes = &[
+    ("exceeded_hop_limit", 0),
+    ("exceeded_frag_time", 1),
+    ("exc_hoplimit", 0),
+    ("exc_fragtime", 1),
+];
+const PARAMETER_PROBLEM_6: Codes = &[
+    ("header_field", 0),
+    ("unknown_next_header", 1),
+    ("unknown_option", 2),
+    ("hdr_field", 0),
+    ("unk_nexthdr", 1),
+    ("unk_option", 2),
+    ("proto_unreachable", 1),
+];
 const MESSAGES_6: &[(&str, u8, Codes)] = &[
     ("unreachable", 1, UNREACHABLE_6),
     ("packet_too_big", 2, &[]),

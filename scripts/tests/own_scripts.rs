@@ -54,8 +54,8 @@ fn fault(path: &Path, on: On) -> Result<Option<String>, String> {
     }
 }
 
-/// The fault of a script that fails each time. Real time is only as exact as the machine is idle: the
-/// kernel's own threads have to wait for others too.
+/// The fault of a script that fails each time. Real time is only as exact as the machine is idle:
+/// the kernel's own threads have to wait for others too.
 fn lasting_fault(path: &Path) -> Option<String> {
     let mut last = None;
     for _ in 0..ATTEMPTS {

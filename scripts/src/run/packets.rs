@@ -113,8 +113,8 @@ impl<S: System> Run<'_, S> {
         Ok((train, at_us))
     }
 
-    /// Cuts a train that the system leaves to its device to cut, where the script has one segment of
-    /// it: what follows that one.
+    /// Cuts a train that the system leaves to its device to cut, where the script has one segment
+    /// of it: what follows that one.
     fn rest_of_train(&self, train: &mut IpPacket, wanted: usize) -> Option<IpPacket> {
         let may_cut = self.system.checksums() == Checksums::Offloaded;
         if !may_cut || self.settings.is_strict_segments || wanted == 0 {
