@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use megapipe_stack::wire::{Protocol, checksum, ipv4, tcp};
+use megapipe_stack::wire::{Ecn, Protocol, checksum, icmp4, ipv4, tcp};
 use megapipe_stack::{
     Checksums, Config, ConnId, Event, HeapMemory, Instant, ListenerId, Memory, PoolId, Received,
-    SeqNum, Stack,
+    SeqNum, Stack, SynCookies,
 };
 
 /// More frames in one turn than any two windows hold.
@@ -30,6 +30,7 @@ struct Setup {
     small_buffers: bool,
     few_buffers: bool,
     keepalive: bool,
+    cookies: bool,
     ops: Vec<Op>,
 }
 
@@ -89,6 +90,14 @@ enum Op {
         to_server: bool,
         bytes: Vec<u8>,
     },
+    /// A router complains about a frame that was seen.
+    Complain {
+        from_server: bool,
+        at: u8,
+        kind: u8,
+        code: u8,
+        mtu: u16,
+    },
     Pass {
         ms: u16,
     },
@@ -134,6 +143,9 @@ impl Side {
         config.tcp.ecn = setup.ecn;
         config.tcp.nagle = setup.nagle;
         config.tcp.syn_backlog = 4;
+        if setup.cookies {
+            config.tcp.syn_cookies = SynCookies::Always;
+        }
         if setup.small_buffers {
             config.tcp.receive_buffer = 2000;
             config.tcp.receive_buffer_max = 4000;
@@ -194,8 +206,8 @@ fn is_sent(bytes: &[u8]) -> bool {
 
 /// A segment that continues `frame`, as far as `forgery` lets it.
 fn forge(frame: &[u8], forgery: &Forgery) -> Option<Vec<u8>> {
-    let packet = ipv4::View::new(frame).ok()?;
-    let seen = tcp::Repr::parse(&tcp::View::new(packet.payload()).ok()?);
+    let seen_packet = ipv4::View::new(frame).ok()?;
+    let seen = tcp::Repr::parse(&tcp::View::new(seen_packet.payload()).ok()?);
     let near = |base: SeqNum, by: i16| {
         let by = i32::from(by) * if forgery.far { 60_000 } else { 1 };
         SeqNum(base.0.wrapping_add_signed(by))
@@ -218,26 +230,49 @@ fn forge(frame: &[u8], forgery: &Forgery) -> Option<Vec<u8>> {
     segment[12] = (((tcp::HEADER_BYTES + options.len()) / 4) << 4) as u8;
     segment.extend(&options);
     segment.extend(std::iter::repeat_n(b'F', forgery.payload.into()));
-    let (src, dst) = (IpAddr::V4(packet.src()), IpAddr::V4(packet.dst()));
+    let (src, dst) = (IpAddr::V4(seen_packet.src()), IpAddr::V4(seen_packet.dst()));
     let pseudo_header = checksum::pseudo_header(src, dst, 6, segment.len());
     let sum = checksum::combine(pseudo_header, checksum::sum(&segment));
     tcp::write_checksum(&mut segment, sum);
+    Some(packet((seen_packet.src(), seen_packet.dst()), Protocol::Tcp, &segment))
+}
+
+/// An ICMP error about `frame`, for its sender.
+fn complain(frame: &[u8], kind: u8, code: u8, mtu: u16) -> Option<Vec<u8>> {
+    let about = ipv4::View::new(frame).ok()?;
+    let quoted = &frame[..frame.len().min(60)];
+    let mut message = vec![0; icmp4::HEADER_BYTES];
+    message.extend(quoted);
+    let header = match kind % 4 {
+        0 => icmp4::Repr::Unreachable { code: icmp4::CODE_FRAGMENTATION_NEEDED, mtu },
+        1 => icmp4::Repr::Unreachable { code: code % 16, mtu: 0 },
+        2 => icmp4::Repr::TimeExceeded { code },
+        _ => icmp4::Repr::ParameterProblem { code, pointer: 9 },
+    };
+    header.emit(&mut message);
+    let router = Ipv4Addr::new(10, 0, 0, 99);
+    Some(packet((router, about.src()), Protocol::Icmp, &message))
+}
+
+/// A packet between these two.
+fn packet((src, dst): (Ipv4Addr, Ipv4Addr), protocol: Protocol, payload: &[u8]) -> Vec<u8> {
     let header = ipv4::Repr {
-        src: packet.src(),
-        dst: packet.dst(),
-        protocol: Protocol::Tcp.number(),
+        src,
+        dst,
+        protocol: protocol.number(),
         ttl: 64,
-        ecn: packet.ecn(),
+        dscp: 0,
+        ecn: Ecn::NotEct,
         identification: 0,
         dont_fragment: true,
         more_fragments: false,
         fragment_offset: 0,
-        payload_bytes: segment.len(),
+        payload_bytes: payload.len(),
     };
     let mut frame = vec![0; ipv4::HEADER_BYTES];
     header.emit(&mut frame);
-    frame.extend(segment);
-    Some(frame)
+    frame.extend(payload);
+    frame
 }
 
 /// Both sides, and time.
@@ -381,6 +416,14 @@ impl World {
             Op::Raw { to_server, bytes } => {
                 self.side(to_server).0.knows_senders = false;
                 self.give(to_server, &bytes);
+            }
+            Op::Complain { from_server, at, kind, code, mtu } => {
+                if let Some(at) = self.place(from_server, at) {
+                    let seen = self.side(from_server).0.wire[at].clone();
+                    if let Some(frame) = complain(&seen, kind, code, mtu) {
+                        self.give(from_server, &frame);
+                    }
+                }
             }
             Op::Pass { ms } => self.pass(Duration::from_millis(ms.into())),
             Op::Rest { s } => self.pass(Duration::from_secs(s.into())),
