@@ -7,7 +7,7 @@ use megapipe_link::{Caps, Medium};
 use megapipe_stack as stack;
 
 use crate::error::ServerError;
-use crate::limits::{SPIN_DEFAULT, SPIN_MAX};
+use crate::limits::{EPHEMERAL_PORTS, SPIN_DEFAULT, SPIN_MAX};
 
 /// How a server waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl ServerConfig {
             time_waits: self.time_waits,
             listeners: 256,
             datagram_endpoints: 256,
-            ephemeral_ports: (32_768, 60_999),
+            ephemeral_ports: EPHEMERAL_PORTS,
             tcp: self.tcp.clone(),
             secret,
         })

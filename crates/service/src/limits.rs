@@ -11,6 +11,8 @@ pub const TX_FRAMES_PER_TURN: usize = 256;
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// Longest time to spin that may be asked for.
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
+/// The ports that connections and listeners get when they ask for none, first and last: Linux's.
+pub const EPHEMERAL_PORTS: (u16, u16) = (32_768, 60_999);
 /// Most acceptors of one listener.
 pub const ACCEPTORS_MAX: usize = 1 << 10;
 

@@ -34,7 +34,7 @@ pub(super) struct Listening {
 const NOT_LISTENING: Listening = Listening { owner: NOBODY, outstanding: 0, address: None };
 
 impl Local {
-    /// Listens on behalf of a slot.
+    /// Listens on behalf of a slot; port 0 takes any port that is free.
     pub(crate) fn listen(
         &mut self,
         state: &mut State,
@@ -42,7 +42,10 @@ impl Local {
         address: SocketAddr,
         backlog: u32,
     ) -> Result<(), ListenError> {
-        let listener = self.server.listen(address, backlog)?;
+        let (listener, address) = match address.port() {
+            0 => self.listen_anywhere(address, backlog)?,
+            _ => (self.server.listen(address, backlog)?, address),
+        };
         let index = listener.index as usize;
         if self.listeners.len() <= index {
             self.listeners.resize(index + 1, NOT_LISTENING);
@@ -51,6 +54,26 @@ impl Local {
         self.listeners[index] = Listening { owner, outstanding: 0, address: Some(address) };
         state.slot(slot).target = Target::Stack(listener.index);
         Ok(())
+    }
+
+    /// Listens on a port that nobody else has, beginning somewhere in the ephemeral range.
+    fn listen_anywhere(
+        &mut self,
+        mut address: SocketAddr,
+        backlog: u32,
+    ) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let (first, last) = megapipe_service::limits::EPHEMERAL_PORTS;
+        let count = u32::from(last - first) + 1;
+        // Not to be guessed is what a connection's port has to be, not a listener's.
+        let start = (self.clock.now().as_micros() % u64::from(count)) as u32;
+        for step in 0..count {
+            address.set_port(first + ((start + step) % count) as u16);
+            match self.server.listen(address, backlog) {
+                Err(ListenError::InUse) => {}
+                listening => return listening.map(|listener| (listener, address)),
+            }
+        }
+        Err(ListenError::InUse)
     }
 
     /// Gives what is held to the accepts that wait, and tells the server of the rest.

@@ -10,9 +10,8 @@ use megapipe::{
     UnixAddress,
 };
 
-use crate::scene::{
-    A_WHILE, Case, Folder, Stream, deserted, on_each_driver, pattern, peer, receive, send,
-};
+use crate::place::{here, there};
+use crate::scene::{A_WHILE, Case, Folder, Stream, deserted, on_each_driver, pattern, peer};
 
 on_each_driver![
     accept_gives_as_many_as_asked_and_the_rest_waits,
@@ -42,7 +41,7 @@ fn accept_gives_as_many_as_asked_and_the_rest_waits(case: &Case) {
     let (listener, address) = scene.listening("127.0.0.1:0");
     let address = address.as_inet().unwrap();
     scene.channel.accept(listener, Accept::lwsocket(2)).unwrap();
-    let _clients: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let _clients: Vec<_> = (0..5).map(|_| scene.dial(address).unwrap()).collect();
     for _ in 0..2 {
         scene.accepted(listener);
     }
@@ -64,7 +63,7 @@ fn accept_gives_lwsockets_or_descriptors_as_each_call_asks(case: &Case) {
         scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
         scene.channel.accept(listener, Accept::fd(2)).unwrap();
         scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
-        let mut clients: Vec<_> = (0..4).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut clients: Vec<_> = (0..4).map(|_| scene.dial(address).unwrap()).collect();
         for place in 0..4 {
             let Event::Accept(Ok(accepted)) = scene.next_of(listener) else { panic!() };
             match (place, accepted.connection) {
@@ -73,12 +72,12 @@ fn accept_gives_lwsockets_or_descriptors_as_each_call_asks(case: &Case) {
                     scene.write(handle, vec![place; 4]).unwrap();
                     scene.expect_written(handle, 4);
                 }
-                (1 | 2, Connection::Fd(fd)) => send(&mut peer(fd), &[place; 4]),
+                (1 | 2, Connection::Fd(fd)) => scene.send(&mut peer(fd), &[place; 4]),
                 other => panic!("turn {turn}: {other:?}"),
             }
         }
         for (place, client) in (0u8..).zip(&mut clients) {
-            assert_eq!(receive(client, 4), [place; 4], "turn {turn}");
+            assert_eq!(scene.receive(client, 4), [place; 4], "turn {turn}");
         }
     }
 }
@@ -89,7 +88,7 @@ fn accept_for_ever_goes_on(case: &Case) {
     let address = address.as_inet().unwrap();
     scene.channel.accept(listener, Accept::lwsocket(u32::MAX)).unwrap();
     for _ in 0..200 {
-        let client = TcpStream::connect(address).unwrap();
+        let client = scene.dial(address).unwrap();
         let handle = scene.accepted(listener);
         drop(client);
         scene.unregister(handle).unwrap();
@@ -106,8 +105,8 @@ fn a_first_read_is_answered_after_its_accept(case: &Case) {
     scene.channel.accept(listener, accept).unwrap();
     let clients: Vec<_> = (0..20)
         .map(|turn| {
-            let mut client = TcpStream::connect(address).unwrap();
-            send(&mut client, &pattern(turn, 50));
+            let mut client = scene.dial(address).unwrap();
+            scene.send(&mut client, &pattern(turn, 50));
             client
         })
         .collect();
@@ -132,13 +131,13 @@ fn a_first_read_is_answered_after_its_accept(case: &Case) {
 
 fn accepted_connections_carry_the_cookie_asked_for(case: &Case) {
     let mut scene = case.scene();
-    let address = "127.0.0.1:0".parse().unwrap();
+    let address = here("127.0.0.1:0");
     let listener = scene.listen(&address, &ListenOptions::default(), 70).unwrap();
     let address = scene.local_address(listener).unwrap().as_inet().unwrap();
     for cookie in [1, 2, u64::MAX] {
         scene.channel.accept(listener, Accept::lwsocket(1).cookie(cookie).first_read(9)).unwrap();
-        let mut client = TcpStream::connect(address).unwrap();
-        send(&mut client, b"x");
+        let mut client = scene.dial(address).unwrap();
+        scene.send(&mut client, b"x");
         let done = scene.next();
         assert!(matches!(done.event, Event::Accept(Ok(_))) && done.cookie == 70);
         let done = scene.next();
@@ -149,20 +148,20 @@ fn accepted_connections_carry_the_cookie_asked_for(case: &Case) {
 
 fn a_listener_that_was_registered_accepts(case: &Case) {
     let mut scene = case.scene();
-    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listening = TcpListener::bind(there("127.0.0.1:0")).unwrap();
     let address = listening.local_addr().unwrap();
     let listener = scene.register(listening.into(), 3, None).unwrap();
     assert!(!listener.is_lwsocket());
     for turn in 0..10 {
-        let mut client = TcpStream::connect(address).unwrap();
+        let mut client = scene.dial(address).unwrap();
         let handle = scene.accept_one(listener);
-        send(&mut client, &pattern(turn, 30));
+        scene.send(&mut client, &pattern(turn, 30));
         assert_eq!(scene.read_exact(handle, 30), pattern(turn, 30));
     }
     let left = scene.unregister(listener).unwrap();
     let listening = TcpListener::from(left.fd.expect("it was registered"));
     listening.set_nonblocking(false).unwrap();
-    let _client = TcpStream::connect(address).unwrap();
+    let _client = scene.dial(address).unwrap();
     listening.accept().expect("the socket still listens");
 }
 
@@ -185,10 +184,10 @@ fn connections_that_were_reset_in_the_queue_do_no_harm(case: &Case) {
     let (listener, address) = scene.listening("127.0.0.1:0");
     let address = address.as_inet().unwrap();
     for _ in 0..10 {
-        crate::scene::reset(peer(TcpStream::connect(address).unwrap()));
+        crate::scene::reset(peer(scene.dial(address).unwrap()));
     }
-    let mut client = TcpStream::connect(address).unwrap();
-    send(&mut client, b"alive");
+    let mut client = scene.dial(address).unwrap();
+    scene.send(&mut client, b"alive");
     scene.channel.accept(listener, Accept::lwsocket(u32::MAX).first_read(5)).unwrap();
     loop {
         match scene.next().event {
@@ -241,7 +240,7 @@ fn connect_to_a_missing_unix_path_is_not_found(case: &Case) {
 
 /// A listening socket whose accept queue is full: the kernel answers no further SYN.
 fn silent_listener() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind(there("127.0.0.1:0")).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let address = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
@@ -343,7 +342,7 @@ fn connect_binds_the_local_address(case: &Case) {
 
 fn binding_to_an_address_in_use_fails_at_once(case: &Case) {
     let mut scene = case.scene();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind(there("127.0.0.1:0")).unwrap();
     let address = taken.local_addr().unwrap().into();
     let options = ConnectOptions::default().bind(taken.local_addr().unwrap().into());
     let error = scene.connect(&address, &options, 0).unwrap_err();
@@ -355,7 +354,7 @@ fn binding_to_an_address_in_use_fails_at_once(case: &Case) {
 fn writes_and_reads_may_be_queued_before_the_connection_is_there(case: &Case) {
     let mut scene = case.scene();
     for local in ["127.0.0.1:0", "[::1]:0"] {
-        let listener = TcpListener::bind(local).unwrap();
+        let listener = TcpListener::bind(there(local)).unwrap();
         let address = listener.local_addr().unwrap().into();
         let handle = scene.connect(&address, &ConnectOptions::default(), 0).unwrap();
         scene.read(handle, 100).unwrap();
@@ -364,9 +363,9 @@ fn writes_and_reads_may_be_queued_before_the_connection_is_there(case: &Case) {
         let Event::Connect(Ok(())) = scene.next_of(handle) else { panic!("connect is first") };
         scene.expect_written(handle, 5);
         scene.expect_written(handle, 4);
-        let mut server = peer(listener.accept().unwrap().0);
-        assert_eq!(receive(&mut server, 9), b"earlybird");
-        send(&mut server, b"worm");
+        let mut server = scene.admit(&listener);
+        assert_eq!(scene.receive(&mut server, 9), b"earlybird");
+        scene.send(&mut server, b"worm");
         let Event::Read(Ok(bytes)) = scene.next_of(handle) else { panic!() };
         assert_eq!(&*bytes, b"worm");
     }
@@ -401,7 +400,7 @@ fn listening_twice_shares_or_refuses_as_asked(case: &Case) {
         scene.channel.accept(handle, Accept::lwsocket(u32::MAX)).unwrap();
     }
     for _ in 0..20 {
-        let mut client = TcpStream::connect(address.as_inet().unwrap()).unwrap();
+        let mut client = scene.dial(address.as_inet().unwrap()).unwrap();
         let Event::Accept(Ok(accepted)) = scene.next().event else { panic!() };
         let Connection::Lwsocket(handle) = accepted.connection else { panic!() };
         scene.unregister(handle).unwrap();

@@ -6,9 +6,9 @@ use megapipe::{
     Accept, Address, Channel, Config, ConnectOptions, Connection, Event, Handle, OpError,
 };
 
-use crate::scene::{Case, PATIENCE, on_each_driver, pattern};
+use crate::scene::{Case, PATIENCE, on_kernel_drivers, pattern};
 
-on_each_driver![ten_thousand_connections_are_served_at_once];
+on_kernel_drivers![ten_thousand_connections_are_served_at_once];
 
 const CONNECTIONS: usize = 10_000;
 /// Connection attempts under way at once, well below the listener's backlog.

@@ -8,6 +8,7 @@ use megapipe::limits::GATHER_PARTS_MAX;
 use megapipe::{Address, Datagram, Event, Handle, OpError, Payload, SocketKind, UnixAddress};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::place::{here, there};
 use crate::scene::{Case, Folder, PATIENCE, Scene, on_each_driver, pattern};
 
 on_each_driver![
@@ -49,7 +50,7 @@ impl Scene {
 }
 
 fn udp(address: &str) -> UdpSocket {
-    let socket = UdpSocket::bind(address).unwrap();
+    let socket = UdpSocket::bind(there(address)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
@@ -62,7 +63,7 @@ fn sequenced_pair() -> (OwnedFd, OwnedFd) {
 fn udp_messages_go_both_ways_with_their_addresses(case: &Case) {
     let mut scene = case.scene();
     for (kind, local) in [(SocketKind::Udp4, "127.0.0.1:0"), (SocketKind::Udp6, "[::1]:0")] {
-        let handle = scene.socket(kind, Some(&local.parse().unwrap()), 4).unwrap();
+        let handle = scene.socket(kind, Some(&here(local)), 4).unwrap();
         let ours = scene.local_address(handle).unwrap().as_inet().unwrap();
         let peer = udp(local);
         let theirs = Address::from(peer.local_addr().unwrap());
@@ -74,9 +75,7 @@ fn udp_messages_go_both_ways_with_their_addresses(case: &Case) {
             assert!(!datagram.truncated);
             scene.sendto(handle, datagram.data, &theirs).unwrap();
             scene.expect_sent(handle, 100 + turn);
-            let mut back = [0; 2000];
-            let (len, from) = peer.recv_from(&mut back).unwrap();
-            assert_eq!((&back[..len], from), (&pattern(turn, 100 + turn)[..], ours));
+            assert_eq!(scene.receive_message(&peer), (pattern(turn, 100 + turn), ours));
         }
     }
 }
@@ -111,7 +110,7 @@ fn unix_datagrams_go_both_ways_with_their_addresses(case: &Case) {
 
 fn two_sockets_of_one_channel_talk(case: &Case) {
     let mut scene = case.scene();
-    let local = "[::1]:0".parse().unwrap();
+    let local = here("[::1]:0");
     let first = scene.socket(SocketKind::Udp6, Some(&local), 1).unwrap();
     let second = scene.socket(SocketKind::Udp6, Some(&local), 2).unwrap();
     let there = scene.local_address(second).unwrap();
@@ -182,7 +181,7 @@ fn the_end_of_sequenced_packets_is_an_empty_read(case: &Case) {
 
 fn a_message_longer_than_asked_for_is_cut_and_says_so(case: &Case) {
     let mut scene = case.scene();
-    let handle = scene.socket(SocketKind::Udp4, Some(&"127.0.0.1:0".parse().unwrap()), 0);
+    let handle = scene.socket(SocketKind::Udp4, Some(&here("127.0.0.1:0")), 0);
     let handle = handle.unwrap();
     let ours = scene.local_address(handle).unwrap().as_inet().unwrap();
     let peer = udp("127.0.0.1:0");
@@ -198,7 +197,7 @@ fn a_message_longer_than_asked_for_is_cut_and_says_so(case: &Case) {
 
 fn empty_messages_are_messages(case: &Case) {
     let mut scene = case.scene();
-    let local = "127.0.0.1:0".parse().unwrap();
+    let local = here("127.0.0.1:0");
     let first = scene.socket(SocketKind::Udp4, Some(&local), 0).unwrap();
     let second = scene.socket(SocketKind::Udp4, Some(&local), 0).unwrap();
     let there = scene.local_address(second).unwrap();
@@ -213,7 +212,7 @@ fn empty_messages_are_messages(case: &Case) {
 
 fn reads_outstanding_take_messages_in_order(case: &Case) {
     let mut scene = case.scene();
-    let local = "127.0.0.1:0".parse().unwrap();
+    let local = here("127.0.0.1:0");
     let handle = scene.socket(SocketKind::Udp4, Some(&local), 0).unwrap();
     let ours = scene.local_address(handle).unwrap().as_inet().unwrap();
     for turn in 0..10 {
@@ -318,12 +317,12 @@ fn a_full_receiver_delays_the_sender_and_loses_nothing(case: &Case) {
     for _ in 0..1000 {
         scene.expect_written(handle, 1000);
     }
-    reader.join().unwrap();
+    scene.join(reader);
 }
 
 fn to_fd_of_a_message_socket_keeps_waiting_messages(case: &Case) {
     let mut scene = case.scene();
-    let handle = scene.socket(SocketKind::Udp4, Some(&"127.0.0.1:0".parse().unwrap()), 0);
+    let handle = scene.socket(SocketKind::Udp4, Some(&here("127.0.0.1:0")), 0);
     let handle = handle.unwrap();
     let ours = scene.local_address(handle).unwrap().as_inet().unwrap();
     scene.recvfrom(handle, 100).unwrap();

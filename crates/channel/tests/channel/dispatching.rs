@@ -1,14 +1,11 @@
 //! Handing out completions: waiting, waking, many at once, flushing, cookies; and looking in.
 
-use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use megapipe::{Accept, Config, CpuMask, DriverChoice, DriverKind, Event, Handle, OpenOptions};
 
-use crate::scene::{
-    A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver, pattern, receive, send,
-};
+use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver, pattern};
 
 on_each_driver![
     dispatch_of_nothing_waits_as_long_as_asked,
@@ -48,7 +45,7 @@ fn dispatch_of_nothing_waits_as_long_as_asked(case: &Case) {
 fn dispatch_without_waiting_still_submits(case: &Case) {
     let mut scene = case.scene();
     let (handle, mut peer) = scene.stream(Stream::Accepted4);
-    send(&mut peer, b"here");
+    scene.send(&mut peer, b"here");
     scene.read(handle, 10).unwrap();
     let start = Instant::now();
     let done = loop {
@@ -68,7 +65,7 @@ fn a_waker_ends_a_wait_from_another_thread(case: &Case) {
         let done = scene.dispatch(None).unwrap().expect("woken");
         assert!(matches!(done.event, Event::Wake));
         assert_eq!((done.handle, done.cookie), (Handle::NONE, 0));
-        thread.join().unwrap();
+        scene.join(thread);
     }
     scene.expect_silence();
 }
@@ -83,7 +80,7 @@ fn several_wakes_give_at_least_one_completion(case: &Case) {
         .collect();
     assert!(matches!(scene.next().event, Event::Wake));
     for waker in wakers {
-        waker.join().unwrap();
+        scene.join(waker);
     }
     // What was woken after the last Wake was handed out gives one more.
     let mut count = 0;
@@ -120,7 +117,7 @@ fn dispatch_many_takes_what_is_there_up_to_its_limit(case: &Case) {
         total += count;
     }
     assert_eq!(out.len(), 10, "appended");
-    assert_eq!(receive(&mut peer, 10), b"xxxxxxxxxx");
+    assert_eq!(scene.receive(&mut peer, 10), b"xxxxxxxxxx");
     assert_eq!(scene.dispatch_many(&mut out, 5, Some(Duration::ZERO)).unwrap(), 0);
     assert!(out.iter().all(|done| matches!(done.event, Event::Write(Ok(1)))));
 }
@@ -130,7 +127,7 @@ fn flush_hands_over_without_waiting(case: &Case) {
     let (handle, mut peer) = scene.stream(Stream::Accepted4);
     scene.write(handle, "flushed").unwrap();
     scene.flush().unwrap();
-    assert_eq!(receive(&mut peer, 7), b"flushed");
+    assert_eq!(scene.receive(&mut peer, 7), b"flushed");
     scene.expect_written(handle, 7);
     scene.flush().unwrap();
 }
@@ -144,7 +141,7 @@ fn operations_below_the_batch_wait_for_flush_or_dispatch(case: &Case) {
     peer.set_read_timeout(Some(A_WHILE)).unwrap();
     std::io::Read::read(&mut peer, &mut [0; 1]).expect_err("nothing was handed over yet");
     scene.expect_written(handle, 6);
-    assert_eq!(receive(&mut peer, 6), b"queued");
+    assert_eq!(scene.receive(&mut peer, 6), b"queued");
 }
 
 fn a_full_batch_goes_by_itself(case: &Case) {
@@ -156,7 +153,7 @@ fn a_full_batch_goes_by_itself(case: &Case) {
             scene.write(*handle, "go").unwrap();
         }
         for (_, peer) in &mut streams {
-            assert_eq!(receive(peer, 2), b"go", "batch {batch}");
+            assert_eq!(scene.receive(peer, 2), b"go", "batch {batch}");
         }
     }
 }
@@ -175,7 +172,7 @@ fn a_cookie_may_change_between_completions(case: &Case) {
     assert_eq!(scene.next().cookie, 42);
     scene.set_cookie(handle, 43).unwrap();
     assert_eq!(scene.next().cookie, 43);
-    assert_eq!(receive(&mut peer, 6), b"xxxx12");
+    assert_eq!(scene.receive(&mut peer, 6), b"xxxx12");
 }
 
 fn completions_of_an_unregistered_handle_are_not_seen(case: &Case) {
@@ -197,7 +194,7 @@ fn completions_of_an_unregistered_handle_are_not_seen(case: &Case) {
 
 fn receive_after_flush(scene: &mut crate::scene::Scene, peer: &mut crate::scene::Peer) -> u8 {
     scene.flush().unwrap();
-    receive(peer, 1)[0]
+    scene.receive(peer, 1)[0]
 }
 
 fn the_report_names_the_driver_and_why(case: &Case) {
@@ -260,8 +257,8 @@ fn lwsockets_can_be_switched_off(case: &Case) {
     assert!(explain.remarks.iter().any(|remark| remark.contains("switched off")), "{explain}");
     scene.write(handle, "works").unwrap();
     assert_eq!(scene.next().handle, handle);
-    assert_eq!(receive(&mut peer, 5), b"works");
-    send(&mut peer, b"both ways");
+    assert_eq!(scene.receive(&mut peer, 5), b"works");
+    scene.send(&mut peer, b"both ways");
     assert_eq!(scene.read_exact(handle, 9), b"both ways");
 }
 
@@ -272,7 +269,7 @@ fn partitioning_can_be_switched_off(case: &Case) {
     assert!(explain.remarks.iter().any(|remark| remark.contains("switched off")), "{explain}");
     let error = scene.set_cpu_mask(listener, CpuMask::cpu(0)).unwrap_err();
     assert!(matches!(error, megapipe::RegisterError::MaskNotPossible), "{error}");
-    let _client = TcpStream::connect(address.as_inet().unwrap()).unwrap();
+    let _client = scene.dial(address.as_inet().unwrap()).unwrap();
     scene.accept_one(listener);
 }
 
@@ -280,8 +277,8 @@ fn counters_count(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
     scene.channel.accept(listener, Accept::lwsocket(u32::MAX).first_read(100)).unwrap();
-    let mut client = TcpStream::connect(address.as_inet().unwrap()).unwrap();
-    send(&mut client, b"hello");
+    let mut client = scene.dial(address.as_inet().unwrap()).unwrap();
+    scene.send(&mut client, b"hello");
     let handle = scene.accepted(listener);
     let Event::Read(Ok(_)) = scene.next_of(handle) else { panic!() };
     scene.write(handle, "hello").unwrap();

@@ -7,9 +7,8 @@ use std::thread;
 use megapipe::{ConnectOptions, Disconnect, Event, OpError};
 use rustix::net::SendFlags;
 
-use crate::scene::{
-    Case, Peer, Stream, on_each_driver, pattern, receive, receive_to_end, reset, send,
-};
+use crate::place::there;
+use crate::scene::{Case, Peer, Stream, on_each_driver, pattern, receive_to_end, reset};
 
 on_each_driver![
     the_peers_end_is_an_empty_read_now_and_later,
@@ -50,7 +49,7 @@ fn bytes_before_the_end_come_before_it(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
-        send(&mut peer, &pattern(1, 20_000));
+        scene.send(&mut peer, &pattern(1, 20_000));
         drop(peer);
         assert_eq!(scene.read_to_end(handle), pattern(1, 20_000), "{kind:?}");
     }
@@ -64,7 +63,7 @@ fn reads_waiting_at_the_end_are_all_told(case: &Case) {
             scene.read(handle, 10).unwrap();
         }
         scene.flush().unwrap();
-        send(&mut peer, b"last");
+        scene.send(&mut peer, b"last");
         drop(peer);
         let mut got = Vec::new();
         for _ in 0..4 {
@@ -80,15 +79,15 @@ fn after_the_peers_end_the_channel_can_still_write(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
-        send(&mut peer, b"question");
+        scene.send(&mut peer, b"question");
         peer.shutdown(Shutdown::Write).unwrap();
         assert_eq!(scene.read_to_end(handle), b"question", "{kind:?}");
         scene.write(handle, pattern(1, 50_000)).unwrap();
         scene.expect_written(handle, 50_000);
-        assert_eq!(receive(&mut peer, 50_000), pattern(1, 50_000), "{kind:?}");
+        assert_eq!(scene.receive(&mut peer, 50_000), pattern(1, 50_000), "{kind:?}");
         scene.disconnect(handle, Disconnect::Both).unwrap();
         scene.expect_disconnected(handle);
-        assert_eq!(receive_to_end(&mut peer), b"", "{kind:?}");
+        assert_eq!(scene.receive_to_end(&mut peer), b"", "{kind:?}");
     }
 }
 
@@ -100,8 +99,8 @@ fn a_closed_sending_direction_leaves_reading_open(case: &Case) {
         scene.disconnect(handle, Disconnect::Write).unwrap();
         scene.expect_written(handle, 8);
         scene.expect_disconnected(handle);
-        assert_eq!(receive_to_end(&mut peer), b"question", "{kind:?}");
-        send(&mut peer, &pattern(2, 30_000));
+        assert_eq!(scene.receive_to_end(&mut peer), b"question", "{kind:?}");
+        scene.send(&mut peer, &pattern(2, 30_000));
         drop(peer);
         assert_eq!(scene.read_to_end(handle), pattern(2, 30_000), "{kind:?}");
     }
@@ -134,7 +133,7 @@ fn disconnect_of_both_directions_follows_the_queued_writes(case: &Case) {
         }
         scene.expect_disconnected(handle);
         let expected: Vec<u8> = (0..10).flat_map(|turn| pattern(turn, 40_000)).collect();
-        assert!(reader.join().unwrap() == expected, "{kind:?}");
+        assert!(scene.join(reader) == expected, "{kind:?}");
     }
 }
 
@@ -180,7 +179,7 @@ fn a_reset_by_the_channel_is_seen_by_the_peer(case: &Case) {
         let (handle, mut peer) = scene.stream(kind);
         scene.disconnect(handle, Disconnect::Reset).unwrap();
         scene.expect_disconnected(handle);
-        assert_eq!(receive_to_end(&mut peer), b"", "elsewhere a reset is an end: {kind:?}");
+        assert_eq!(scene.receive_to_end(&mut peer), b"", "elsewhere a reset is an end: {kind:?}");
     }
 }
 
@@ -214,7 +213,7 @@ fn a_reset_that_a_write_was_told_of_is_no_orderly_end(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::TCP {
         let (handle, mut peer) = scene.stream(kind);
-        send(&mut peer, b"before the reset");
+        scene.send(&mut peer, b"before the reset");
         reset(peer);
         // The kernel tells of a reset once, and here the write is the first to ask.
         scene.write(handle, "nobody").unwrap();
@@ -234,7 +233,7 @@ fn a_reset_in_mid_write_fails_that_write_and_those_behind_it(case: &Case) {
             scene.write(handle, vec![1; 16 << 20]).unwrap();
         }
         scene.flush().unwrap();
-        receive(&mut peer, 1000);
+        scene.receive(&mut peer, 1000);
         reset(peer);
         for _ in 0..3 {
             match scene.next_of(handle) {
@@ -255,7 +254,7 @@ fn a_reset_by_the_channel_cancels_queued_writes(case: &Case) {
             scene.write(handle, vec![1; 16 << 20]).unwrap();
         }
         scene.flush().unwrap();
-        receive(&mut peer, 1000);
+        scene.receive(&mut peer, 1000);
         scene.disconnect(handle, Disconnect::Reset).unwrap();
         let (mut failed, mut disconnected) = (0, false);
         while failed < 3 || !disconnected {
@@ -290,7 +289,7 @@ fn unregister_with_unread_bytes_resets(case: &Case) {
     for kind in [Stream::Accepted4, Stream::Accepted6, Stream::Connected4] {
         let (handle, mut peer) = scene.stream(kind);
         // Nobody asked for these bytes, so they are in the kernel when the socket is closed.
-        send(&mut peer, b"never read");
+        scene.send(&mut peer, b"never read");
         scene.unregister(handle).unwrap();
         let end = scene.end_of(&mut peer).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{kind:?}");
@@ -299,12 +298,12 @@ fn unregister_with_unread_bytes_resets(case: &Case) {
 
 fn unregister_after_connect_with_reset_on_close_resets(case: &Case) {
     let mut scene = case.scene();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind(there("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap().into();
     let options = ConnectOptions::default().reset_on_close(true);
     let handle = scene.connect(&address, &options, 0).unwrap();
     let Event::Connect(Ok(())) = scene.next_of(handle) else { panic!() };
-    let mut peer: Peer = crate::scene::peer(listener.accept().unwrap().0);
+    let mut peer = scene.admit(&listener);
     scene.unregister(handle).unwrap();
     assert_eq!(scene.end_of(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
@@ -315,9 +314,9 @@ fn urgent_data_leaves_the_stream_as_it_is(case: &Case) {
         let (handle, mut peer) = scene.stream(kind);
         scene.read(handle, 100).unwrap();
         scene.flush().unwrap();
-        send(&mut peer, b"before");
+        scene.send(&mut peer, b"before");
         rustix::net::send(&peer, b"!", SendFlags::OOB).unwrap();
-        send(&mut peer, b"after");
+        scene.send(&mut peer, b"after");
         drop(peer);
         let Event::Read(Ok(first)) = scene.next_of(handle) else { panic!("{kind:?}") };
         let mut got = first.to_vec();

@@ -1,7 +1,6 @@
 //! What happens when something runs out, overflows, or never comes.
 
 use std::io::Read;
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use megapipe::{
@@ -9,10 +8,8 @@ use megapipe::{
     OpenOptions, ReadBuf, SocketKind,
 };
 
-use crate::scene::{
-    Case, Folder, PATIENCE, Peer, Scene, Stream, on_each_driver, pattern, peer, receive,
-    receive_to_end, send,
-};
+use crate::place::here;
+use crate::scene::{Case, Folder, PATIENCE, Peer, Scene, Stream, on_each_driver, pattern, peer};
 
 on_each_driver![
     a_full_table_of_lwsockets_loses_no_connection,
@@ -33,9 +30,9 @@ fn a_full_table_of_lwsockets_loses_no_connection(case: &Case) {
     let (listener, address) = scene.listening("127.0.0.1:0");
     let address = address.as_inet().unwrap();
     scene.channel.accept(listener, Accept::lwsocket(u32::MAX).first_read(64)).unwrap();
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| scene.dial(address).unwrap()).collect();
     for (turn, client) in clients.iter_mut().enumerate() {
-        send(client, &pattern(turn, 32));
+        scene.send(client, &pattern(turn, 32));
     }
     let (mut open, mut most, mut served) = (0, 0, 0);
     let mut waiting: Vec<Handle> = Vec::new();
@@ -66,7 +63,7 @@ fn a_full_table_of_lwsockets_loses_no_connection(case: &Case) {
     assert!(most <= TABLE, "{most} were open at once");
     assert!(most >= TABLE / 2, "the room is used: {most}");
     for (turn, client) in clients.iter_mut().enumerate() {
-        assert_eq!(receive(client, 32), pattern(turn, 32), "connection {turn} was lost");
+        assert_eq!(scene.receive(client, 32), pattern(turn, 32), "connection {turn} was lost");
     }
     assert_eq!(scene.counters().connections_dropped, 0);
 }
@@ -75,7 +72,7 @@ fn without_receive_buffers_reading_waits_until_some_come_back(case: &Case) {
     let mut scene = case.scene_with(case.config().buffer_count(4).buffer_len(128));
     let mut streams: Vec<_> = (0..12).map(|_| scene.stream(Stream::Accepted4)).collect();
     for (turn, (handle, peer)) in streams.iter_mut().enumerate() {
-        send(peer, &pattern(turn, 100));
+        scene.send(peer, &pattern(turn, 100));
         scene.read(*handle, 100).unwrap();
     }
     // The program keeps what it gets, for as long as it gets something.
@@ -109,13 +106,13 @@ fn handles_that_nobody_reads_do_not_starve_the_others(case: &Case) {
     for (turn, (handle, peer)) in idle.iter_mut().enumerate() {
         // One byte is read, so that the channel receives; the rest lies there unread.
         scene.read(*handle, 1).unwrap();
-        send(peer, &pattern(turn, 3000));
+        scene.send(peer, &pattern(turn, 3000));
         let Event::Read(Ok(first)) = scene.next_of(*handle) else { panic!() };
         assert_eq!(*first, pattern(turn, 1));
     }
     let (busy, mut other) = scene.stream(Stream::Accepted4);
     for turn in 0..50 {
-        send(&mut other, &pattern(turn, 600));
+        scene.send(&mut other, &pattern(turn, 600));
         assert_eq!(scene.read_exact(busy, 600), pattern(turn, 600), "turn {turn}");
     }
     for (turn, (handle, _)) in idle.iter().enumerate() {
@@ -135,7 +132,7 @@ fn more_answers_than_the_completion_queue_holds_are_all_seen(case: &Case) {
     scene.flush().unwrap();
     for round in 0..2 {
         for (turn, (_, peer)) in streams.iter_mut().enumerate() {
-            send(peer, &pattern(turn + round, 64));
+            scene.send(peer, &pattern(turn + round, 64));
         }
         let mut read = 0;
         while read < STREAMS {
@@ -153,7 +150,7 @@ fn more_answers_than_the_completion_queue_holds_are_all_seen(case: &Case) {
         assert!(matches!(scene.next().event, Event::Write(Ok(500))));
     }
     for (turn, (_, peer)) in streams.iter_mut().enumerate() {
-        assert_eq!(receive(peer, 500), pattern(turn, 500));
+        assert_eq!(scene.receive(peer, 500), pattern(turn, 500));
     }
     scene.expect_no_strays();
     if case.driver == DriverChoice::Uring {
@@ -178,7 +175,7 @@ fn a_peer_that_never_reads_costs_bounded_memory_and_can_be_left(case: &Case) {
         let (other, mut reader) = scene.stream(Stream::Accepted4);
         scene.write(other, "through").unwrap();
         scene.expect_written(other, 7);
-        assert_eq!(receive(&mut reader, 7), b"through");
+        assert_eq!(scene.receive(&mut reader, 7), b"through");
         let start = Instant::now();
         let left = scene.unregister(handle).unwrap();
         scene.expect_silence();
@@ -197,7 +194,7 @@ fn everything(scene: &mut Scene, folder: &Folder) -> (Vec<Handle>, Vec<Peer>) {
     let (mut handles, mut peers) = (Vec::new(), Vec::new());
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
-        send(&mut peer, &pattern(1, 3000));
+        scene.send(&mut peer, &pattern(1, 3000));
         scene.read(handle, 10).unwrap();
         for _ in 0..3 {
             scene.read(handle, 4096).unwrap();
@@ -218,11 +215,11 @@ fn everything(scene: &mut Scene, folder: &Folder) -> (Vec<Handle>, Vec<Peer>) {
     scene.channel.accept(listener, Accept::fd(10)).unwrap();
     handles.push(listener);
     for _ in 0..15 {
-        let client = TcpStream::connect(address.as_inet().unwrap()).unwrap();
+        let client = scene.dial(address.as_inet().unwrap()).unwrap();
         peers.push(peer(client));
     }
     handles.push(scene.connect(&address, &ConnectOptions::default(), 0).unwrap());
-    let udp = scene.socket(SocketKind::Udp4, Some(&"127.0.0.1:0".parse().unwrap()), 0).unwrap();
+    let udp = scene.socket(SocketKind::Udp4, Some(&here("127.0.0.1:0")), 0).unwrap();
     let there = scene.local_address(udp).unwrap();
     for _ in 0..3 {
         scene.recvfrom(udp, 10).unwrap();
@@ -323,7 +320,7 @@ fn a_number_reused_thousands_of_times_never_mixes_connections(case: &Case) {
     let address = address.as_inet().unwrap();
     let mut stale: Vec<Handle> = Vec::new();
     for turn in 0..1500 {
-        let client = TcpStream::connect(address).unwrap();
+        let client = scene.dial(address).unwrap();
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         let handle = scene.accept_one(listener);
         assert!(!stale.contains(&handle));
@@ -332,7 +329,7 @@ fn a_number_reused_thousands_of_times_never_mixes_connections(case: &Case) {
         scene.write(handle, pattern(turn, 8)).unwrap();
         if turn % 3 == 0 {
             scene.expect_written(handle, 8);
-            assert_eq!(receive(&mut &client, 8), pattern(turn, 8));
+            assert_eq!(scene.receive(&mut &client, 8), pattern(turn, 8));
         }
         scene.unregister(handle).unwrap();
         for old in stale.iter().rev().take(3) {
@@ -353,15 +350,15 @@ fn operations_beyond_the_limit_are_refused_and_the_rest_goes_on(case: &Case) {
     let refused = (0..=OPERATIONS_MAX).find_map(|_| scene.read(handle, 1).err());
     assert_eq!(refused, Some(Misuse::TooManyOperations));
     assert_eq!(scene.write(handle, "x"), Err(Misuse::TooManyOperations));
-    send(&mut theirs, b"ab");
+    scene.send(&mut theirs, b"ab");
     for expected in [b'a', b'b'] {
         let Event::Read(Ok(bytes)) = scene.next_of(handle) else { panic!() };
         assert_eq!(*bytes, [expected]);
     }
     scene.write(handle, "there is room again").unwrap();
     scene.expect_written(handle, 19);
-    assert_eq!(receive(&mut theirs, 19), b"there is room again");
+    assert_eq!(scene.receive(&mut theirs, 19), b"there is room again");
     scene.unregister(handle).unwrap();
     scene.expect_silence();
-    drop(receive_to_end(&mut theirs));
+    drop(scene.receive_to_end(&mut theirs));
 }

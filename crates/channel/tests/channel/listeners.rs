@@ -12,9 +12,9 @@ use megapipe::{
     Accept, Channel, Config, Connection, CpuMask, Event, Handle, ListenOptions, OpError, Waker,
 };
 
-use crate::scene::{Case, PATIENCE, on_each_driver, receive, send};
+use crate::scene::{Case, PATIENCE, on_kernel_drivers, receive, send};
 
-on_each_driver![
+on_kernel_drivers![
     listeners_that_leave_under_load_lose_no_connection,
     channels_that_are_dropped_under_load_lose_no_connection,
     masks_that_change_under_load_lose_no_connection,

@@ -17,6 +17,7 @@ mod exhaustion;
 mod files;
 mod listeners;
 mod misuse;
+mod place;
 mod plain;
 mod processes;
 mod quiet;

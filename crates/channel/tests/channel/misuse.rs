@@ -10,6 +10,7 @@ use megapipe::{
     SocketKind,
 };
 
+use crate::place::there;
 use crate::scene::{Case, Folder, Scene, Stream, on_each_driver};
 
 on_each_driver![
@@ -202,7 +203,7 @@ fn a_handle_that_moves_takes_no_new_operation(case: &Case) {
 
 fn masks_that_overlap_or_are_empty_or_not_for_listeners_are_refused(case: &Case) {
     let (mut first, mut second) = (case.scene(), case.scene());
-    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listening = TcpListener::bind(there("127.0.0.1:0")).unwrap();
     let twin = listening.try_clone().unwrap();
     let address = listening.local_addr().unwrap();
     let mask = Some(CpuMask::cpus([0, 2]));

@@ -1,7 +1,6 @@
 //! What concerns the whole process: its descriptors, their limit, fork. Each fact runs in a
 //! process of its own (`Case::alone`).
 
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
@@ -11,7 +10,7 @@ use megapipe::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::scene::{Case, Scene, Stream, on_each_driver, pattern, receive, send};
+use crate::scene::{Case, Scene, Stream, on_each_driver, pattern, send};
 
 on_each_driver![
     a_dropped_channel_leaves_no_descriptor_behind,
@@ -31,7 +30,7 @@ fn busy(scene: &mut Scene) -> Vec<crate::scene::Peer> {
     let mut peers = Vec::new();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
-        send(&mut peer, b"something unread");
+        scene.send(&mut peer, b"something unread");
         scene.read(handle, 4).unwrap();
         scene.read(handle, 4096).unwrap();
         scene.write(handle, vec![0; 4 << 20]).unwrap();
@@ -40,7 +39,7 @@ fn busy(scene: &mut Scene) -> Vec<crate::scene::Peer> {
     }
     let (listener, address) = scene.listening("127.0.0.1:0");
     scene.channel.accept(listener, Accept::lwsocket(u32::MAX).first_read(10)).unwrap();
-    let client = TcpStream::connect(address.as_inet().unwrap()).unwrap();
+    let client = scene.dial(address.as_inet().unwrap()).unwrap();
     peers.push(crate::scene::peer(client));
     scene.timer(std::time::Duration::from_secs(100), None, 0).unwrap();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
@@ -102,8 +101,7 @@ fn without_descriptors_accepting_pauses_and_goes_on_when_some_are_closed(case: &
         let mut scene = case.scene();
         let (listener, address) = scene.listening("127.0.0.1:0");
         let address = address.as_inet().unwrap();
-        let mut clients: Vec<_> =
-            (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| scene.dial(address).unwrap()).collect();
         limit_descriptors(descriptor_count() + 4);
         scene.channel.accept(listener, Accept::fd(u32::MAX)).unwrap();
         let (mut accepted, mut held, mut refused) = (0, Vec::<OwnedFd>::new(), 0);
@@ -128,7 +126,7 @@ fn without_descriptors_accepting_pauses_and_goes_on_when_some_are_closed(case: &
         assert!(refused > 0, "the limit was met");
         assert!(scene.counters().accept_exhausted > 0);
         for client in &mut clients {
-            assert_eq!(receive(client, 5), b"hello", "no connection was lost");
+            assert_eq!(scene.receive(client, 5), b"hello", "no connection was lost");
         }
     });
 }
@@ -183,8 +181,8 @@ fn after_fork_the_child_is_told_and_the_parent_goes_on(case: &Case) {
         assert!(good, "some call did not say that the process forked");
         let mut scene = scene.expect("the child took its own");
         scene.expect_written(registered, 13);
-        assert_eq!(receive(&mut other, 13), b"queued before");
-        send(&mut peer, b"after the fork");
+        assert_eq!(scene.receive(&mut other, 13), b"queued before");
+        scene.send(&mut peer, b"after the fork");
         let Event::Read(Ok(bytes)) = scene.next_of(handle) else { panic!() };
         assert_eq!(&*bytes, b"after the fork");
     });
@@ -199,7 +197,7 @@ fn a_child_may_make_a_channel_of_its_own(case: &Case) {
         assert!(good);
         parents.write(handle, pattern(1, 100)).unwrap();
         parents.expect_written(handle, 100);
-        assert_eq!(receive(&mut peer, 100), pattern(1, 100));
+        assert_eq!(parents.receive(&mut peer, 100), pattern(1, 100));
     });
 }
 

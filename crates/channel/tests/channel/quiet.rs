@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use megapipe::{Config, Disconnect, Event, Handle, Misuse, OpError};
 
-use crate::scene::{
-    Case, Scene, Stream, on_each_driver, pattern, receive, receive_to_end, reset, send,
-};
+use crate::scene::{Case, Scene, Stream, on_each_driver, pattern, receive, reset};
 
 on_each_driver![
     a_quiet_write_arrives_and_gives_no_completion,
@@ -33,7 +31,7 @@ fn a_quiet_write_arrives_and_gives_no_completion(case: &Case) {
         let (handle, mut peer) = scene.stream(kind);
         scene.write_quiet(handle, &b"quietly"[..]).unwrap();
         scene.expect_silence();
-        assert_eq!(receive(&mut peer, 7), b"quietly", "{kind:?}");
+        assert_eq!(scene.receive(&mut peer, 7), b"quietly", "{kind:?}");
         scene.unregister(handle).unwrap();
     }
     scene.expect_no_strays();
@@ -48,7 +46,7 @@ fn writes_behind_a_quiet_one_complete_after_it(case: &Case) {
         // Nothing else is on its way that could end a wait.
         scene.expect_written(handle, 4);
         assert_eq!(scene.unsent_bytes(handle), Ok(0));
-        assert_eq!(receive(&mut peer, 11), b"first, then", "{kind:?}");
+        assert_eq!(scene.receive(&mut peer, 11), b"first, then", "{kind:?}");
     }
 }
 
@@ -77,7 +75,7 @@ fn quiet_and_other_writes_keep_their_order(case: &Case) {
             assert!(matches!(scene.next_of(handle), Event::Write(Ok(_))), "{kind:?}");
         }
         scene.expect_silence();
-        assert!(reader.join().unwrap() == sent, "{kind:?}");
+        assert!(scene.join(reader) == sent, "{kind:?}");
     }
 }
 
@@ -97,7 +95,7 @@ fn more_than_the_socket_takes_arrives_whole_and_quietly(case: &Case) {
             let done = scene.dispatch(Some(Duration::from_millis(10))).unwrap();
             assert!(done.is_none(), "{done:?}");
         }
-        assert!(reader.join().unwrap()[..] == bytes[..], "{kind:?}");
+        assert!(scene.join(reader)[..] == bytes[..], "{kind:?}");
     }
 }
 
@@ -112,13 +110,13 @@ fn a_quiet_write_without_room_is_followed_by_others_in_order(case: &Case) {
     scene.write(handle, &b"end"[..]).unwrap();
     let reader = thread::spawn(move || (receive(&mut peer, 2 * LEN + 3), peer));
     scene.expect_written(handle, 3);
-    let (got, mut peer) = reader.join().unwrap();
+    let (got, mut peer) = scene.join(reader);
     let all = [pattern(1, LEN), pattern(2, LEN), b"end".to_vec()].concat();
     assert!(got == all);
     // With room again, writes are quiet again.
     scene.write_quiet(handle, &b"after"[..]).unwrap();
     scene.expect_silence();
-    assert_eq!(receive(&mut peer, 5), b"after");
+    assert_eq!(scene.receive(&mut peer, 5), b"after");
 }
 
 /// Writes quietly from pool buffers until the peer's socket is full; returns what was written.
@@ -158,7 +156,7 @@ fn a_socket_that_fills_up_gets_every_byte_once_and_in_order(case: &Case) {
             let len = sent.len();
             let reader = thread::spawn(move || (receive(&mut peer, len), peer));
             scene.expect_written(handle, 3);
-            let (got, mut peer) = reader.join().unwrap();
+            let (got, mut peer) = scene.join(reader);
             assert!(got == sent, "{kind:?}");
             // And now that there is room, once more.
             let again = fill_up(&mut scene, handle);
@@ -167,7 +165,7 @@ fn a_socket_that_fills_up_gets_every_byte_once_and_in_order(case: &Case) {
             while scene.unsent_bytes(handle).unwrap() > 0 {
                 assert!(scene.dispatch(Some(Duration::from_millis(10))).unwrap().is_none());
             }
-            assert!(reader.join().unwrap() == again, "{kind:?}");
+            assert!(scene.join(reader) == again, "{kind:?}");
             scene.unregister(handle).unwrap();
         }
         scene.expect_no_strays();
@@ -205,7 +203,7 @@ fn unsent_bytes_rise_and_fall(case: &Case) {
     let reader = thread::spawn(move || receive(&mut peer, LEN + 1));
     scene.expect_written(handle, 1);
     assert_eq!(scene.unsent_bytes(handle), Ok(0));
-    assert!(reader.join().unwrap()[..LEN] == pattern(3, LEN)[..]);
+    assert!(scene.join(reader)[..LEN] == pattern(3, LEN)[..]);
     scene.unregister(handle).unwrap();
     assert!(scene.unsent_bytes(handle).is_err());
 }
@@ -234,7 +232,7 @@ fn a_disconnect_waits_for_the_quiet_write_before_it(case: &Case) {
         scene.write_quiet(handle, &b"goodbye"[..]).unwrap();
         scene.disconnect(handle, Disconnect::Write).unwrap();
         scene.expect_disconnected(handle);
-        assert_eq!(receive_to_end(&mut peer), b"goodbye", "{kind:?}");
+        assert_eq!(scene.receive_to_end(&mut peer), b"goodbye", "{kind:?}");
     }
 }
 
@@ -248,7 +246,7 @@ fn to_fd_waits_for_the_quiet_write_before_it(case: &Case) {
             Event::ToFd(Ok(moved)) => drop(moved),
             other => panic!("{kind:?}: {other:?}"),
         }
-        assert_eq!(receive(&mut peer, 6), b"before", "{kind:?}");
+        assert_eq!(scene.receive(&mut peer, 6), b"before", "{kind:?}");
     }
 }
 
@@ -277,7 +275,7 @@ fn a_quiet_echo_goes_round_many_times_without_batching_too(case: &Case) {
         }
         for turn in 0..100 {
             for (_, peer) in &mut streams {
-                send(peer, &pattern(turn, 64));
+                scene.send(peer, &pattern(turn, 64));
             }
             let mut echoed = 0;
             while echoed < streams.len() * 64 {
@@ -289,7 +287,7 @@ fn a_quiet_echo_goes_round_many_times_without_batching_too(case: &Case) {
             }
             scene.flush().unwrap();
             for (_, peer) in &mut streams {
-                assert_eq!(receive(peer, 64), pattern(turn, 64));
+                assert_eq!(scene.receive(peer, 64), pattern(turn, 64));
             }
         }
         assert_eq!(scene.counters().buffers_exhausted, 0);

@@ -6,14 +6,15 @@
 //! - A driver that does not exist on this machine is one line `skipped: NAME: WHY`.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use megapipe::{
@@ -21,14 +22,34 @@ use megapipe::{
     DriverChoice, Event, Handle, ListenOptions, OpError, ReadBuf,
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::place::{self, here, is_local, there};
+
 /// How long anything may take before it counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Long enough for something that must not happen to happen.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
 
-/// Makes one test of each function for each driver, in the modules `uring` and `epoll`.
+/// Makes one test of each function for each of the kernel's drivers and for our own stack, in the
+/// modules `uring`, `epoll` and `local`.
 macro_rules! on_each_driver {
+    ($($fact:ident),+ $(,)?) => {
+        crate::scene::on_kernel_drivers![$($fact),+];
+        mod local {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                crate::scene::check_local(name, super::$fact);
+            })+
+        }
+    };
+}
+pub(crate) use on_each_driver;
+
+/// The same for what only the kernel's sockets can do; the list says why.
+macro_rules! on_kernel_drivers {
     ($($fact:ident),+ $(,)?) => {
         mod uring {
             $(#[test]
@@ -46,13 +67,15 @@ macro_rules! on_each_driver {
         }
     };
 }
-pub(crate) use on_each_driver;
+pub(crate) use on_kernel_drivers;
 
 /// One fact on one driver.
 pub(crate) struct Case {
     pub(crate) driver: DriverChoice,
     /// The test's name as libtest knows it.
     pub(crate) name: &'static str,
+    /// TCP and UDP are our own stack's.
+    pub(crate) is_local: bool,
 }
 
 /// Runs a fact, or says why the driver cannot be had here.
@@ -63,7 +86,16 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
             println!("skipped: {name}: {reason}");
         }
         Err(error) => panic!("{error:?}"),
-        Ok(_) => fact(&Case { driver, name }),
+        Ok(_) => fact(&Case { driver, name, is_local: false }),
+    }
+}
+
+/// Runs a fact on our own stack, with the kernel as its peer, or says why that is not possible.
+pub(crate) fn check_local(path: &'static str, fact: fn(&Case)) {
+    let name = path.split_once("::").map_or(path, |(_, name)| name);
+    match place::enter() {
+        Err(why) => println!("skipped: {name}: {why}"),
+        Ok(()) => fact(&Case { driver: DriverChoice::Epoll, name, is_local: true }),
     }
 }
 
@@ -71,8 +103,13 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
 const ALONE: &str = "MEGAPIPE_TEST_ALONE";
 
 impl Case {
+    /// A configuration for one channel.
     pub(crate) fn config(&self) -> Config {
-        Config::default().driver(self.driver)
+        let config = Config::default().driver(self.driver);
+        if !self.is_local {
+            return config;
+        }
+        config.backend(place::network().expect("one was made a moment ago"))
     }
 
     pub(crate) fn scene(&self) -> Scene {
@@ -173,6 +210,7 @@ impl Stream {
 
 impl Scene {
     pub(crate) fn new(config: Config) -> Self {
+        place::settle(&config);
         let channel = Channel::create(config).expect("the driver worked a moment ago");
         Self { channel, later: VecDeque::new() }
     }
@@ -219,7 +257,7 @@ impl Scene {
         loop {
             match peer.read_to_end(&mut bytes) {
                 Ok(_) => return Ok(bytes),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
             assert!(start.elapsed() < PATIENCE, "the peer sees no end");
@@ -230,7 +268,7 @@ impl Scene {
 
     /// Listens on an address; returns where.
     pub(crate) fn listening(&mut self, address: &str) -> (Handle, Address) {
-        let address = address.parse().expect("an address");
+        let address = here(address);
         let listener = self.listen(&address, &ListenOptions::default(), 0).expect("listens");
         let bound = self.local_address(listener).expect("a listener has an address");
         (listener, bound)
@@ -292,7 +330,7 @@ impl Scene {
 
     fn accepted_tcp(&mut self, address: &str) -> (Handle, Peer) {
         let (listener, bound) = self.listening(address);
-        let client = TcpStream::connect(bound.as_inet().expect("TCP")).expect("connects");
+        let client = self.dial(bound.as_inet().expect("TCP")).expect("connects");
         client.set_nodelay(true).expect("TCP");
         let handle = self.accept_one(listener);
         self.unregister(listener).expect("registered above");
@@ -300,11 +338,9 @@ impl Scene {
     }
 
     fn connected_tcp(&mut self, address: &str) -> (Handle, Peer) {
-        let listener = TcpListener::bind(address).expect("binds");
+        let listener = TcpListener::bind(there(address)).expect("binds");
         let handle = self.connected(&listener.local_addr().expect("bound").into());
-        let server = listener.accept().expect("accepts").0;
-        server.set_nodelay(true).expect("TCP");
-        (handle, peer(server))
+        (handle, self.admit(&listener))
     }
 
     #[track_caller]
@@ -367,6 +403,108 @@ impl Scene {
         }
     }
 
+    /// Lets our own stack work until the peer's socket is ready, because it works inside
+    /// `dispatch`; the kernel's needs no help.
+    fn until(&mut self, peer: &impl AsFd, ready: PollFlags) {
+        let start = Instant::now();
+        while is_local() {
+            let mut fds = [PollFd::new(peer, ready)];
+            if poll(&mut fds, Some(&Timespec::default())).expect("a socket") > 0 {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "the peer waits in vain");
+            self.work();
+        }
+    }
+
+    /// Lets our own stack work for a moment; completions are kept for later.
+    fn work(&mut self) {
+        let moment = Some(Duration::from_micros(200));
+        self.later.extend(self.channel.dispatch(moment).expect("dispatch works"));
+    }
+
+    /// So many bytes that the peer receives.
+    #[track_caller]
+    pub(crate) fn receive(&mut self, peer: &mut (impl Read + AsFd), len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let mut got = 0;
+        while got < len {
+            self.until(peer, PollFlags::IN);
+            match peer.read(&mut bytes[got..]).expect("the peer receives") {
+                0 => panic!("end after {got} of {len} bytes"),
+                more => got += more,
+            }
+        }
+        bytes
+    }
+
+    /// What the peer receives until the end.
+    #[track_caller]
+    pub(crate) fn receive_to_end(&mut self, peer: &mut (impl Read + AsFd)) -> Vec<u8> {
+        let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            self.until(peer, PollFlags::IN);
+            match peer.read(&mut part).expect("the peer sees an orderly end") {
+                0 => return bytes,
+                len => bytes.extend_from_slice(&part[..len]),
+            }
+        }
+    }
+
+    /// One message that the peer receives, and from whom.
+    #[track_caller]
+    pub(crate) fn receive_message(&mut self, peer: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+        let mut message = vec![0; 1 << 16];
+        self.until(peer, PollFlags::IN);
+        let (len, from) = peer.recv_from(&mut message).expect("the peer receives");
+        message.truncate(len);
+        (message, from)
+    }
+
+    /// The peer sends all of it.
+    #[track_caller]
+    pub(crate) fn send(&mut self, peer: &mut (impl Write + AsFd), bytes: &[u8]) {
+        if !is_local() {
+            return send(peer, bytes);
+        }
+        let mut rest = bytes;
+        rustix::io::ioctl_fionbio(&*peer, true).expect("a descriptor");
+        while !rest.is_empty() {
+            self.until(peer, PollFlags::OUT);
+            match peer.write(rest) {
+                Ok(len) => rest = &rest[len..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("the peer can send: {error}"),
+            }
+        }
+        rustix::io::ioctl_fionbio(&*peer, false).expect("a descriptor");
+    }
+
+    /// A peer connects to the channel.
+    pub(crate) fn dial(&mut self, address: SocketAddr) -> std::io::Result<TcpStream> {
+        if !is_local() {
+            return TcpStream::connect(address);
+        }
+        self.join(std::thread::spawn(move || TcpStream::connect(address)))
+    }
+
+    /// The channel's connection, as its peer accepts it.
+    pub(crate) fn admit(&mut self, listener: &TcpListener) -> Peer {
+        self.until(listener, PollFlags::IN);
+        let server = listener.accept().expect("accepts").0;
+        server.set_nodelay(true).expect("TCP");
+        peer(server)
+    }
+
+    /// Waits for a peer's thread.
+    #[track_caller]
+    pub(crate) fn join<T>(&mut self, thread: JoinHandle<T>) -> T {
+        while is_local() && !thread.is_finished() {
+            self.work();
+        }
+        thread.join().expect("the peer is content")
+    }
+
     /// The kernel gave no answer that nobody waited for.
     #[track_caller]
     pub(crate) fn expect_no_strays(&self) {
@@ -414,9 +552,9 @@ pub(crate) fn send(peer: &mut impl Write, bytes: &[u8]) {
     peer.write_all(bytes).expect("the peer can send");
 }
 
-/// A loopback address where nobody listens.
+/// An address where nobody listens.
 pub(crate) fn deserted() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let listener = TcpListener::bind(there("127.0.0.1:0")).expect("binds");
     listener.local_addr().expect("bound")
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use megapipe::limits::{GATHER_PARTS_MAX, READ_AHEAD_BYTES_MAX, WRITE_PARTS_MAX};
 use megapipe::{Disconnect, Event, Payload};
 
-use crate::scene::{Case, Stream, on_each_driver, pattern, peer, receive, receive_to_end, send};
+use crate::scene::{Case, Stream, on_each_driver, pattern, peer, receive, send};
 
 on_each_driver![
     what_the_peer_sends_is_read_and_what_is_written_arrives,
@@ -39,8 +39,8 @@ fn what_the_peer_sends_is_read_and_what_is_written_arrives(case: &Case) {
         assert_eq!(handle.is_lwsocket(), !kind.is_registered());
         scene.write(handle, &b"from the channel"[..]).unwrap();
         scene.expect_written(handle, 16);
-        assert_eq!(receive(&mut peer, 16), b"from the channel", "{kind:?}");
-        send(&mut peer, b"from the peer");
+        assert_eq!(scene.receive(&mut peer, 16), b"from the channel", "{kind:?}");
+        scene.send(&mut peer, b"from the peer");
         assert_eq!(scene.read_exact(handle, 13), b"from the peer", "{kind:?}");
         scene.unregister(handle).unwrap();
     }
@@ -51,7 +51,7 @@ fn a_read_takes_no_more_than_asked_and_leaves_the_rest(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
-        send(&mut peer, b"abcdefghij");
+        scene.send(&mut peer, b"abcdefghij");
         let mut got = Vec::new();
         for len in [1, 2, 3, 100] {
             let read = scene.read_once(handle, len).unwrap();
@@ -74,14 +74,14 @@ fn reads_outstanding_are_answered_in_order(case: &Case) {
             scene.read(handle, 64).unwrap();
         }
         for turn in 0..4 {
-            send(&mut peer, &pattern(turn, 20));
+            scene.send(&mut peer, &pattern(turn, 20));
             let Event::Read(Ok(read)) = scene.next_of(handle) else { panic!("{kind:?}") };
             assert_eq!(*read, pattern(turn, 20), "{kind:?}");
         }
         for len in [3, 5, 2] {
             scene.read(handle, len).unwrap();
         }
-        send(&mut peer, b"1112222233");
+        scene.send(&mut peer, b"1112222233");
         let mut got = Vec::new();
         for _ in 0..3 {
             let Event::Read(Ok(read)) = scene.next_of(handle) else { panic!("{kind:?}") };
@@ -106,7 +106,7 @@ fn writes_outstanding_go_out_in_order_each_with_its_length(case: &Case) {
         for len in sizes {
             scene.expect_written(handle, len);
         }
-        assert_eq!(reader.join().unwrap(), expected, "{kind:?}");
+        assert_eq!(scene.join(reader), expected, "{kind:?}");
     }
     scene.expect_no_strays();
 }
@@ -142,7 +142,7 @@ fn reads_and_writes_are_outstanding_at_once(case: &Case) {
         }
         let expected: Vec<u8> = (1..11).flat_map(|turn| pattern(turn, 8)).collect();
         assert_eq!((written, read), (10, expected), "{kind:?}");
-        drop(answering.join().unwrap());
+        drop(scene.join(answering));
     }
 }
 
@@ -172,7 +172,7 @@ fn every_payload_sends_its_bytes(case: &Case) {
     expected.extend(pattern(3, 1000));
     expected.extend(&pattern(3, 1000)[10..20]);
     expected.extend(&pattern(5, 50)[40..50]);
-    assert_eq!(receive(&mut peer, expected.len()), expected);
+    assert_eq!(scene.receive(&mut peer, expected.len()), expected);
 }
 
 fn received_bytes_echo_without_a_copy_in_between(case: &Case) {
@@ -180,7 +180,7 @@ fn received_bytes_echo_without_a_copy_in_between(case: &Case) {
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
         for turn in 0..20 {
-            send(&mut peer, &pattern(turn, 500));
+            scene.send(&mut peer, &pattern(turn, 500));
             let mut echoed = 0;
             while echoed < 500 {
                 let read = scene.read_once(handle, 4096).unwrap();
@@ -189,7 +189,7 @@ fn received_bytes_echo_without_a_copy_in_between(case: &Case) {
                 scene.expect_written(handle, len);
                 echoed += len;
             }
-            assert_eq!(receive(&mut peer, 500), pattern(turn, 500), "{kind:?}");
+            assert_eq!(scene.receive(&mut peer, 500), pattern(turn, 500), "{kind:?}");
         }
     }
 }
@@ -208,7 +208,7 @@ fn a_vector_of_more_parts_than_one_send_takes_is_one_write(case: &Case) {
             scene.write(handle, "!").unwrap();
             scene.expect_written(handle, total);
             scene.expect_written(handle, 1);
-            assert!(reader.join().unwrap() == expected, "{kind:?}, {parts} parts");
+            assert!(scene.join(reader) == expected, "{kind:?}, {parts} parts");
         }
     }
 }
@@ -219,7 +219,7 @@ fn a_vector_may_have_empty_parts(case: &Case) {
     let parts = ["", "a", "", "", "bc", ""].map(Payload::from);
     scene.writev(handle, parts).unwrap();
     scene.expect_written(handle, 3);
-    assert_eq!(receive(&mut peer, 3), b"abc");
+    assert_eq!(scene.receive(&mut peer, 3), b"abc");
 }
 
 fn eight_mib_to_a_slow_reader_are_written_whole(case: &Case) {
@@ -238,7 +238,7 @@ fn eight_mib_to_a_slow_reader_are_written_whole(case: &Case) {
         });
         scene.expect_written(handle, LEN);
         scene.expect_written(handle, 3);
-        let (got, end) = reader.join().unwrap();
+        let (got, end) = scene.join(reader);
         assert!(got[..] == bytes[..] && end == b"end", "{kind:?}");
     }
 }
@@ -269,8 +269,8 @@ fn sixty_four_kib_echo_through_buffers_of_sixty_four_bytes(case: &Case) {
                 other => panic!("{other:?}"),
             }
         }
-        writer.join().unwrap();
-        assert!(reader.join().unwrap() == pattern(9, LEN), "{kind:?}");
+        scene.join(writer);
+        assert!(scene.join(reader) == pattern(9, LEN), "{kind:?}");
     }
 }
 
@@ -280,7 +280,7 @@ fn without_batching_and_with_it_the_bytes_are_the_same(case: &Case) {
         let mut streams: Vec<_> = (0..10).map(|_| scene.stream(Stream::Accepted4)).collect();
         for turn in 0..5 {
             for (handle, peer) in &mut streams {
-                send(peer, &pattern(turn, 64));
+                scene.send(peer, &pattern(turn, 64));
                 scene.read(*handle, 64).unwrap();
             }
             for _ in 0..streams.len() * 2 {
@@ -292,7 +292,7 @@ fn without_batching_and_with_it_the_bytes_are_the_same(case: &Case) {
                 }
             }
             for (_, peer) in &mut streams {
-                assert_eq!(receive(peer, 64), pattern(turn, 64), "batch {batch}");
+                assert_eq!(scene.receive(peer, 64), pattern(turn, 64), "batch {batch}");
             }
         }
         scene.expect_no_strays();
@@ -323,7 +323,7 @@ fn more_than_the_read_ahead_limit_waits_in_the_kernel_and_is_not_lost(case: &Cas
             got.extend_from_slice(&scene.read_once(handle, want).unwrap());
         }
         assert!(got == pattern(2, LEN), "{kind:?}");
-        drop(writer.join().unwrap());
+        drop(scene.join(writer));
     }
 }
 
@@ -331,7 +331,7 @@ fn to_fd_carries_unread_bytes_and_queued_writes(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut theirs) = scene.stream(kind);
-        send(&mut theirs, &pattern(1, 10_000));
+        scene.send(&mut theirs, &pattern(1, 10_000));
         let first = scene.read_exact(handle, 100);
         for turn in 0..5 {
             scene.write(handle, pattern(turn, 300)).unwrap();
@@ -343,21 +343,21 @@ fn to_fd_carries_unread_bytes_and_queued_writes(case: &Case) {
         let Event::ToFd(Ok(moved)) = scene.next_of(handle) else { panic!("{kind:?}") };
         scene.read(handle, 1).expect_err("the handle is gone");
         for turn in 0..5 {
-            assert_eq!(receive(&mut theirs, 300), pattern(turn, 300), "{kind:?}");
+            assert_eq!(scene.receive(&mut theirs, 300), pattern(turn, 300), "{kind:?}");
         }
         let mut ours = peer(moved.fd);
-        send(&mut theirs, b"tail");
+        scene.send(&mut theirs, b"tail");
         let mut got = first;
         for unread in &moved.unread {
             got.extend_from_slice(unread);
         }
         let rest = 10_004 - got.len();
         ours.set_nonblocking(false).unwrap();
-        got.extend(receive(&mut ours, rest));
+        got.extend(scene.receive(&mut ours, rest));
         assert_eq!(got[..10_000], pattern(1, 10_000), "{kind:?}");
         assert_eq!(&got[10_000..], b"tail", "{kind:?}");
-        send(&mut ours, b"and back");
-        assert_eq!(receive(&mut theirs, 8), b"and back", "{kind:?}");
+        scene.send(&mut ours, b"and back");
+        assert_eq!(scene.receive(&mut theirs, 8), b"and back", "{kind:?}");
         drop(ours);
         assert_eq!(scene.end_of(&mut theirs).unwrap(), b"", "nobody else has the socket: {kind:?}");
     }
@@ -373,7 +373,7 @@ fn to_fd_of_an_idle_stream_is_a_plain_socket(case: &Case) {
         assert!(moved.unread.is_empty());
         let flags = rustix::io::fcntl_getfd(&moved.fd).unwrap();
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{kind:?}");
-        send(&mut peer(moved.fd), b"hello");
+        scene.send(&mut peer(moved.fd), b"hello");
         assert_eq!(scene.end_of(&mut theirs).unwrap(), b"hello", "{kind:?}");
     }
 }
@@ -395,10 +395,10 @@ fn to_fd_cancels_reads_that_wait(case: &Case) {
             }
         };
         assert_eq!(cancelled, 2, "{kind:?}");
-        send(&mut theirs, b"later");
+        scene.send(&mut theirs, b"later");
         let mut ours = peer(moved.fd);
         ours.set_nonblocking(false).unwrap();
-        assert_eq!(receive(&mut ours, 5), b"later", "{kind:?}");
+        assert_eq!(scene.receive(&mut ours, 5), b"later", "{kind:?}");
     }
 }
 
@@ -406,7 +406,7 @@ fn unregister_gives_a_descriptor_back_with_what_was_unread(case: &Case) {
     let mut scene = case.scene();
     for kind in [Stream::RegisteredTcp, Stream::RegisteredUnix] {
         let (handle, mut theirs) = scene.stream(kind);
-        send(&mut theirs, &pattern(6, 5000));
+        scene.send(&mut theirs, &pattern(6, 5000));
         let mut got = scene.read_exact(handle, 7);
         let left = scene.unregister(handle).unwrap();
         for unread in &left.unread {
@@ -415,17 +415,17 @@ fn unregister_gives_a_descriptor_back_with_what_was_unread(case: &Case) {
         let mut ours = peer(left.fd.expect("it was registered"));
         ours.set_nonblocking(false).unwrap();
         let rest = 5000 - got.len();
-        got.extend(receive(&mut ours, rest));
+        got.extend(scene.receive(&mut ours, rest));
         assert_eq!(got, pattern(6, 5000), "{kind:?}");
         // The same descriptor may come back.
         let again = scene.register(ours.into(), 9, None).unwrap();
         assert_ne!(again, handle);
         assert_eq!(again.number(), handle.number());
-        send(&mut theirs, b"again");
+        scene.send(&mut theirs, b"again");
         assert_eq!(scene.read_exact(again, 5), b"again", "{kind:?}");
         scene.disconnect(again, Disconnect::Both).unwrap();
         scene.expect_disconnected(again);
-        assert_eq!(receive_to_end(&mut theirs), b"", "{kind:?}");
+        assert_eq!(scene.receive_to_end(&mut theirs), b"", "{kind:?}");
     }
 }
 
@@ -450,9 +450,9 @@ fn unregister_with_a_read_waiting_loses_no_byte(case: &Case) {
         let mut ours = peer(left.fd.expect("it was registered"));
         ours.set_nonblocking(false).unwrap();
         let rest = 3000 - got.len();
-        got.extend(receive(&mut ours, rest));
+        got.extend(scene.receive(&mut ours, rest));
         assert_eq!(got, pattern(turn, 3000), "{kind:?}");
-        sender.join().unwrap();
+        scene.join(sender);
     }
     scene.expect_no_strays();
 }
@@ -464,12 +464,12 @@ fn a_spilled_read_buffer_keeps_its_bytes(case: &Case) {
     let (idle, mut idle_peer) = scene.stream(Stream::Accepted4);
     let (busy, mut busy_peer) = scene.stream(Stream::Accepted4);
     scene.read(idle, 1).unwrap();
-    send(&mut idle_peer, &pattern(1, 5000));
+    scene.send(&mut idle_peer, &pattern(1, 5000));
     let Event::Read(Ok(first)) = scene.next_of(idle) else { panic!() };
     let mut got = first.to_vec();
     drop(first);
     for turn in 0..20 {
-        send(&mut busy_peer, &pattern(turn, 700));
+        scene.send(&mut busy_peer, &pattern(turn, 700));
         assert_eq!(scene.read_exact(busy, 700), pattern(turn, 700), "turn {turn}");
     }
     got.extend(scene.read_exact(idle, 4999));

@@ -1,0 +1,130 @@
+//! Where a channel under test and its peers are.
+//!
+//! With the kernel's drivers both are on the loopback interface. With the `local` back end the
+//! test's thread moves into a network namespace of its own; the kernel there is the peers' host,
+//! and each scene's stack is a host of its own behind a TUN device.
+//!
+//! Invariants
+//! - [`here`] and [`there`] are the only way in which a fact comes by an Internet address that
+//!   both sides use.
+//! - A namespace goes with the thread that made it, and the devices in it.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Command, Stdio};
+
+use megapipe::{Address, Backend, Config, LocalNetwork, ServerConfig};
+
+/// A scene's network within the namespace: 10.77.N.0/24 and fd77:0:0:N::/64.
+#[derive(Debug, Clone, Copy)]
+struct Place(u8);
+
+thread_local! {
+    /// The network of the newest scene in this thread's namespace; `None`: loopback serves both sides.
+    static PLACE: Cell<Option<Place>> = const { Cell::new(None) };
+    /// Networks that this thread has made.
+    static NETWORKS: Cell<u8> = const { Cell::new(0) };
+}
+
+/// `address`, which names a loopback interface, as an address of the channel's.
+pub(crate) fn here(address: &str) -> Address {
+    let address: Address = address.parse().expect("an address");
+    match (PLACE.get(), address.as_inet()) {
+        (Some(place), Some(inet)) if inet.ip().is_loopback() => place.host(inet, 2).into(),
+        _ => address,
+    }
+}
+
+/// `address`, which names a loopback interface, as an address of its peers'.
+pub(crate) fn there(address: &str) -> SocketAddr {
+    let address: SocketAddr = address.parse().expect("an address");
+    PLACE.get().map_or(address, |place| place.host(address, 1))
+}
+
+impl Place {
+    /// A host of this network: 1 is the kernel, 2 the stack.
+    fn host(self, address: SocketAddr, last: u8) -> SocketAddr {
+        let net = self.0;
+        let ip = match address {
+            SocketAddr::V4(_) => [10, 77, net, last].into(),
+            SocketAddr::V6(_) => [0xfd77, 0, 0, net.into(), 0, 0, 0, last.into()].into(),
+        };
+        SocketAddr::new(ip, address.port())
+    }
+
+    fn configure(self) -> Result<(), String> {
+        let device = self.device();
+        let (v4, v6) = (loopback(4), loopback(6));
+        let (v4, v6) = (self.host(v4, 1).ip(), self.host(v6, 1).ip());
+        ip(&format!("addr add {v4}/24 dev {device}\naddr add {v6}/64 dev {device} nodad\n"))
+    }
+
+    fn device(self) -> String {
+        format!("mp-local{}", self.0)
+    }
+}
+
+fn loopback(version: u8) -> SocketAddr {
+    let address = if version == 4 { "127.0.0.1:0" } else { "[::1]:0" };
+    address.parse().expect("an address")
+}
+
+/// Runs `ip` on lines of its commands.
+fn ip(lines: &str) -> Result<(), String> {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let missing = |error| format!("ip is not installed: {error}");
+    let mut child = command.spawn().map_err(missing)?;
+    let mut input = child.stdin.take().expect("asked for above");
+    input.write_all(lines.as_bytes()).map_err(|error| error.to_string())?;
+    drop(input);
+    let output = child.wait_with_output().map_err(missing)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("ip: {said}")) }
+}
+
+/// Moves the calling thread into a network namespace of its own.
+///
+/// # Errors
+/// What is missing on this machine.
+pub(crate) fn enter() -> Result<(), String> {
+    // SAFETY: `unshare` takes no pointer. The network namespace is the calling thread's alone, and
+    // that of the threads and processes it starts.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(format!("no network namespace: {}", std::io::Error::last_os_error()));
+    }
+    PLACE.set(None);
+    ip("link set lo up\n")?;
+    network().map(drop)
+}
+
+/// Another network of the namespace, with a stack's addresses on it and the kernel beyond.
+///
+/// # Errors
+/// What is missing on this machine.
+pub(crate) fn network() -> Result<Backend, String> {
+    let place = Place(NETWORKS.get());
+    NETWORKS.set(place.0.checked_add(1).expect("a test makes few networks"));
+    let (v4, v6) = (place.host(loopback(4), 2).ip(), place.host(loopback(6), 2).ip());
+    let settings = ServerConfig { addresses: vec![(v4, 24), (v6, 64)], ..ServerConfig::default() };
+    let link = format!("tun:{}", place.device());
+    let network = LocalNetwork::open(&link, settings).map_err(|error| error.to_string())?;
+    place.configure()?;
+    PLACE.set(Some(place));
+    Ok(Backend::Local(network))
+}
+
+/// From now on [`here`] and [`there`] are about the network of this configuration.
+pub(crate) fn settle(config: &Config) {
+    if let Backend::Local(network) = &config.backend
+        && let Some(IpAddr::V4(ours)) = network.addresses().next()
+    {
+        PLACE.set(Some(Place(ours.octets()[2])));
+    }
+}
+
+/// The thread's scenes are on networks of a namespace.
+pub(crate) fn is_local() -> bool {
+    PLACE.get().is_some()
+}
