@@ -106,6 +106,15 @@ impl WriteBuf {
         }
     }
 
+    /// What was appended, as memory that can be split.
+    #[cfg(feature = "local")]
+    fn into_payload(self) -> Payload {
+        match self.memory {
+            WriteMemory::Pool { buffer, len } => Payload::Read(ReadBuf::from_pool(buffer, len)),
+            WriteMemory::Heap(bytes) => Payload::Vec(bytes),
+        }
+    }
+
     /// Bytes appended so far.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -270,6 +279,40 @@ impl Payload {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Takes the first `len` bytes (or all) off, without a copy; both parts keep the memory.
+    #[cfg(feature = "local")]
+    pub(crate) fn split_to(&mut self, len: usize) -> Self {
+        let len = len.min(self.len());
+        match self {
+            Self::Read(buffer) => Self::Read(buffer.split_to(len)),
+            Self::Static(bytes) => {
+                let (front, rest) = bytes.split_at(len);
+                *bytes = rest;
+                Self::Static(front)
+            }
+            Self::Shared(bytes, range) => {
+                let front = range.start..range.start + len;
+                range.start = front.end;
+                Self::Shared(Arc::clone(bytes), front)
+            }
+            Self::Owner(owner, range) => {
+                let front = range.start..range.start + len;
+                range.start = front.end;
+                Self::Owner(Arc::clone(owner), front)
+            }
+            Self::Vec(bytes) => {
+                *self = Self::Read(ReadBuf::from_vec(std::mem::take(bytes)));
+                self.split_to(len)
+            }
+            Self::Write(_) => {
+                if let Self::Write(buffer) = std::mem::replace(self, Self::Static(&[])) {
+                    *self = buffer.into_payload();
+                }
+                self.split_to(len)
+            }
+        }
     }
 }
 

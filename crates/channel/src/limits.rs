@@ -92,3 +92,7 @@ const _: () =
     assert!(LWSOCKETS_DEFAULT <= HANDLES_MAX && HANDLES_MAX < crate::handle::FIRST_LWSOCKET);
 const _: () = assert!(BUFFER_COUNT_DEFAULT.is_power_of_two() && BUFFER_COUNT_MAX.is_power_of_two());
 const _: () = assert!(READ_AHEAD_BYTES_MAX >= BUFFER_LEN_DEFAULT);
+
+/// Bytes of received payload beyond the receive buffers that a channel's own stack keeps at most.
+#[cfg(feature = "local")]
+pub(crate) const RESERVE_BYTES_MAX: usize = 64 << 20;

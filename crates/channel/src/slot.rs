@@ -197,6 +197,7 @@ pub(crate) enum Extra {
         raw: RawAddress,
         abandoned: bool,
     },
+    #[cfg_attr(not(feature = "local"), expect(dead_code, reason = "only our own stack makes it"))]
     /// Datagrams of our own stack that no read has taken yet.
     Datagrams(VecDeque<(SocketAddr, ReadBuf)>),
 }
@@ -250,6 +251,7 @@ pub(crate) enum Arrived {
     Direct(u32),
     /// With bytes that a sibling channel had received already.
     Fd(OwnedFd, Vec<u8>),
+    #[cfg_attr(not(feature = "local"), expect(dead_code, reason = "only our own stack makes it"))]
     /// A connection of our own stack: its index and generation there.
     Stack(u32, u32),
 }

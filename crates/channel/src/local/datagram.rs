@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use megapipe_stack::{BindError, Chunk, DatagramId, OperationError, PoolId};
 
-use super::memory::ChannelMemory;
+use super::memory::Received;
 use super::{Local, NOBODY, Owner};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
@@ -35,7 +35,7 @@ impl Local {
         if self.endpoints.len() <= index {
             self.endpoints.resize(index + 1, NOBODY);
         }
-        self.endpoints[index] = Owner { slot, generation: endpoint.generation };
+        self.endpoints[index] = Owner { slot, generation: endpoint.generation, ..NOBODY };
         let entry = state.slot(slot);
         entry.target = Target::Stack(endpoint.index);
         entry.extra = Some(Box::new(Extra::Datagrams(std::collections::VecDeque::new())));
@@ -67,7 +67,12 @@ impl Local {
         from: SocketAddr,
         chunk: Chunk,
     ) {
-        let Some(buffer) = state.adopt(ChannelMemory::received(chunk), chunk.len) else { return };
+        let (_, memory) = self.server.parts();
+        let buffer = match memory.received(chunk) {
+            Received::Pool(held) => state.adopt(held, chunk.len),
+            Received::Heap(bytes) => Some(bytes),
+        };
+        let Some(buffer) = buffer else { return };
         let Some(slot) = self.slot_of_endpoint(endpoint) else { return };
         let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else { return };
         if waiting.len() == WAITING_MAX {

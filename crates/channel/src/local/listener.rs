@@ -50,7 +50,7 @@ impl Local {
         if self.listeners.len() <= index {
             self.listeners.resize(index + 1, NOT_LISTENING);
         }
-        let owner = Owner { slot, generation: listener.generation };
+        let owner = Owner { slot, generation: listener.generation, ..NOBODY };
         self.listeners[index] = Listening { owner, outstanding: 0, address: Some(address) };
         state.slot(slot).target = Target::Stack(listener.index);
         Ok(())
@@ -83,16 +83,34 @@ impl Local {
             self.hand_over(state, slot, arrived);
         }
         let Some(listener) = self.listener(state, slot) else { return };
-        let wanted = state.accept_credit(slot).min(CREDIT_MAX);
+        let taken = self.lwsockets_open.saturating_add(self.credit_out);
+        let room = state.config.max_lwsockets.saturating_sub(taken);
         let listening = &mut self.listeners[listener.index as usize];
-        let more = wanted.saturating_sub(listening.outstanding);
+        let wanted = state.accept_credit(slot).min(CREDIT_MAX);
+        let more = wanted.saturating_sub(listening.outstanding).min(room);
         // Told in batches: an accept without end tops up when half is used.
         if more == 0 || (more < wanted && listening.outstanding > CREDIT_MAX / 2) {
             return;
         }
         listening.outstanding += more;
+        self.credit_out += more;
         let asked = self.server.accept(listener, AcceptorId(slot.into()), more);
         debug_assert!(asked.is_ok(), "the listener is there, with one acceptor");
+    }
+
+    /// The table of lwsockets has room again, perhaps: listeners without credit get some.
+    pub(super) fn accept_with_room(&mut self, state: &mut State) {
+        let taken = self.lwsockets_open.saturating_add(self.credit_out);
+        // One below the ceiling: it was at the ceiling until now.
+        if taken.saturating_add(1) != state.config.max_lwsockets {
+            return;
+        }
+        for index in 0..self.listeners.len() {
+            let owner = self.listeners[index].owner.slot;
+            if owner != NO_SLOT {
+                self.accept(state, owner);
+            }
+        }
     }
 
     /// A connection of the stack has no descriptor to be given.
@@ -121,6 +139,7 @@ impl Local {
                     && listening.owner.generation == listener.generation =>
             {
                 listening.outstanding = listening.outstanding.saturating_sub(1);
+                self.credit_out = self.credit_out.saturating_sub(1);
             }
             _ => return self.server.refuse(self.now, conn),
         }
@@ -133,6 +152,7 @@ impl Local {
         let conn = ConnId { index, generation };
         match state.on_accepted(listener, arrived) {
             Handed::To(slot) => {
+                self.lwsockets_open += 1;
                 self.own(conn, slot);
                 if state.wants_data(slot) {
                     self.receive(state, slot);
@@ -152,6 +172,8 @@ impl Local {
         }
         let Some(listener) = self.listener(state, slot) else { return };
         self.server.unlisten(self.now, listener);
+        let left = self.listeners[listener.index as usize].outstanding;
+        self.credit_out = self.credit_out.saturating_sub(left);
         self.listeners[listener.index as usize] = NOT_LISTENING;
         state.slot(slot).target = Target::None;
     }

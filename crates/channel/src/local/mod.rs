@@ -52,9 +52,11 @@ const NO_SLOT: u32 = u32::MAX;
 struct Owner {
     slot: u32,
     generation: u32,
+    /// A connection that ends with a RST when its handle leaves.
+    resets_on_close: bool,
 }
 
-const NOBODY: Owner = Owner { slot: NO_SLOT, generation: 0 };
+const NOBODY: Owner = Owner { slot: NO_SLOT, generation: 0, resets_on_close: false };
 
 /// The driver: a stack beside the kernel.
 pub(crate) struct Local {
@@ -68,6 +70,10 @@ pub(crate) struct Local {
     conns: Vec<Owner>,
     listeners: Vec<listener::Listening>,
     endpoints: Vec<Owner>,
+    /// Handles of connections, which are lwsockets all.
+    lwsockets_open: u32,
+    /// Connections that the server may still offer, for all listeners.
+    credit_out: u32,
     /// Operations that wait for the next transmit.
     gathered: u32,
     /// When the kernel's driver was last asked.
@@ -93,8 +99,11 @@ pub(crate) fn create(
     let (kernel, report) = Epoll::create(state, wake)?;
     let link = network.take_queue().ok_or(CreateError::NoQueue)?;
     let memory = ChannelMemory::new(Rc::clone(&state.receive_pool));
-    let server = Server::new(link, network.settings(), memory, Clock::new().now())
-        .map_err(CreateError::Local)?;
+    let mut settings = network.settings().clone();
+    // As the kernel's drivers have it: what is written leaves at once.
+    settings.tcp.nagle = false;
+    let server =
+        Server::new(link, &settings, memory, Clock::new().now()).map_err(CreateError::Local)?;
     let reason = format!("TCP and UDP by our own stack on {}", network.description());
     let report = DriverReport { backend: "local", ..report.chosen(&reason) };
     Ok((Local::new(kernel, server), report))
@@ -123,6 +132,8 @@ impl Local {
             conns: Vec::new(),
             listeners: Vec::new(),
             endpoints: Vec::new(),
+            lwsockets_open: 0,
+            credit_out: 0,
             gathered: 0,
             kernel_asked: now,
             kernel_given: false,
@@ -168,7 +179,7 @@ impl Local {
         if self.conns.len() <= index {
             self.conns.resize(index + 1, NOBODY);
         }
-        self.conns[index] = Owner { slot, generation: conn.generation };
+        self.conns[index] = Owner { slot, generation: conn.generation, ..NOBODY };
     }
 
     fn disown(&mut self, conn: ConnId) {
@@ -231,8 +242,8 @@ impl Driver for Local {
         if !is_stacks(state.peek(slot)) {
             return self.kernels().start_connect(state, slot);
         }
-        self.connect(state, slot, None);
-        self.ask(state);
+        // Our own connections are begun by `Channel::connect_on_stack`, with their options.
+        debug_assert!(false, "a connection of the stack has no second start");
     }
 
     fn abandon_connect(&mut self, state: &mut State, slot: u32) {
@@ -274,6 +285,7 @@ impl Driver for Local {
         }
         self.leave(state, slot);
         state.release(slot);
+        self.accept_with_room(state);
         self.ask(state);
     }
 

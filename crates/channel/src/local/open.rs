@@ -41,7 +41,7 @@ impl Channel {
         });
         if let Err(error) = listening {
             state.release(index);
-            return Err(refused("listen", error));
+            return Err(refused(error));
         }
         Ok(self.state.handle(index))
     }
@@ -60,10 +60,17 @@ impl Channel {
         if let Some(timeout) = options.timeout {
             self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
         }
-        let local = options.bind.as_ref().and_then(Address::as_inet);
         let Self { driver, state, .. } = self;
-        if let Some(it) = driver.local() {
-            it.connect(state, index, local);
+        let begun = driver.local().map_or(Ok(()), |it| it.begin(state, index, options));
+        if let Err(error) = begun {
+            self.state.retire(index);
+            self.state.release(index);
+            let errno = match error {
+                stack::ConnectError::InUse => libc::EADDRINUSE,
+                _ => libc::EADDRNOTAVAIL,
+            };
+            let source = std::io::Error::from_raw_os_error(errno);
+            return Err(ConnectError::Kernel { what: "bind", source });
         }
         Ok(self.state.handle(index))
     }
@@ -133,12 +140,12 @@ fn not_bound(error: stack::BindError) -> ListenError {
 }
 
 /// The stack's answer in the words of the kernel's.
-fn refused(what: &'static str, error: stack::ListenError) -> ListenError {
-    let errno = match error {
-        stack::ListenError::BadLocalAddress => libc::EADDRNOTAVAIL,
-        stack::ListenError::InUse => libc::EADDRINUSE,
-        stack::ListenError::TooManyListeners => libc::ENOBUFS,
-        _ => libc::EINVAL,
+fn refused(error: stack::ListenError) -> ListenError {
+    let (what, errno) = match error {
+        stack::ListenError::BadLocalAddress => ("bind", libc::EADDRNOTAVAIL),
+        stack::ListenError::InUse => ("bind", libc::EADDRINUSE),
+        stack::ListenError::TooManyListeners => ("listen", libc::ENOBUFS),
+        _ => ("listen", libc::EINVAL),
     };
     ListenError::Kernel { what, source: std::io::Error::from_raw_os_error(errno) }
 }

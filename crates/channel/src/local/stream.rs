@@ -8,53 +8,95 @@
 //!
 //! Invariant: `flags.writing` is set while the head of the writes waits for room in the stack.
 
-use std::net::SocketAddr;
+use megapipe_stack::{Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError};
 
-use megapipe_stack::{Chunk, CloseReason, ConnId, ConnectError, OperationError};
-
-use super::memory::ChannelMemory;
+use super::memory::Received;
 use super::{Local, set_receiving};
+use crate::address::Address;
 use crate::buffer::Payload;
 use crate::completion::Event;
 use crate::error::OpError;
-use crate::options::Disconnect;
+use crate::options::{ConnectOptions, Disconnect};
 use crate::slot::{Body, End, Extra, Phase, Target};
 use crate::state::State;
 
-/// How far the head of the writes got.
+/// Bytes of a write from which on it is handed over in pieces, as the send queue has room for
+/// them: its memory is let go of piece by piece, and it is not complete before the last.
+const PIECES_FROM: usize = 64 << 10;
+/// Room in the send queue that is not worth a piece.
+const ROOM_MIN: usize = 16 << 10;
+
+/// How far the head of the writes got, and how many bytes were handed over just now.
 enum Sent {
     /// All of it is the stack's.
-    Whole,
+    Whole(usize),
     /// The send queue is full.
-    NoRoom,
+    NoRoom(usize),
     /// The stack will take no more on this connection.
     Refused(OpError),
 }
 
 impl Local {
+    /// Begins to connect, and lets the SYN go with the batch.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub(super) fn begin(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        self.now = self.clock.now();
+        let begun = self.connect(state, slot, options);
+        self.lwsockets_open += u32::from(begun.is_ok());
+        self.ask(state);
+        begun
+    }
+
     /// Begins to connect.
-    pub(super) fn connect(&mut self, state: &mut State, slot: u32, local: Option<SocketAddr>) {
-        let Some(Extra::Connecting { raw, .. }) = state.peek(slot).extra.as_deref() else { return };
-        let Some(remote) = raw.to_address().and_then(|address| address.as_inet()) else {
-            return self.connected(state, slot, Err(OpError::InvalidInput));
+    ///
+    /// # Errors
+    /// The local address that was asked for cannot be had. What else is wrong is told by the
+    /// completion.
+    pub(super) fn connect(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        let Some(Extra::Connecting { raw, .. }) = state.peek(slot).extra.as_deref() else {
+            return Ok(());
         };
-        match self.begin(remote, local) {
+        let local = options.bind.as_ref().and_then(Address::as_inet);
+        let Some(remote) = raw.to_address().and_then(|address| address.as_inet()) else {
+            self.connected(state, slot, Err(OpError::InvalidInput));
+            return Ok(());
+        };
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        match stack.connect(now, remote, local, (megapipe_stack::PoolId::default(), memory)) {
             Ok(conn) => {
+                if !options.nodelay {
+                    let held_back = stack.set_option(now, conn, ConnOption::NoDelay(false), memory);
+                    debug_assert!(held_back.is_ok(), "the connection was made just now");
+                }
                 self.own(conn, slot);
+                self.conns[conn.index as usize].resets_on_close = options.reset_on_close;
                 state.slot(slot).target = Target::Stack(conn.index);
+            }
+            Err(error @ (ConnectError::BadLocalAddress | ConnectError::InUse))
+                if local.is_some() =>
+            {
+                return Err(error);
             }
             Err(error) => self.connected(state, slot, Err(connect_failed(error))),
         }
+        Ok(())
     }
 
-    fn begin(
-        &mut self,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-    ) -> Result<ConnId, ConnectError> {
-        let now = self.now;
-        let (stack, memory) = self.server.parts();
-        stack.connect(now, remote, local, (megapipe_stack::PoolId::default(), memory))
+    fn resets_on_close(&self, conn: ConnId) -> bool {
+        self.conns.get(conn.index as usize).is_some_and(|owner| owner.resets_on_close)
     }
 
     /// The attempt to connect ended, well or not.
@@ -96,12 +138,11 @@ impl Local {
                     state.on_moved(slot, Err(OpError::NotSupported));
                 }
                 Body::One(_) | Body::Many(_) => match self.send(state, slot) {
-                    Sent::Whole => {
-                        let entry = state.peek(slot);
-                        let len = state.writes.front(entry.writes).map_or(0, |write| write.len);
-                        state.on_sent(slot, len);
-                    }
-                    Sent::NoRoom => {
+                    Sent::Whole(bytes) => state.on_sent(slot, bytes),
+                    Sent::NoRoom(bytes) => {
+                        if bytes > 0 {
+                            state.on_sent(slot, bytes);
+                        }
                         state.slot(slot).flags.writing = true;
                         return;
                     }
@@ -122,29 +163,53 @@ impl Local {
             return Sent::Refused(failed);
         };
         let queue = state.peek(slot).writes;
-        let Some(head) = state.writes.front_mut(queue) else { return Sent::Whole };
+        let Some(head) = state.writes.front_mut(queue) else { return Sent::Whole(0) };
         let parts = match &mut head.body {
             Body::One(payload) => std::slice::from_mut(payload),
             Body::Many(payloads) => &mut payloads[..],
-            Body::Disconnect(_) | Body::ToFd => return Sent::Whole,
+            Body::Disconnect(_) | Body::ToFd => return Sent::Whole(0),
         };
+        let mut bytes = 0;
         // A part that was handed over leaves nothing behind; it is skipped when the rest follows.
-        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-            let payload = std::mem::replace(part, Payload::Static(&[]));
-            match self.send_part(conn, payload) {
-                Ok(()) => {}
-                Err((error, payload)) => {
-                    if let Some(payload) = payload {
-                        *part = payload;
-                    }
-                    return match error {
-                        OperationError::QueueFull => self.await_room(conn),
-                        _ => Sent::Refused(OpError::BrokenPipe),
-                    };
+        for part in parts {
+            while !part.is_empty() {
+                match self.send_front(conn, part) {
+                    Ok(sent) => bytes += sent,
+                    Err(OperationError::QueueFull) => return self.await_room(conn, bytes),
+                    Err(_) => return Sent::Refused(OpError::BrokenPipe),
                 }
             }
         }
-        Sent::Whole
+        Sent::Whole(bytes)
+    }
+
+    /// Hands over a payload, or as much of a long one as there is room for. How many bytes.
+    fn send_front(&mut self, conn: ConnId, part: &mut Payload) -> Result<usize, OperationError> {
+        let mut len = part.len();
+        if len <= PIECES_FROM {
+            let payload = std::mem::replace(part, Payload::Static(&[]));
+            return match self.send_part(conn, payload) {
+                Ok(()) => Ok(len),
+                Err((error, payload)) => {
+                    *part = payload.unwrap_or(Payload::Static(&[]));
+                    Err(error)
+                }
+            };
+        }
+        let info = self.server.stack().info(conn)?;
+        let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes) as usize;
+        if room < ROOM_MIN && info.queued_bytes > 0 {
+            return Err(OperationError::QueueFull);
+        }
+        len = len.min(room.max(ROOM_MIN));
+        let front = part.split_to(len);
+        self.send_part(conn, front).map(|()| len).map_err(|(error, front)| {
+            // No place in the queue in spite of the room: both parts are joined again.
+            if let Some(front) = front {
+                *part = Payload::Vec([front.as_slice(), part.as_slice()].concat());
+            }
+            error
+        })
     }
 
     fn send_part(
@@ -158,10 +223,10 @@ impl Local {
         stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
     }
 
-    fn await_room(&mut self, conn: ConnId) -> Sent {
+    fn await_room(&mut self, conn: ConnId, sent_bytes: usize) -> Sent {
         let (stack, _) = self.server.parts();
         match stack.await_acks(conn) {
-            Ok(()) => Sent::NoRoom,
+            Ok(()) => Sent::NoRoom(sent_bytes),
             Err(_) => Sent::Refused(OpError::BrokenPipe),
         }
     }
@@ -208,7 +273,10 @@ impl Local {
     /// The slot leaves. Bytes that the program never took mean a RST, as with close(2) (RFC 2525
     /// §2.17); otherwise what was written still goes out, then the FIN.
     pub(super) fn leave_stream(&mut self, state: &mut State, slot: u32) {
-        if state.peek(slot).phase == Phase::Starting || state.peek(slot).unread_bytes > 0 {
+        self.lwsockets_open = self.lwsockets_open.saturating_sub(1);
+        let entry = state.peek(slot);
+        let resets = self.conn(state, slot).is_some_and(|conn| self.resets_on_close(conn));
+        if entry.phase == Phase::Starting || entry.unread_bytes > 0 || resets {
             return self.abort(state, slot);
         }
         self.write(state, slot);
@@ -226,7 +294,14 @@ impl Local {
             let (_, memory) = self.server.parts();
             return megapipe_stack::Memory::free(memory, chunk.buf);
         };
-        state.on_received_held(slot, ChannelMemory::received(chunk), chunk.len);
+        let (_, memory) = self.server.parts();
+        match memory.received(chunk) {
+            Received::Pool(held) => state.on_received_held(slot, held, chunk.len),
+            Received::Heap(bytes) => {
+                state.counters.spilled_bytes += u64::from(chunk.len);
+                state.on_received(slot, bytes)
+            }
+        };
         if state.wants_data(slot) {
             self.receive(state, slot);
         } else {

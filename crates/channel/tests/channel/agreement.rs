@@ -462,28 +462,47 @@ impl Run {
 /// Each connection's log, and how often each timer expired.
 type Outcome = (Vec<Log>, Vec<u64>);
 
-/// The channels that have to agree. The small ones meet every limit: no batching, buffers that
-/// are short and few, queues that overflow.
-fn channels() -> [(&'static str, Config); 4] {
-    let of = |driver| Config::default().driver(driver);
-    let small = |driver| {
-        let queues = of(driver).batch(1).submission_entries(8).completion_entries(8);
-        queues.buffer_len(64).buffer_count(4)
-    };
-    [
-        ("uring", of(DriverChoice::Uring)),
-        ("epoll", of(DriverChoice::Epoll)),
-        ("small uring", small(DriverChoice::Uring)),
-        ("small epoll", small(DriverChoice::Epoll)),
-    ]
+/// A configuration's name, and how to make one.
+type Named = (&'static str, fn() -> Config);
+
+fn small(config: Config) -> Config {
+    let queues = config.batch(1).submission_entries(8).completion_entries(8);
+    queues.buffer_len(64).buffer_count(4)
 }
 
+fn uring() -> Config {
+    Config::default().driver(DriverChoice::Uring)
+}
+
+fn epoll() -> Config {
+    Config::default().driver(DriverChoice::Epoll)
+}
+
+#[cfg(feature = "local")]
+fn local() -> Config {
+    epoll().backend(crate::place::network().expect("a network was made before"))
+}
+
+/// The channels that have to agree. The small ones meet every limit: no batching, buffers that
+/// are short and few, queues that overflow.
+const KERNELS: [Named; 4] = [
+    ("uring", uring),
+    ("epoll", epoll),
+    ("small uring", || small(uring())),
+    ("small epoll", || small(epoll())),
+];
+
+/// Our own stack has to agree with the kernel's.
+#[cfg(feature = "local")]
+const STACKS: [Named; 3] = [("epoll", epoll), ("local", local), ("small local", || small(local()))];
+
 /// What is different, or nothing.
-fn compare(program: &[Step]) -> Result<(), String> {
+fn compare(channels: &[Named], program: &[Step]) -> Result<(), String> {
     let mut told = String::new();
     // A busy machine may deliver late: a difference has to show again with more patience.
     for quiet in [Duration::from_micros(300), Duration::from_millis(20)] {
-        let outcomes = channels().map(|(name, config)| (name, Run::whole(config, program, quiet)));
+        let run = |(name, config): &Named| (*name, Run::whole(config(), program, quiet));
+        let outcomes: Vec<_> = channels.iter().map(run).collect();
         let (name, expected) = &outcomes[0];
         let differing = outcomes.iter().find(|(_, outcome)| outcome != expected);
         let Some((other_name, other)) = differing else { return Ok(()) };
@@ -519,10 +538,29 @@ fn both_drivers_complete_random_programs_alike() {
         println!("skipped: agreement::both_drivers_complete_random_programs_alike: {why}");
         return;
     }
+    agree(&KERNELS, &KINDS, |_| true);
+}
+
+/// What only the kernel's sockets can do is left out: a move to a descriptor. So are resets by the
+/// peer, which flush what our own stack has not handed out (RFC 9293 §3.10.7.4), and not Linux's.
+#[cfg(feature = "local")]
+#[test]
+fn our_own_stack_completes_random_programs_as_the_kernel_does() {
+    if let Err(why) = crate::place::enter() {
+        let name = "our_own_stack_completes_random_programs_as_the_kernel_does";
+        println!("skipped: agreement::{name}: {why}");
+        return;
+    }
+    let both = |step: &Step| !matches!(step, Step::ToFd(_) | Step::PeerReset(_));
+    agree(&STACKS, &KINDS[..3], both);
+}
+
+/// Runs random programs of the steps that are allowed.
+fn agree(channels: &[Named], kinds: &[(&str, Stream)], allows: fn(&Step) -> bool) {
     if let Some(file) = std::env::var_os(REPLAY) {
         let text = std::fs::read_to_string(file).expect("the file of the program");
         let program: Vec<Step> = text.lines().map(|line| line.parse().expect("a step")).collect();
-        compare(&program).unwrap_or_else(|told| panic!("{told}"));
+        compare(channels, &program).unwrap_or_else(|told| panic!("{told}"));
         return;
     }
     let programs = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
@@ -530,13 +568,15 @@ fn both_drivers_complete_random_programs_alike() {
     let cases = Cases { cases, failure_persistence: None, ..Cases::default() };
     let mut runner = TestRunner::new(cases);
     // Every program begins with a connection, or most of it would be about nothing.
-    let kind = prop::sample::select(KINDS.map(|(_, kind)| kind).to_vec());
-    let programs = (kind, vec(step(), 1..STEPS_MAX)).prop_map(|(kind, mut steps)| {
+    let kinds: Vec<_> = kinds.iter().map(|(_, kind)| *kind).collect();
+    let programs = (prop::sample::select(kinds), vec(step(), 1..STEPS_MAX));
+    let programs = programs.prop_map(|(kind, mut steps)| {
+        steps.retain(allows);
         steps.insert(0, Step::Open(kind));
         steps
     });
-    let tried = runner.run(&programs, |program| compare(&program).map_err(TestCaseError::fail));
-    match tried {
+    let alike = |program: Vec<Step>| compare(channels, &program).map_err(TestCaseError::fail);
+    match runner.run(&programs, alike) {
         Ok(()) => {}
         Err(TestError::Fail(told, program)) => {
             panic!("the drivers differ on this program:\n{}{told}", text_of(&program));

@@ -14,20 +14,21 @@ use crate::scene::{Case, Folder, PATIENCE, Scene, on_each_driver, pattern};
 on_each_driver![
     udp_messages_go_both_ways_with_their_addresses,
     unix_datagrams_go_both_ways_with_their_addresses,
-    two_sockets_of_one_channel_talk,
     a_registered_socket_that_is_connected_reads_and_writes,
     sequenced_packets_keep_their_boundaries,
     the_end_of_sequenced_packets_is_an_empty_read,
     a_message_longer_than_asked_for_is_cut_and_says_so,
-    empty_messages_are_messages,
     reads_outstanding_take_messages_in_order,
     a_vector_of_many_parts_is_one_message,
     a_message_beyond_what_udp_carries_is_too_long,
     a_refused_message_is_told_to_a_connected_socket,
     sending_to_an_address_of_another_family_fails,
     a_full_receiver_delays_the_sender_and_loses_nothing,
+    unregister_of_a_registered_socket_keeps_waiting_messages;
+    kernel:
+    two_sockets_of_one_channel_talk,
+    empty_messages_are_messages,
     to_fd_of_a_message_socket_keeps_waiting_messages,
-    unregister_of_a_registered_socket_keeps_waiting_messages,
 ];
 
 impl Scene {

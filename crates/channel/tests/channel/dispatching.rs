@@ -21,12 +21,13 @@ on_each_driver![
     completions_of_an_unregistered_handle_are_not_seen,
     the_report_names_the_driver_and_why,
     explain_tells_the_path_and_what_waits,
-    lwsockets_can_be_switched_off,
-    partitioning_can_be_switched_off,
     counters_count,
     numbers_of_lwsockets_find_their_handles,
     a_channel_pins_its_thread,
-    wrong_configurations_are_named,
+    wrong_configurations_are_named;
+    kernel:
+    lwsockets_can_be_switched_off,
+    partitioning_can_be_switched_off,
 ];
 
 fn dispatch_of_nothing_waits_as_long_as_asked(case: &Case) {
@@ -205,10 +206,15 @@ fn the_report_names_the_driver_and_why(case: &Case) {
         _ => DriverKind::Uring,
     };
     assert_eq!(report.driver, expected);
-    assert_eq!(report.reason, "forced by configuration");
+    let reason = match case.is_local {
+        true => "TCP and UDP by our own stack on tun of 1500 bytes MTU",
+        false => "forced by configuration",
+    };
+    assert_eq!(report.reason, reason);
+    assert_eq!(report.backend, if case.is_local { "local" } else { "kernel" });
     assert_eq!(report.fallen_back_from, None);
     let text = report.to_string();
-    assert!(text.starts_with(&format!("driver {expected}: forced")), "{text}");
+    assert!(text.starts_with(&format!("driver {expected}: {reason}")), "{text}");
     for feature in &report.features {
         assert!(text.contains(feature.name) && text.contains(feature.consequence));
     }
@@ -222,24 +228,25 @@ fn the_report_names_the_driver_and_why(case: &Case) {
 fn explain_tells_the_path_and_what_waits(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
+    let backend = if case.is_local { "local" } else { "kernel" };
     let explain = scene.explain(listener).unwrap();
-    assert_eq!((explain.kind, explain.backend), ("listening socket", "kernel"));
+    assert_eq!((explain.kind, explain.backend), ("listening socket", backend));
     assert_eq!(explain.local, Some(address.clone()));
     assert_eq!(explain.driver, scene.report().driver);
-    let client = scene.connected(&address);
+    let mut client = scene.dial(address.as_inet().unwrap()).unwrap();
     let server = scene.accept_one(listener);
     scene.read(server, 10).unwrap();
     scene.read(server, 10).unwrap();
     let explain = scene.explain(server).unwrap();
     assert_eq!((explain.kind, explain.reads, explain.writes), ("TCP connection", 2, 0));
     assert_eq!(explain.local, Some(address));
-    assert_eq!(explain.peer, Some(scene.local_address(client).unwrap()));
+    assert_eq!(explain.peer, Some(client.local_addr().unwrap().into()));
     let text = explain.to_string();
     assert!(text.contains("2 reads, 0 writes, 0 bytes unread"), "{text}");
     assert!(text.contains(&explain.path));
     let fd_backed = explain.path.starts_with("file descriptor");
     assert_eq!(fd_backed, !explain.remarks.is_empty(), "what is not as wished is told: {text}");
-    scene.write(client, pattern(1, 100)).unwrap();
+    scene.send(&mut client, &pattern(1, 100));
     let Event::Read(Ok(_)) = scene.next_of(server) else { panic!() };
     let folder = Folder::new();
     let file = scene.open(&folder.path("x"), &OpenOptions::write(), 0).unwrap();

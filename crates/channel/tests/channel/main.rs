@@ -16,6 +16,8 @@ mod endings;
 mod exhaustion;
 mod files;
 mod listeners;
+#[cfg(feature = "local")]
+mod local;
 mod misuse;
 mod place;
 mod plain;

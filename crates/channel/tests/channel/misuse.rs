@@ -20,9 +20,10 @@ on_each_driver![
     a_stale_handle_never_reaches_the_next_owner_of_its_number,
     a_handle_of_another_channel_is_foreign,
     handles_made_up_from_bits_are_harmless,
-    a_handle_that_moves_takes_no_new_operation,
     masks_that_overlap_or_are_empty_or_not_for_listeners_are_refused,
-    a_descriptor_cannot_be_registered_twice,
+    a_descriptor_cannot_be_registered_twice;
+    kernel:
+    a_handle_that_moves_takes_no_new_operation,
 ];
 
 /// Every call that takes a handle, with arguments that are otherwise right.

@@ -10,19 +10,26 @@
 //! - A namespace goes with the thread that made it, and the devices in it.
 
 use std::cell::Cell;
+#[cfg(feature = "local")]
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+#[cfg(feature = "local")]
+use std::net::IpAddr;
+use std::net::SocketAddr;
+#[cfg(feature = "local")]
 use std::process::{Command, Stdio};
 
-use megapipe::{Address, Backend, Config, LocalNetwork, ServerConfig};
+use megapipe::{Address, Config};
+#[cfg(feature = "local")]
+use megapipe::{Backend, LocalNetwork, ServerConfig};
 
 /// A scene's network within the namespace: 10.77.N.0/24 and fd77:0:0:N::/64.
 #[derive(Debug, Clone, Copy)]
-struct Place(u8);
+pub(crate) struct Place(u8);
 
 thread_local! {
     /// The network of the newest scene in this thread's namespace; `None`: loopback serves both sides.
     static PLACE: Cell<Option<Place>> = const { Cell::new(None) };
+    #[cfg(feature = "local")]
     /// Networks that this thread has made.
     static NETWORKS: Cell<u8> = const { Cell::new(0) };
 }
@@ -53,6 +60,7 @@ impl Place {
         SocketAddr::new(ip, address.port())
     }
 
+    #[cfg(feature = "local")]
     fn configure(self) -> Result<(), String> {
         let device = self.device();
         let (v4, v6) = (loopback(4), loopback(6));
@@ -60,18 +68,21 @@ impl Place {
         ip(&format!("addr add {v4}/24 dev {device}\naddr add {v6}/64 dev {device} nodad\n"))
     }
 
+    #[cfg(feature = "local")]
     fn device(self) -> String {
         format!("mp-local{}", self.0)
     }
 }
 
+#[cfg(feature = "local")]
 fn loopback(version: u8) -> SocketAddr {
     let address = if version == 4 { "127.0.0.1:0" } else { "[::1]:0" };
     address.parse().expect("an address")
 }
 
 /// Runs `ip` on lines of its commands.
-fn ip(lines: &str) -> Result<(), String> {
+#[cfg(feature = "local")]
+pub(crate) fn ip(lines: &str) -> Result<(), String> {
     let mut command = Command::new("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let missing = |error| format!("ip is not installed: {error}");
@@ -88,6 +99,7 @@ fn ip(lines: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// What is missing on this machine.
+#[cfg(feature = "local")]
 pub(crate) fn enter() -> Result<(), String> {
     // SAFETY: `unshare` takes no pointer. The network namespace is the calling thread's alone, and
     // that of the threads and processes it starts.
@@ -103,9 +115,11 @@ pub(crate) fn enter() -> Result<(), String> {
 ///
 /// # Errors
 /// What is missing on this machine.
+#[cfg(feature = "local")]
 pub(crate) fn network() -> Result<Backend, String> {
     let place = Place(NETWORKS.get());
-    NETWORKS.set(place.0.checked_add(1).expect("a test makes few networks"));
+    // Those of long ago are gone.
+    NETWORKS.set(place.0.wrapping_add(1));
     let (v4, v6) = (place.host(loopback(4), 2).ip(), place.host(loopback(6), 2).ip());
     let settings = ServerConfig { addresses: vec![(v4, 24), (v6, 64)], ..ServerConfig::default() };
     let link = format!("tun:{}", place.device());
@@ -117,11 +131,30 @@ pub(crate) fn network() -> Result<Backend, String> {
 
 /// From now on [`here`] and [`there`] are about the network of this configuration.
 pub(crate) fn settle(config: &Config) {
-    if let Backend::Local(network) = &config.backend
-        && let Some(IpAddr::V4(ours)) = network.addresses().next()
-    {
-        PLACE.set(Some(Place(ours.octets()[2])));
-    }
+    PLACE.set(match &config.backend {
+        #[cfg(feature = "local")]
+        Backend::Local(network) => match network.addresses().next() {
+            Some(IpAddr::V4(ours)) => Some(Place(ours.octets()[2])),
+            other => panic!("{other:?} is no network of ours"),
+        },
+        _ => None,
+    });
+}
+
+/// The device of the newest scene's network.
+#[cfg(feature = "local")]
+pub(crate) fn device() -> String {
+    PLACE.get().expect("a network was made").device()
+}
+
+/// The place that [`here`] and [`there`] are about.
+pub(crate) fn get() -> Option<Place> {
+    PLACE.get()
+}
+
+/// From now on they are about this one.
+pub(crate) fn set(place: Option<Place>) {
+    PLACE.set(place);
 }
 
 /// The thread's scenes are on networks of a namespace.

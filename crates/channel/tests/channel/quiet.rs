@@ -19,10 +19,11 @@ on_each_driver![
     unsent_bytes_rise_and_fall,
     a_quiet_write_to_a_peer_that_reset_fails_aloud,
     a_disconnect_waits_for_the_quiet_write_before_it,
-    to_fd_waits_for_the_quiet_write_before_it,
     unregister_with_a_quiet_write_pending_frees_the_slot_for_another,
     a_quiet_echo_goes_round_many_times_without_batching_too,
-    a_quiet_write_of_nothing_is_misuse,
+    a_quiet_write_of_nothing_is_misuse;
+    kernel:
+    to_fd_waits_for_the_quiet_write_before_it,
 ];
 
 fn a_quiet_write_arrives_and_gives_no_completion(case: &Case) {

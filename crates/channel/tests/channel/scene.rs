@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
-    DriverChoice, Event, Handle, ListenOptions, OpError, ReadBuf,
+    DispatchError, DriverChoice, Event, Handle, ListenOptions, Misuse, OpError, ReadBuf,
+    Unregistered,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::place::{self, here, is_local, there};
+use crate::place::{self, Place, here, is_local, there};
 
 /// How long anything may take before it counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,9 +35,13 @@ pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
 
 /// Makes one test of each function for each of the kernel's drivers and for our own stack, in the
 /// modules `uring`, `epoll` and `local`.
+///
+/// After `; kernel:` stand those that are about what only the kernel's sockets have: descriptors
+/// (`to_fd`, accepting as one), listeners that share an address, and a host that talks to itself.
 macro_rules! on_each_driver {
-    ($($fact:ident),+ $(,)?) => {
-        crate::scene::on_kernel_drivers![$($fact),+];
+    ($($fact:ident),+ $(,)? $(; kernel: $($kernels:ident),+ $(,)?)?) => {
+        crate::scene::on_kernel_drivers![$($fact),+ $($(, $kernels)+)?];
+        #[cfg(feature = "local")]
         mod local {
             $(#[test]
             fn $fact() {
@@ -48,7 +53,7 @@ macro_rules! on_each_driver {
 }
 pub(crate) use on_each_driver;
 
-/// The same for what only the kernel's sockets can do; the list says why.
+/// The same without our own stack.
 macro_rules! on_kernel_drivers {
     ($($fact:ident),+ $(,)?) => {
         mod uring {
@@ -90,6 +95,7 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
     }
 }
 
+#[cfg(feature = "local")]
 /// Runs a fact on our own stack, with the kernel as its peer, or says why that is not possible.
 pub(crate) fn check_local(path: &'static str, fact: fn(&Case)) {
     let name = path.split_once("::").map_or(path, |(_, name)| name);
@@ -106,10 +112,11 @@ impl Case {
     /// A configuration for one channel.
     pub(crate) fn config(&self) -> Config {
         let config = Config::default().driver(self.driver);
-        if !self.is_local {
-            return config;
+        #[cfg(feature = "local")]
+        if self.is_local {
+            return config.backend(place::network().expect("one was made a moment ago"));
         }
-        config.backend(place::network().expect("one was made a moment ago"))
+        config
     }
 
     pub(crate) fn scene(&self) -> Scene {
@@ -144,6 +151,7 @@ impl Case {
 pub(crate) struct Scene {
     pub(crate) channel: Channel,
     later: VecDeque<Completion>,
+    place: Option<Place>,
 }
 
 impl Deref for Scene {
@@ -212,7 +220,24 @@ impl Scene {
     pub(crate) fn new(config: Config) -> Self {
         place::settle(&config);
         let channel = Channel::create(config).expect("the driver worked a moment ago");
-        Self { channel, later: VecDeque::new() }
+        Self { channel, later: VecDeque::new(), place: place::get() }
+    }
+
+    /// As the channel's, but what was kept for later comes first.
+    pub(crate) fn dispatch(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completion>, DispatchError> {
+        match self.later.pop_front() {
+            Some(done) => Ok(Some(done)),
+            None => self.channel.dispatch(timeout),
+        }
+    }
+
+    /// As the channel's, and what was kept for later is not seen either.
+    pub(crate) fn unregister(&mut self, handle: Handle) -> Result<Unregistered, Misuse> {
+        self.later.retain(|done| done.handle != handle);
+        self.channel.unregister(handle)
     }
 
     /// The next completion.
@@ -268,6 +293,7 @@ impl Scene {
 
     /// Listens on an address; returns where.
     pub(crate) fn listening(&mut self, address: &str) -> (Handle, Address) {
+        place::set(self.place);
         let address = here(address);
         let listener = self.listen(&address, &ListenOptions::default(), 0).expect("listens");
         let bound = self.local_address(listener).expect("a listener has an address");
@@ -338,6 +364,7 @@ impl Scene {
     }
 
     fn connected_tcp(&mut self, address: &str) -> (Handle, Peer) {
+        place::set(self.place);
         let listener = TcpListener::bind(there(address)).expect("binds");
         let handle = self.connected(&listener.local_addr().expect("bound").into());
         (handle, self.admit(&listener))

@@ -24,12 +24,13 @@ on_each_driver![
     sixty_four_kib_echo_through_buffers_of_sixty_four_bytes,
     without_batching_and_with_it_the_bytes_are_the_same,
     more_than_the_read_ahead_limit_waits_in_the_kernel_and_is_not_lost,
+    unregister_gives_a_descriptor_back_with_what_was_unread,
+    unregister_with_a_read_waiting_loses_no_byte,
+    a_spilled_read_buffer_keeps_its_bytes;
+    kernel:
     to_fd_carries_unread_bytes_and_queued_writes,
     to_fd_of_an_idle_stream_is_a_plain_socket,
     to_fd_cancels_reads_that_wait,
-    unregister_gives_a_descriptor_back_with_what_was_unread,
-    unregister_with_a_read_waiting_loses_no_byte,
-    a_spilled_read_buffer_keeps_its_bytes,
 ];
 
 fn what_the_peer_sends_is_read_and_what_is_written_arrives(case: &Case) {
@@ -164,7 +165,10 @@ fn every_payload_sends_its_bytes(case: &Case) {
     for len in [7, 10_000, 5, 4, 1000, 10, 10] {
         scene.expect_written(handle, len);
     }
-    assert_eq!(Arc::strong_count(&shared), 1, "a payload is free when its write is done");
+    // Our own stack needs it until the peer has acknowledged it.
+    if !case.is_local {
+        assert_eq!(Arc::strong_count(&shared), 1, "a payload is free when its write is done");
+    }
     let mut expected = b"written".to_vec();
     expected.extend(pattern(4, 10_000));
     expected.extend([7; 5]);

@@ -91,8 +91,8 @@ fn a_timer_of_zero_comes_at_once(case: &Case) {
 
 fn a_timer_cuts_a_longer_wait_short_and_a_shorter_one_not(case: &Case) {
     let mut scene = case.scene();
-    scene.timer(60 * MS, None, 0).unwrap();
     let start = Instant::now();
+    scene.timer(60 * MS, None, 0).unwrap();
     assert!(scene.dispatch(Some(10 * MS)).unwrap().is_none());
     assert!(start.elapsed() >= 10 * MS);
     let done = scene.dispatch(None).unwrap().expect("the timer ends the wait");

@@ -1,0 +1,175 @@
+//! What is our own stack's alone: where it differs from the kernel, what it costs when nothing
+//! happens, and how its link goes.
+//!
+//! Read first: `place.rs`.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use megapipe::{
+    Accept, Backend, Channel, Config, ConnectOptions, CreateError, DispatchError, DriverChoice,
+    Event, Handle, ListenOptions, LocalNetwork, OpError, ServerConfig,
+};
+use megapipe_link::{Link, PairConfig, pair};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::place::{device, here, ip};
+use crate::scene::{A_WHILE, Case, PATIENCE, Stream, check_local, pattern};
+
+macro_rules! on_our_own_stack {
+    ($($fact:ident),+ $(,)?) => {
+        mod local {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                super::check_local(name, super::$fact);
+            })+
+        }
+    };
+}
+
+on_our_own_stack![
+    a_connection_has_no_descriptor_to_move_to_and_goes_on,
+    an_accept_of_descriptors_is_not_supported,
+    listeners_without_a_port_get_one_each_and_a_port_is_had_once,
+    an_idle_channel_sleeps,
+    a_link_that_is_gone_is_told_by_dispatch,
+    a_host_does_not_talk_to_itself,
+];
+
+fn a_connection_has_no_descriptor_to_move_to_and_goes_on(case: &Case) {
+    let mut scene = case.scene();
+    for kind in [Stream::Accepted4, Stream::Connected6] {
+        let (handle, mut peer) = scene.stream(kind);
+        scene.to_fd(handle).unwrap();
+        let Event::ToFd(Err(OpError::NotSupported)) = scene.next_of(handle) else { panic!() };
+        scene.write(handle, "still here").unwrap();
+        scene.expect_written(handle, 10);
+        assert_eq!(scene.receive(&mut peer, 10), b"still here");
+    }
+}
+
+fn an_accept_of_descriptors_is_not_supported(case: &Case) {
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    scene.channel.accept(listener, Accept::fd(2)).unwrap();
+    let Event::Accept(Err(OpError::NotSupported)) = scene.next_of(listener) else { panic!() };
+    scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
+    let _client = scene.dial(address.as_inet().unwrap()).unwrap();
+    scene.accepted(listener);
+}
+
+fn listeners_without_a_port_get_one_each_and_a_port_is_had_once(case: &Case) {
+    let mut scene = case.scene();
+    let (_, one) = scene.listening("127.0.0.1:0");
+    let (second, other) = scene.listening("127.0.0.1:0");
+    assert!(one != other && other.as_inet().unwrap().port() >= 32_768);
+    let taken = scene.listen(&other, &ListenOptions::default(), 0).unwrap_err();
+    assert_eq!(taken.to_string(), "cannot bind");
+    scene.unregister(second).unwrap();
+    scene.listen(&other, &ListenOptions::default(), 0).expect("it is free again");
+}
+
+fn cpu_time() -> Duration {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(spent.tv_sec.unsigned_abs(), spent.tv_nsec as u32)
+}
+
+fn an_idle_channel_sleeps(case: &Case) {
+    let mut scene = case.scene();
+    let (handle, _peer) = scene.stream(Stream::Accepted4);
+    scene.read(handle, 10).unwrap();
+    scene.expect_silence();
+    let (start, before) = (Instant::now(), cpu_time());
+    let done = scene.channel.dispatch(Some(Duration::from_millis(500))).unwrap();
+    assert!(done.is_none(), "{done:?}");
+    assert!(start.elapsed() >= Duration::from_millis(500));
+    let spent = cpu_time().saturating_sub(before);
+    assert!(spent < Duration::from_millis(25), "{spent:?} for nothing");
+}
+
+fn a_link_that_is_gone_is_told_by_dispatch(case: &Case) {
+    let mut scene = case.scene();
+    let (handle, _peer) = scene.stream(Stream::Accepted4);
+    scene.read(handle, 10).unwrap();
+    scene.expect_silence();
+    ip(&format!("link del {}\n", device())).unwrap();
+    let start = Instant::now();
+    let error = loop {
+        match scene.channel.dispatch(Some(A_WHILE)) {
+            Err(error) => break error,
+            Ok(done) => assert!(done.is_none() && start.elapsed() < PATIENCE, "{done:?}"),
+        }
+    };
+    assert!(matches!(error, DispatchError::Link(_)), "{error:?}");
+    scene.unregister(handle).expect("the channel itself is whole");
+}
+
+fn a_host_does_not_talk_to_itself(case: &Case) {
+    let mut scene = case.scene();
+    let (_, ours) = scene.listening("127.0.0.1:0");
+    let handle = scene.connect(&ours, &ConnectOptions::default(), 0).unwrap();
+    let Event::Connect(Err(OpError::NetworkUnreachable)) = scene.next_of(handle) else { panic!() };
+    assert_eq!(here("127.0.0.1:0").as_inet().unwrap().ip(), ours.as_inet().unwrap().ip());
+}
+
+/// A channel on one end of a pair.
+fn network(link: impl Link + 'static, last: u8) -> LocalNetwork {
+    let address = IpAddr::from([10, 78, 0, last]);
+    let settings = ServerConfig { addresses: vec![(address, 24)], ..ServerConfig::default() };
+    LocalNetwork::over(vec![Box::new(link)], settings)
+}
+
+fn channels_on_a_pair() -> (Channel, Channel) {
+    let (one, other) = pair(&PairConfig::default()).expect("a pair");
+    let channel = |network| Config::default().backend(Backend::Local(network));
+    let make = |config| Channel::create(config).expect("it needs nothing");
+    (make(channel(network(one, 1))), make(channel(network(other, 2))))
+}
+
+#[test]
+fn two_channels_in_one_thread_exchange_megabytes_over_a_pair() {
+    const LEN: usize = 3 << 20;
+    let (mut client, mut server) = channels_on_a_pair();
+    let address = "10.78.0.2:80".parse().unwrap();
+    let listener = server.listen(&address, &ListenOptions::default(), 0).unwrap();
+    server.accept(listener, Accept::lwsocket(1).first_read(1 << 16)).unwrap();
+    let handle = client.connect(&address, &ConnectOptions::default(), 0).unwrap();
+    client.write(handle, pattern(1, LEN)).unwrap();
+    client.read(handle, 1 << 16).unwrap();
+    let (start, mut echoed) = (Instant::now(), Vec::new());
+    while echoed.len() < LEN {
+        assert!(start.elapsed() < PATIENCE, "{} bytes came back", echoed.len());
+        while let Some(done) = server.dispatch(Some(Duration::ZERO)).unwrap() {
+            if let Event::Read(read) = done.event {
+                server.write(done.handle, read.unwrap()).unwrap();
+                server.read(done.handle, 1 << 16).unwrap();
+            }
+        }
+        while let Some(done) = client.dispatch(Some(Duration::ZERO)).unwrap() {
+            match done.event {
+                Event::Read(read) => {
+                    echoed.extend_from_slice(&read.unwrap());
+                    client.read(handle, 1 << 16).unwrap();
+                }
+                Event::Connect(Ok(())) | Event::Write(Ok(LEN)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(echoed == pattern(1, LEN));
+}
+
+#[test]
+fn a_queue_serves_one_channel_and_the_driver_beside_it_is_epoll() {
+    let (one, _other) = pair(&PairConfig::default()).unwrap();
+    let config = Config::default().backend(Backend::Local(network(one, 1)));
+    let forced = Channel::create(config.clone().driver(DriverChoice::Uring)).err();
+    assert!(matches!(forced, Some(CreateError::DriverUnavailable { driver: "uring", .. })));
+    let mut first = Channel::create(config.clone()).unwrap();
+    assert!(matches!(Channel::create(config).err(), Some(CreateError::NoQueue)));
+    let nowhere = "10.78.0.9:80".parse().unwrap();
+    let error = first.listen(&nowhere, &ListenOptions::default(), 0).unwrap_err();
+    assert_eq!(error.to_string(), "cannot bind");
+    assert!(first.unregister(Handle::NONE).is_err());
+}
