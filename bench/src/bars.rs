@@ -25,7 +25,7 @@ use std::{io, process::ExitCode};
 
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Bound {
+pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
     /// Nothing: the number says what could be promised on this machine.
@@ -36,11 +36,11 @@ enum Bound {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BarResult {
     pub(crate) what: &'static str,
-    bound: Bound,
-    unit: &'static str,
-    digits: usize,
+    pub(crate) bound: Bound,
+    pub(crate) unit: &'static str,
+    pub(crate) digits: usize,
     /// One number for each run.
-    runs: Vec<f64>,
+    pub(crate) runs: Vec<f64>,
     /// Why nothing was measured.
     pub(crate) why: Option<String>,
 }
@@ -233,13 +233,23 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     }
     // In the order of the promise, not of the measuring.
     bars.sort_by_key(|bar| RATIOS.iter().position(|it| it.what == bar.what).unwrap_or(usize::MAX));
-    let results = command::results(points, &bench);
+    finish(&bench, points, &bars, args)
+}
+
+/// Prints and writes what the options ask for; the exit code says whether all was met.
+pub(crate) fn finish(
+    bench: &Bench,
+    points: Vec<Point>,
+    bars: &[BarResult],
+    args: &RunArgs,
+) -> Result<ExitCode, BenchError> {
+    let results = command::results(points, bench);
     command::print_tables(&results, args);
     if !args.json_to_stdout() {
         print_split(&results.points);
-        print(&bars);
+        print(bars);
     }
-    command::write_out(&results, args, |results| report::page_with_bars(results, &bars))?;
+    command::write_out(&results, args, |results| report::page_with_bars(results, bars))?;
     let missed = bars.iter().any(|bar| bar.met() != Some(true) && !bar.is_floor());
     Ok(if bench.failed || missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,18 +1,23 @@
 //! `megapipe bench …` and what it prints.
 
 use crate::{
+    accept_reset::{self, AcceptArgs, AcceptError, AcceptLoadArgs},
     bars,
     baseline::{self, BaselineArgs, BaselineError},
     experiments::{EXPERIMENTS, Experiment, Suite, effort},
+    instructions::{self, InstructionsError},
     keeper::{self, KeepArgs},
-    layout::{self, LayoutError, LinkChoice},
+    layout::{self, LayoutError, LinkChoice, LinkName},
     load_process::{self, LoadProcessArgs, LoadProcessError},
     point::{Machine, Point, Results},
     process::{self, ExecArgs},
     report,
-    run::Bench,
+    run::{Bench, Columns},
+    stack_bars,
+    stack_link::StackLink,
     table::{Table, grouped},
 };
+use megapipe_apps::backend::BackendName;
 use std::{
     fs, io,
     num::NonZeroUsize,
@@ -38,8 +43,14 @@ enum Action {
     Kv(RunArgs),
     /// Static files against nginx: figure 5.5
     Http(RunArgs),
+    /// One bulk stream: gigabits a second and CPU time
+    Bulk(RunArgs),
+    /// Round trips of one connection
+    Latency(RunArgs),
+    /// Memory of idle connections, on the kernel's TCP and on our own stack
+    Idle(RunArgs),
     /// The numbers that megapipe promises, each with what was measured
-    Bars(RunArgs),
+    Bars(BarsArgs),
     /// One report of results that were written as JSON before
     Report(ReportArgs),
     /// A baseline server
@@ -51,6 +62,15 @@ enum Action {
     /// Another program, in a place of its own
     #[command(hide = true)]
     Exec(ExecArgs),
+    /// A server that accepts and resets
+    #[command(hide = true)]
+    AcceptServer(Box<AcceptArgs>),
+    /// A load that only connects
+    #[command(hide = true)]
+    AcceptLoad(Box<AcceptLoadArgs>),
+    /// Segments between two stacks in one thread, for callgrind
+    #[command(hide = true)]
+    Segments,
     /// The process that tidies up after a benchmark
     #[command(hide = true)]
     Keep(KeepArgs),
@@ -77,12 +97,29 @@ pub struct RunArgs {
     /// Only the experiment (or bar) of this name; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
-    /// What to put between server and load
-    #[arg(long, value_enum, default_value_t)]
-    pub link: LinkChoice,
+    /// Who does TCP for the channel: the kernel, our own stack, or both, in turn
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "kernel")]
+    pub backend: Vec<BackendName>,
+    /// What to put between server and load; several of our own stack's are measured in turn
+    ///
+    /// auto, veth and loopback are the kernel's; memif, tap and xdp are our own stack's and ask for
+    /// --backend local. Default: auto, and memif for --backend local.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub link: Vec<LinkName>,
     /// The megapipe executable whose servers and load are run
     #[arg(long, hide = true)]
     pub program: Option<PathBuf>,
+}
+
+/// Options of `megapipe bench bars`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BarsArgs {
+    /// What is promised of our own stack, instead of the channel on the kernel
+    #[arg(long)]
+    pub stack: bool,
+    /// As for every measurement.
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 /// Options of `megapipe bench report`.
@@ -108,6 +145,12 @@ pub enum BenchError {
     /// A load failed.
     #[error(transparent)]
     Load(#[from] LoadProcessError),
+    /// A side of the accept benchmark failed.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
+    /// The segments that callgrind counts were not carried.
+    #[error(transparent)]
+    Segments(#[from] InstructionsError),
     /// `--only` names nothing.
     #[error("there is no experiment '{name}' here; there are: {known}")]
     UnknownExperiment {
@@ -162,11 +205,27 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         Action::Accept(run) => measure(Suite::Accept, run),
         Action::Kv(run) => measure(Suite::Kv, run),
         Action::Http(run) => measure(Suite::Http, run),
-        Action::Bars(run) => bars::measure(run),
+        Action::Bulk(run) => measure(Suite::Bulk, run),
+        Action::Latency(run) => measure(Suite::Latency, run),
+        Action::Idle(run) => measure_idle(run),
+        Action::Bars(args) if args.stack => stack_bars::measure(&args.run),
+        Action::Bars(args) => bars::measure(&args.run),
         Action::Report(report) => join(report),
         Action::Server(server) => serve_baseline(server),
         Action::Load(load) => {
             load_process::run(load)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::AcceptServer(server) => {
+            accept_reset::serve(server)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::AcceptLoad(load) => {
+            accept_reset::load(load)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Segments => {
+            println!("{}", instructions::carry_segments()?);
             Ok(ExitCode::SUCCESS)
         }
         Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),
@@ -192,6 +251,20 @@ impl RunArgs {
         self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
     }
 
+    /// The layout that kernel and own stack share.
+    fn layout(&self) -> LinkChoice {
+        self.link.iter().find_map(|link| link.layout()).unwrap_or_default()
+    }
+
+    /// Whose columns are measured. Naming a link of our own stack asks for it.
+    pub(crate) fn columns(&self) -> Columns {
+        let mut links: Vec<StackLink> = self.link.iter().filter_map(|link| link.stack()).collect();
+        if links.is_empty() && self.backend.contains(&BackendName::Local) {
+            links.push(StackLink::Memif);
+        }
+        Columns { kernel: self.backend.contains(&BackendName::Kernel), links }
+    }
+
     /// A bench as these options ask for.
     pub(crate) fn bench(&self) -> Result<Bench, BenchError> {
         let mut effort = effort(self.quick);
@@ -208,7 +281,9 @@ impl RunArgs {
             Some(program) => program.clone(),
             None => std::env::current_exe()?,
         };
-        Ok(Bench::new(program, self.link, effort)?)
+        let mut bench = Bench::new(program, self.layout(), effort)?;
+        bench.columns = self.columns();
+        Ok(bench)
     }
 }
 
@@ -227,6 +302,20 @@ fn measure(suite: Suite, args: &RunArgs) -> Result<ExitCode, BenchError> {
     print_tables(&results, args);
     write_out(&results, args, report::page)?;
     Ok(if bench.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Memory of idle connections, of each back end that is asked for.
+fn measure_idle(args: &RunArgs) -> Result<ExitCode, BenchError> {
+    let columns = args.columns();
+    let mut code = ExitCode::SUCCESS;
+    let only = |name: &str| RunArgs { only: vec![name.to_owned()], ..args.clone() };
+    if columns.kernel {
+        code = bars::measure(&only("memory"))?;
+    }
+    if columns.links.is_empty() {
+        return Ok(code);
+    }
+    stack_bars::measure(&only("idle"))
 }
 
 fn chosen(suite: Suite, only: &[String]) -> Result<Vec<&'static Experiment>, BenchError> {

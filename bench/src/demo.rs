@@ -1,7 +1,8 @@
 //! `megapipe demo`: a short version of the benchmark, for somebody who wants to see it run.
 //!
 //! RPC, HTTP and key-value servers on channels beside the best epoll and io_uring servers, and
-//! beside nginx and memcached where they are installed: about two minutes, without root.
+//! beside nginx and memcached where they are installed, each on the kernel's TCP and on our own
+//! stack (over memif, in two processes): about two minutes, without root.
 
 use crate::{
     command::{self, BenchError},
@@ -10,7 +11,8 @@ use crate::{
     measure::Effort,
     point::{Point, Results},
     report,
-    run::Bench,
+    run::{Bench, Columns},
+    stack_link::StackLink,
     table::{Table, grouped},
 };
 use megapipe::{Channel, Config, DriverChoice};
@@ -46,6 +48,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
         None => std::env::current_exe()?,
     };
     let mut bench = Bench::new(program, args.link, EFFORT)?;
+    // Our own stack needs neither root nor a namespace over shared memory.
+    bench.columns = Columns { kernel: true, links: vec![StackLink::Memif] };
     if let Some(why) = io_uring_refused() {
         bench.without_io_uring = true;
         bench.note(format!("io_uring cannot be used here, so only epoll is measured: {why}"));

@@ -9,6 +9,7 @@
 use crate::{
     baseline::Baseline,
     files::FileSet,
+    limits,
     load::{Load, Workload},
     measure::{Effort, Trial},
     server::{Ablation, Driver, Server, Service},
@@ -22,6 +23,8 @@ pub(crate) enum Suite {
     Accept,
     Kv,
     Http,
+    Bulk,
+    Latency,
     Demo,
 }
 
@@ -61,7 +64,7 @@ pub(crate) struct Experiment {
 }
 
 /// Every experiment, in the order in which they are measured and reported.
-pub(crate) const EXPERIMENTS: [Experiment; 14] = [
+pub(crate) const EXPERIMENTS: [Experiment; 18] = [
     Experiment {
         name: "fig2.1a",
         suite: Suite::Rpc,
@@ -125,6 +128,39 @@ pub(crate) const EXPERIMENTS: [Experiment; 14] = [
         axis: Axis::Connections,
         latency: false,
         paper: "One transaction per connection, as in the left-most points of figure 2.1(a).",
+    },
+    Experiment {
+        name: "accept-reset",
+        suite: Suite::Accept,
+        title: "Connections accepted and reset in a tight loop",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "Not in the MegaPipe report; after mTCP's figure 8, on whose eight cores our kind \
+                of stack accepted ten times as many connections as Linux.",
+    },
+    Experiment {
+        name: "rpc-1k",
+        suite: Suite::Rpc,
+        title: "1 KiB responses, persistent connections",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "Not in the paper: figure 2.1(b)'s 1 KiB without connection set-up.",
+    },
+    Experiment {
+        name: "bulk",
+        suite: Suite::Bulk,
+        title: "One bulk stream from the server",
+        axis: Axis::MessageBytes,
+        latency: false,
+        paper: "Not in the paper: one connection, responses of a mebibyte one after the other.",
+    },
+    Experiment {
+        name: "latency",
+        suite: Suite::Latency,
+        title: "Round trips of few connections",
+        axis: Axis::Connections,
+        latency: true,
+        paper: "Not in the paper: what a transaction takes where nothing waits for anything else.",
     },
     Experiment {
         name: "fig5.3",
@@ -238,6 +274,10 @@ impl Experiment {
             "fig5.3" => self.kv_over_requests(quick),
             "fig5.4" => self.kv_over_connections(quick),
             "fig5.5" => self.http_workloads(cores_max),
+            "accept-reset" => self.accept_reset(),
+            "rpc-1k" => vec![self.kept(CONNECTIONS, 1024)],
+            "bulk" => vec![self.kept(1, limits::BULK_BYTES)],
+            "latency" => [1, 8].map(|count| self.kept(count, MESSAGE_BYTES)).to_vec(),
             "demo-rpc" => self.demo_rpc(),
             "demo-kv" => vec![self.kv(CONNECTIONS, None)],
             _ => self.http_one_file(quick),
@@ -306,6 +346,18 @@ impl Experiment {
         let counts = if quick { &[64, 1024][..] } else { &[16, 64, 256, 1024, 4096] };
         let load = |&connections| Load { connections, ..rpc(1, MESSAGE_BYTES) };
         counts.iter().map(|count| self.rpc(1, &load(count), servers)).collect()
+    }
+
+    fn accept_reset(&self) -> Vec<Group> {
+        let load = Load { workload: Workload::AcceptReset, ..rpc(1, MESSAGE_BYTES) };
+        vec![self.group(1, Service::AcceptReset, &load, &[URING, EPOLL])]
+    }
+
+    /// Connections that are kept.
+    fn kept(&self, connections: u64, response_bytes: u64) -> Group {
+        let load =
+            Load { connections, transactions_per_connection: None, ..rpc(1, response_bytes) };
+        self.rpc(1, &load, &[URING, REUSEPORT, IO_URING])
     }
 
     fn demo_rpc(&self) -> Vec<Group> {
@@ -405,7 +457,7 @@ mod tests {
     #[test]
     fn the_quick_plans_are_quick() {
         assert!(duration(Suite::Rpc, true) < Duration::from_secs(360));
-        for suite in [Suite::Accept, Suite::Kv, Suite::Http] {
+        for suite in [Suite::Accept, Suite::Kv, Suite::Http, Suite::Bulk, Suite::Latency] {
             assert!(duration(suite, true) < Duration::from_secs(180));
         }
         assert!(duration(Suite::Rpc, false) < Duration::from_secs(3600));

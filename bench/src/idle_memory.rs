@@ -67,7 +67,7 @@ fn transact(stream: &mut TcpStream) -> io::Result<()> {
     stream.read_exact(&mut message)
 }
 
-fn resident_bytes(pid: u32) -> io::Result<u64> {
+pub(crate) fn resident_bytes(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let resident = field(&status, "VmRSS").map(kibibytes);
     resident.ok_or_else(|| io::ErrorKind::NotFound.into())

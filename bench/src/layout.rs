@@ -12,6 +12,7 @@
 use crate::{
     limits,
     process::{self, Place},
+    stack_link::StackLink,
 };
 use megapipe_apps::serve::CpuList;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
@@ -40,6 +42,45 @@ pub enum LinkChoice {
     Loopback,
 }
 
+/// A link by the name that the command line uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LinkName {
+    /// The kernel's TCP over veth where that is allowed, else over loopback
+    Auto,
+    /// The kernel's TCP over veth between two namespaces, or an error
+    Veth,
+    /// The kernel's TCP over the host's loopback interface
+    Loopback,
+    /// Our own stack at both ends of shared memory
+    Memif,
+    /// Our own stack behind a TAP device, the kernel's TCP before it
+    Tap,
+    /// Our own stack by AF_XDP on a veth, the kernel's TCP at the other end
+    Xdp,
+}
+
+impl LinkName {
+    /// What it says about the layout that kernel and own stack share, if anything.
+    pub(crate) const fn layout(self) -> Option<LinkChoice> {
+        match self {
+            Self::Auto => Some(LinkChoice::Auto),
+            Self::Veth => Some(LinkChoice::Veth),
+            Self::Loopback => Some(LinkChoice::Loopback),
+            Self::Memif | Self::Tap | Self::Xdp => None,
+        }
+    }
+
+    /// The link of our own stack that it names, if any.
+    pub(crate) const fn stack(self) -> Option<StackLink> {
+        match self {
+            Self::Memif => Some(StackLink::Memif),
+            Self::Tap => Some(StackLink::Tap),
+            Self::Xdp => Some(StackLink::Xdp),
+            Self::Auto | Self::Veth | Self::Loopback => None,
+        }
+    }
+}
+
 /// The link that was measured over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -48,6 +89,12 @@ pub enum Link {
     Veth,
     /// The host's loopback: the sender's core does part of the receiver's work.
     Loopback,
+    /// Shared memory between two of our own stacks.
+    Memif,
+    /// A TAP device: our own stack behind it, the kernel before it.
+    Tap,
+    /// AF_XDP on a veth pair: our own stack on the server's side, the kernel on the load's.
+    Xdp,
 }
 
 impl Link {
@@ -56,6 +103,9 @@ impl Link {
         match self {
             Self::Veth => "veth",
             Self::Loopback => "loopback",
+            Self::Memif => "memif",
+            Self::Tap => "tap",
+            Self::Xdp => "xdp",
         }
     }
 }
@@ -70,6 +120,12 @@ pub enum LayoutError {
         command: String,
         /// What it said.
         reason: String,
+    },
+    /// A link of our own stack that needs the namespaces of a veth layout.
+    #[error("{link} needs network namespaces of its own: --link veth, as root")]
+    NoNamespaces {
+        /// The link.
+        link: &'static str,
     },
     /// Server and load need a core each.
     #[error("{wanted} server cores and one for the load do not fit on {online} cores")]
@@ -92,6 +148,7 @@ pub(crate) struct Layout {
     pub(crate) note: Option<String>,
     pub(crate) server: Place,
     pub(crate) load: Place,
+    offloads_load_checksums: AtomicBool,
     _namespaces: Option<Namespaces>,
 }
 
@@ -111,6 +168,7 @@ impl Layout {
             note,
             server: server.clone(),
             load: load.clone(),
+            offloads_load_checksums: AtomicBool::new(true),
             _namespaces: None,
         };
         if choice == LinkChoice::Loopback {
@@ -135,14 +193,53 @@ impl Layout {
         set_up(server_netns, load_netns, &server.cpus, &load.cpus)?;
         server.netns = Some(Path::new(NETNS_DIRECTORY).join(server_netns));
         load.netns = Some(Path::new(NETNS_DIRECTORY).join(load_netns));
-        Ok(Self { link: Link::Veth, note: None, server, load, _namespaces: Some(namespaces) })
+        let offloads_load_checksums = AtomicBool::new(true);
+        let namespaces = Some(namespaces);
+        Ok(Self {
+            link: Link::Veth,
+            note: None,
+            server,
+            load,
+            offloads_load_checksums,
+            _namespaces: namespaces,
+        })
+    }
+
+    /// Whether the load's kernel leaves transport checksums to the link, which a veth takes as
+    /// done. Frames that are read from the veth by AF_XDP need them complete.
+    pub(crate) fn offload_load_checksums(&self, offload: bool) -> Result<(), LayoutError> {
+        let Some(netns) = self.load.netns.as_deref().and_then(Path::file_name) else {
+            return Ok(());
+        };
+        if self.offloads_load_checksums.swap(offload, Ordering::Relaxed) == offload {
+            return Ok(());
+        }
+        let switch = if offload { "on" } else { "off" };
+        ip(&["netns", "exec", &netns.to_string_lossy(), "ethtool", "-K", "cli", "tx", switch])
+    }
+
+    /// A TAP device in the server's namespace, with the kernel's `address` on it. What arrives
+    /// there from our stack is handled on the load's cores, as on a veth.
+    pub(crate) fn tap(&self, name: &str, address: &str) -> Result<(), LayoutError> {
+        let Some(netns) = self.server.netns.as_deref().and_then(Path::file_name) else {
+            return Err(LayoutError::NoNamespaces { link: Link::Tap.name() });
+        };
+        let netns = netns.to_string_lossy();
+        if ip(&["-n", &netns, "link", "show", "dev", name]).is_ok() {
+            return Ok(());
+        }
+        ip(&["-n", &netns, "tuntap", "add", "dev", name, "mode", "tap", "vnet_hdr"])?;
+        ip(&["-n", &netns, "address", "add", address, "dev", name])?;
+        ip(&["-n", &netns, "link", "set", name, "up"])?;
+        let rps = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
+        write_in(&netns, &rps, &sysfs_mask(&self.load.cpus))
     }
 
     /// The address that the server listens on and the load connects to.
     pub(crate) const fn server_address(&self) -> IpAddr {
         match self.link {
             Link::Veth => IpAddr::V4(SERVER_ADDRESS),
-            Link::Loopback => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
         }
     }
 

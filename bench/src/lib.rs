@@ -6,7 +6,10 @@
 //! - `baseline/` are the servers that channels are measured against; `server.rs` starts those,
 //!   channels, nginx and memcached alike.
 //! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
-//! - `experiments.rs` and `bars.rs` are what to measure; `run.rs` does it, in turn and repeatedly.
+//! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs` and
+//!   `instructions.rs` are measurements of their own.
+//! - `experiments.rs`, `bars.rs` and `stack_bars.rs` are what to measure; `run.rs` does it, in turn
+//!   and repeatedly.
 //! - `point.rs` is the result, `report/` the page.
 //!
 //! Start with `experiments.rs`, then `measure.rs`.
@@ -17,6 +20,7 @@
 //! - What could not be measured is said, never left out silently and never made up.
 //! - No process, namespace or directory outlives a run, however it ends.
 
+mod accept_reset;
 mod bars;
 mod baseline;
 mod c_overhead;
@@ -26,6 +30,7 @@ mod demo;
 mod experiments;
 mod files;
 mod idle_memory;
+mod instructions;
 mod keeper;
 mod layout;
 mod limits;
@@ -39,14 +44,19 @@ mod report;
 mod run;
 mod scratch;
 mod server;
+mod stack_bars;
+mod stack_idle;
+mod stack_link;
 mod table;
 mod wakes;
 
+pub use accept_reset::{AcceptArgs, AcceptError, AcceptLoadArgs};
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
-pub use command::{BenchArgs, BenchError, ReportArgs, RunArgs, bench};
+pub use command::{BarsArgs, BenchArgs, BenchError, ReportArgs, RunArgs, bench};
 pub use demo::{DemoArgs, demo};
+pub use instructions::InstructionsError;
 pub use keeper::KeepArgs;
-pub use layout::{LayoutError, Link, LinkChoice};
+pub use layout::{LayoutError, Link, LinkChoice, LinkName};
 pub use load_process::{LoadProcessArgs, LoadProcessError};
 pub use point::{CpuSplit, Latency, Machine, Point, Results, Saturated};
 pub use process::ExecArgs;

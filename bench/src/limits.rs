@@ -83,6 +83,32 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// How often two threads wake each other to measure what that costs.
 pub(crate) const WAKE_ROUNDS: usize = 500;
 
+/// What one response of a bulk stream carries: as much as the protocol allows.
+pub(crate) const BULK_BYTES: u64 = 1 << 20;
+
+/// Connections that the two sides of the accept benchmark have room for.
+pub(crate) const ACCEPT_CONNECTIONS_MAX: u32 = 16_384;
+
+/// Connections that may wait to be accepted there.
+pub(crate) const ACCEPT_BACKLOG: u32 = 4096;
+
+/// Idle connections that a server on our own stack is given.
+pub(crate) const STACK_IDLE_CONNECTIONS: u32 = 1_000_000;
+/// Connections that the server has room for: the most it takes.
+pub(crate) const STACK_IDLE_ROOM: u32 = 1 << 20;
+/// Transactions a second on all of them together.
+pub(crate) const STACK_IDLE_RATE: u32 = 100;
+/// How long they are held.
+pub(crate) const STACK_IDLE_WINDOW: Duration = Duration::from_secs(2);
+/// Addresses that they come from.
+pub(crate) const STACK_IDLE_SOURCES: u8 = 40;
+/// How long opening and holding them may take.
+pub(crate) const STACK_IDLE_MAX: Duration = Duration::from_secs(120);
+
+const _: () = assert!(STACK_IDLE_CONNECTIONS <= STACK_IDLE_ROOM);
+// A source has the ports from 32,768 to 60,999.
+const _: () = assert!(STACK_IDLE_CONNECTIONS / STACK_IDLE_SOURCES as u32 <= 28_000);
+
 /// Idle connections over which the memory of one is averaged.
 pub(crate) const IDLE_CONNECTIONS: usize = 10_000;
 

@@ -1,10 +1,17 @@
 //! The load: `megapipe bench load …` as a child process on the load's cores, and its JSON.
 
 use crate::{
-    cpu_time::CoreTimes, files::FileSet, layout::Layout, limits, point::Latency, process::Running,
+    cpu_time::CoreTimes,
+    files::FileSet,
+    layout::Layout,
+    limits,
+    point::Latency,
+    process::{Place, Running},
+    server::Server,
 };
+use megapipe_apps::serve::CpuList;
 use serde::Deserialize;
-use std::{collections::BTreeMap, io, net::SocketAddr, process::Stdio, time::Duration};
+use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 /// What is asked of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +23,8 @@ pub(crate) enum Workload {
     /// 90 % get, 64 B keys, 1 KiB values [MP 5.2].
     Kv,
     Http(FileSet),
+    /// Connections that are opened and reset by the server.
+    AcceptReset,
 }
 
 /// A load on a server.
@@ -25,6 +34,26 @@ pub(crate) struct Load {
     pub(crate) connections: u64,
     /// After so many transactions a connection is reset; none: it is kept.
     pub(crate) transactions_per_connection: Option<u64>,
+}
+
+/// How a load comes to a server: from where, and over which link.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadPath {
+    pub(crate) place: Place,
+    server_cpus: CpuList,
+    /// Options of the load that name a link; none for the kernel's TCP.
+    pub(crate) link_args: Vec<String>,
+}
+
+impl LoadPath {
+    /// To `server` in this layout.
+    pub(crate) fn new(server: Server, layout: &Layout, scratch: &Path) -> Self {
+        let (place, link_args) = match server {
+            Server::Local(link) => (link.load_place(layout), link.load_args(scratch)),
+            _ => (layout.load.clone(), Vec::new()),
+        };
+        Self { place, server_cpus: layout.server.cpus.clone(), link_args }
+    }
 }
 
 /// What the load says about its measured window.
@@ -65,6 +94,7 @@ impl Load {
             Workload::Rpc { .. } => "rpc",
             Workload::Kv => "kv",
             Workload::Http(files) => files.name(),
+            Workload::AcceptReset => "accept-reset",
         }
     }
 
@@ -74,6 +104,7 @@ impl Load {
             Workload::Rpc { response_bytes, .. } => response_bytes,
             Workload::Kv => limits::KV_VALUE_BYTES,
             Workload::Http(files) => files.mean_bytes(),
+            Workload::AcceptReset => 0,
         }
     }
 
@@ -82,10 +113,10 @@ impl Load {
         &self,
         address: SocketAddr,
         window: Duration,
-        layout: &Layout,
+        path: &LoadPath,
     ) -> Result<LoadReport, LoadError> {
-        let args = self.args(address, window, layout);
-        let mut command = layout.load.command(&layout.load.program, &args);
+        let args = self.args(address, window, path);
+        let mut command = path.place.command(&path.place.program, &args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let limit = limits::LOAD_WARM_UP + window + limits::LOAD_REST_MAX;
         let output = Running::start(&mut command)?.output_within(limit)?;
@@ -99,15 +130,16 @@ impl Load {
         Err(LoadError::Failed { said: lines[last..].join(" | ") })
     }
 
-    fn args(&self, address: SocketAddr, duration: Duration, layout: &Layout) -> Vec<String> {
+    fn args(&self, address: SocketAddr, duration: Duration, path: &LoadPath) -> Vec<String> {
         let kind = match self.workload {
+            Workload::AcceptReset => return self.accept_args(address, duration, path),
             Workload::Rpc { .. } => "rpc",
             Workload::Kv => "kv",
             Workload::Http(_) => "http",
         };
         let mut args = vec!["bench".to_owned(), "load".to_owned()];
-        args.extend(["--server-cpus".to_owned(), layout.server.cpus.to_string()]);
-        args.extend(["--load-cpus".to_owned(), layout.load.cpus.to_string()]);
+        args.extend(["--server-cpus".to_owned(), path.server_cpus.to_string()]);
+        args.extend(["--load-cpus".to_owned(), path.place.cpus.to_string()]);
         args.extend([kind.to_owned(), address.to_string()]);
         let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
         option("--connections", self.connections.to_string());
@@ -115,7 +147,7 @@ impl Load {
         option("--close", "rst".to_owned());
         option("--warmup", limits::LOAD_WARM_UP.as_secs_f64().to_string());
         option("--duration", duration.as_secs_f64().to_string());
-        option("--cpus", layout.load.cpus.to_string());
+        option("--cpus", path.place.cpus.to_string());
         match self.workload {
             Workload::Rpc { request_bytes, response_bytes } => {
                 option("--request-bytes", request_bytes.to_string());
@@ -124,8 +156,22 @@ impl Load {
             // 90 % get, 64 B keys and 1 KiB values are what the load does unasked.
             Workload::Kv => {}
             Workload::Http(files) => option("--files", files.argument().to_owned()),
+            Workload::AcceptReset => {}
         }
+        args.extend(path.link_args.iter().cloned());
         args.push("--quiet".to_owned());
+        args
+    }
+
+    fn accept_args(&self, address: SocketAddr, duration: Duration, path: &LoadPath) -> Vec<String> {
+        let mut args = ["bench", "accept-load", &address.to_string()].map(str::to_owned).to_vec();
+        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        option("--connections", self.connections.to_string());
+        option("--server-cpus", path.server_cpus.to_string());
+        option("--cpus", path.place.cpus.to_string());
+        option("--warmup", limits::LOAD_WARM_UP.as_secs_f64().to_string());
+        option("--duration", duration.as_secs_f64().to_string());
+        args.extend(path.link_args.iter().cloned());
         args
     }
 

@@ -11,7 +11,7 @@ use crate::{
     cpu_time::TICK_US,
     layout::Layout,
     limits,
-    load::{Load, LoadError, LoadReport},
+    load::{Load, LoadError, LoadPath, LoadReport},
     point::{CpuSplit, Latency, Point, Saturated},
     server::{RunningServer, Server, ServerError, Service},
 };
@@ -43,7 +43,7 @@ pub(crate) struct Effort {
 }
 
 /// What one run found out.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) transactions_per_s: f64,
     pub(crate) server_cpu_us_per_transaction: f64,
@@ -83,8 +83,11 @@ pub(crate) fn sample(
     scratch: &Path,
 ) -> Result<Sample, MeasureError> {
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
-    let report = trial.load.run(server.address, window, layout)?;
-    server.check()?;
+    let path = LoadPath::new(trial.server, layout, scratch);
+    let report = trial.load.run(server.address, window, &path)?;
+    if !matches!(trial.server, Server::Local(link) if link.ends_with_load()) {
+        server.check()?;
+    }
     reduce(&report).ok_or_else(|| MeasureError::Nothing { server: trial.server.label() })
 }
 
@@ -143,10 +146,10 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
     Point {
         experiment: trial.experiment.to_owned(),
         server: trial.server.name().to_owned(),
-        backend: "kernel".to_owned(),
+        backend: trial.server.backend().to_owned(),
         driver: trial.server.driver().to_owned(),
-        link: layout.link,
-        placement: "kernel".to_owned(),
+        link: trial.server.link(layout),
+        placement: trial.server.placement().to_owned(),
         shards: layout.server.cpus.as_slice().len(),
         transactions_per_connection: trial.load.transactions_per_connection,
         message_bytes: trial.load.message_bytes(),

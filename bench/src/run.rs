@@ -14,9 +14,38 @@ use crate::{
     process,
     progress::Progress,
     scratch::Scratch,
+    server::Server,
+    stack_link::StackLink,
 };
 use megapipe_apps::serve::CpuList;
 use std::{io, path::PathBuf, thread};
+
+/// Whose servers are measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    /// On the kernel's TCP: channels, baselines, nginx and memcached.
+    pub(crate) kernel: bool,
+    /// Channels on our own stack, over these links.
+    pub(crate) links: Vec<StackLink>,
+}
+
+impl Columns {
+    /// A group with our own stack's servers added, and the kernel's taken away if they are not
+    /// wanted. Our own stack runs inside one channel: it takes part where there is one core, and
+    /// not where what varies is the kernel's part of a channel.
+    fn of(&self, mut group: Group) -> Group {
+        let Some(first) = group.trials.first().cloned() else { return group };
+        let is_ablation = group.trials.iter().any(|it| !it.server.variant().is_empty());
+        if !self.kernel {
+            group.trials.clear();
+        }
+        if group.server_cores == 1 && !is_ablation {
+            let local = |link: &StackLink| Trial { server: Server::Local(*link), ..first.clone() };
+            group.trials.extend(self.links.iter().map(local));
+        }
+        group
+    }
+}
 
 /// What a run needs beside its plan.
 #[derive(Debug)]
@@ -24,6 +53,7 @@ pub(crate) struct Bench {
     /// The `megapipe` executable.
     pub(crate) program: PathBuf,
     pub(crate) link: LinkChoice,
+    pub(crate) columns: Columns,
     pub(crate) effort: Effort,
     pub(crate) scratch: Scratch,
     /// Things to tell with the results; none twice.
@@ -45,9 +75,11 @@ impl Bench {
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
         let (failed, without_io_uring, layout) = (false, false, None);
+        let columns = Columns { kernel: true, links: Vec::new() };
         let mut bench = Self {
             program,
             link,
+            columns,
             effort,
             scratch,
             notes,
@@ -116,6 +148,7 @@ impl Bench {
     ) -> Result<Vec<Point>, LayoutError> {
         let mut groups: Vec<Group> =
             experiments.iter().flat_map(|it| it.groups(quick, cores_max)).collect();
+        groups = groups.into_iter().map(|group| self.columns.of(group)).collect();
         if self.without_io_uring {
             for group in &mut groups {
                 group.trials.retain(|trial| trial.server.driver() != "uring");
@@ -231,4 +264,46 @@ fn describe(trial: &Trial, run: usize, runs: usize) -> String {
         load.message_bytes(),
         load.connections,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Columns, Group};
+    use crate::{
+        experiments::Experiment,
+        server::Server,
+        stack_link::StackLink::{Memif, Tap},
+    };
+
+    fn groups(name: &str) -> Vec<Group> {
+        Experiment::named(name).unwrap().groups(true, 2)
+    }
+
+    #[test]
+    fn our_own_stack_stands_beside_the_kernel_or_alone() {
+        let both = Columns { kernel: true, links: vec![Memif, Tap] };
+        for group in groups("fig2.1a") {
+            let kernels = group.trials.len();
+            let group = both.of(group);
+            let servers: Vec<Server> = group.trials[kernels..].iter().map(|it| it.server).collect();
+            assert_eq!(servers, [Server::Local(Memif), Server::Local(Tap)]);
+        }
+        let alone = Columns { kernel: false, links: vec![Memif] };
+        for group in groups("accept") {
+            assert_eq!(alone.of(group).trials.len(), 1);
+        }
+    }
+
+    #[test]
+    fn it_takes_no_part_in_what_is_the_kernels() {
+        let both = Columns { kernel: true, links: vec![Memif] };
+        for name in ["table5.1", "fig5.1"] {
+            for group in
+                groups(name).into_iter().filter(|it| name != "fig5.1" || it.server_cores == 2)
+            {
+                let kernels = group.trials.len();
+                assert_eq!(both.of(group).trials.len(), kernels, "{name}");
+            }
+        }
+    }
 }

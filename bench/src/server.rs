@@ -3,9 +3,10 @@
 use crate::{
     baseline::Baseline,
     files::FileSet,
-    layout::Layout,
+    layout::{Layout, Link},
     limits,
     process::{self, Running},
+    stack_link::StackLink,
 };
 use std::{
     fs::{self, File},
@@ -57,6 +58,8 @@ impl Driver {
 pub(crate) enum Server {
     /// A megapipe server; without an ablation, as it comes.
     Channel(Driver, Option<Ablation>),
+    /// A megapipe server on our own stack.
+    Local(StackLink),
     Baseline(Baseline),
     Nginx,
     Memcached,
@@ -66,7 +69,7 @@ impl Server {
     /// `server` in points.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Channel(..) => "channel",
+            Self::Channel(..) | Self::Local(_) => "channel",
             Self::Baseline(baseline) => baseline.name(),
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
@@ -77,8 +80,27 @@ impl Server {
     pub(crate) const fn driver(self) -> &'static str {
         match self {
             Self::Channel(driver, _) => driver.name(),
+            Self::Local(_) => "stack",
             Self::Baseline(Baseline::IoUring) => "uring",
             Self::Baseline(_) | Self::Nginx | Self::Memcached => "epoll",
+        }
+    }
+
+    /// `backend` in points.
+    pub(crate) const fn backend(self) -> &'static str {
+        if matches!(self, Self::Local(_)) { "local" } else { "kernel" }
+    }
+
+    /// `placement` in points: our own stack runs in the server's dispatch.
+    pub(crate) const fn placement(self) -> &'static str {
+        if matches!(self, Self::Local(_)) { "inline" } else { "kernel" }
+    }
+
+    /// The link to the load: the stack's own, or the layout's.
+    pub(crate) const fn link(self, layout: &Layout) -> Link {
+        match self {
+            Self::Local(link) => link.link(),
+            _ => layout.link,
         }
     }
 
@@ -95,6 +117,7 @@ impl Server {
         match self {
             Self::Channel(driver, None) => format!("channel ({})", driver.name()),
             Self::Channel(_, Some(ablation)) => format!("channel {}", ablation.name()),
+            Self::Local(link) => format!("channel ({})", link.name()),
             other => other.name().to_owned(),
         }
     }
@@ -116,6 +139,7 @@ impl Server {
         let program = match self {
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
+            Self::Local(link) => return link.missing(),
             Self::Channel(..) | Self::Baseline(_) => return None,
         };
         let install = format!("{program} is not installed (apt-get install {program})");
@@ -129,6 +153,10 @@ pub(crate) enum Service {
     Rpc,
     Kv,
     Http(FileSet),
+    /// Connections that are accepted and reset.
+    AcceptReset,
+    /// Rpc, with room for as many connections as it takes.
+    ManyIdle,
 }
 
 /// A server could not be started.
@@ -174,6 +202,7 @@ pub(crate) enum ServerError {
 pub(crate) struct RunningServer {
     pub(crate) address: SocketAddr,
     process: Running,
+    server: Server,
     label: String,
     log: PathBuf,
 }
@@ -191,7 +220,12 @@ impl RunningServer {
         if let Service::Http(files) = service {
             files.prepare(scratch).map_err(failed)?;
         }
-        let address = free_address(layout).map_err(failed)?;
+        let offload = server != Server::Local(StackLink::Xdp);
+        layout.offload_load_checksums(offload).map_err(io::Error::from).map_err(failed)?;
+        if let Server::Local(link) = server {
+            link.prepare(layout).map_err(io::Error::from).map_err(failed)?;
+        }
+        let address = free_address(server, layout).map_err(failed)?;
         let (program, args) = command_line(server, service, address, layout, scratch)?;
         let log = scratch.join("server.log");
         let said = File::create(&log).map_err(failed)?;
@@ -199,7 +233,7 @@ impl RunningServer {
         let mut command = layout.server.command(&program, args);
         command.stdout(Stdio::from(said)).stderr(Stdio::from(also_said));
         let process = Running::start(&mut command).map_err(failed)?;
-        let mut running = Self { address, process, label, log };
+        let mut running = Self { address, process, server, label, log };
         running.wait_until_ready(layout)?;
         Ok(running)
     }
@@ -221,11 +255,15 @@ impl RunningServer {
         let deadline = Instant::now() + limits::SERVER_READY_MAX;
         let address = self.address;
         loop {
-            let connected = layout
-                .on_load_side(|| TcpStream::connect(address))
-                .map_err(|source| ServerError::Start { server: self.label.clone(), source })?;
+            let is_ready = match self.server {
+                // What it listens on can be reached by a load of its own, or from one place.
+                Server::Local(_) => self.says_it_listens(),
+                _ => layout
+                    .on_load_side(|| TcpStream::connect(address).is_ok())
+                    .map_err(|source| ServerError::Start { server: self.label.clone(), source })?,
+            };
             self.check()?;
-            if connected.is_ok() {
+            if is_ready {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -236,6 +274,14 @@ impl RunningServer {
             }
             thread::sleep(limits::CHILD_POLL);
         }
+    }
+
+    /// Whether it printed that it is ready. A memif's server says so when a load has come, and is
+    /// ready for one as soon as its socket is there.
+    fn says_it_listens(&self) -> bool {
+        let socket = self.log.with_file_name("memif.sock");
+        self.server == Server::Local(StackLink::Memif) && socket.exists()
+            || fs::read_to_string(&self.log).is_ok_and(|text| text.contains("listening on"))
     }
 
     /// The end of what it printed.
@@ -249,12 +295,15 @@ impl RunningServer {
 }
 
 /// An address of the server side that nothing listens on.
-fn free_address(layout: &Layout) -> io::Result<SocketAddr> {
+fn free_address(server: Server, layout: &Layout) -> io::Result<SocketAddr> {
     // A ring gives up its listener some time after its process has gone, so that a port is best
     // not used twice. In a namespace of our own all ports are ours.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(limits::PORT_FIRST);
-    let ip = layout.server_address();
-    if layout.server.netns.is_some() {
+    let (ip, is_own) = match server {
+        Server::Local(link) => (link.server_address(layout), true),
+        _ => (layout.server_address(), layout.server.netns.is_some()),
+    };
+    if is_own {
         let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed).max(limits::PORT_FIRST);
         return Ok(SocketAddr::new(ip, port));
     }
@@ -274,7 +323,14 @@ fn command_line(
     match (server, service) {
         (Server::Channel(driver, ablation), service) => {
             let ablation = ablation.unwrap_or_default();
-            Ok((own(), channel_args(driver, ablation, service, address, layout, scratch)))
+            let mut args = service_args(service, address, layout, scratch);
+            args.extend(channel_args(driver, ablation));
+            Ok((own(), args))
+        }
+        (Server::Local(link), service) => {
+            let mut args = service_args(service, address, layout, scratch);
+            args.extend(link.server_args(layout, scratch));
+            Ok((own(), args))
         }
         (Server::Baseline(baseline), Service::Rpc) => {
             Ok((own(), baseline_args(baseline, address, layout)))
@@ -289,15 +345,15 @@ fn command_line(
         (Server::Memcached, Service::Kv) => {
             Ok((find("memcached"), memcached_args(address, layout)))
         }
-        (_, Service::Rpc) => Err(unfit("rpc")),
+        (_, Service::Rpc | Service::ManyIdle) => Err(unfit("rpc")),
+        (_, Service::AcceptReset) => Err(unfit("accept and reset")),
         (_, Service::Kv) => Err(unfit("kv")),
         (_, Service::Http(_)) => Err(unfit("http")),
     }
 }
 
-fn channel_args(
-    driver: Driver,
-    ablation: Ablation,
+/// What is served, where, and on which cores.
+fn service_args(
     service: Service,
     address: SocketAddr,
     layout: &Layout,
@@ -305,6 +361,15 @@ fn channel_args(
 ) -> Vec<String> {
     let mut args: Vec<String> = vec!["serve".to_owned()];
     match service {
+        Service::AcceptReset => {
+            let cpus = layout.server.cpus.to_string();
+            let words = ["bench", "accept-server", &address.to_string(), "--cpus", &cpus];
+            return words.map(str::to_owned).to_vec();
+        }
+        Service::ManyIdle => {
+            let room = limits::STACK_IDLE_ROOM.to_string();
+            args.extend(["rpc", "--max-connections", &room].map(str::to_owned));
+        }
         Service::Rpc => args.push("rpc".to_owned()),
         Service::Kv => args.extend(["kv", "--memory", "1G"].map(str::to_owned)),
         Service::Http(files) => {
@@ -315,7 +380,11 @@ fn channel_args(
     let channels = layout.server.cpus.as_slice().len().to_string();
     args.extend(["--listen".to_owned(), address.to_string(), "--channels".to_owned(), channels]);
     args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
-    args.extend(["--driver", driver.name()].map(str::to_owned));
+    args
+}
+
+fn channel_args(driver: Driver, ablation: Ablation) -> Vec<String> {
+    let mut args = ["--driver", driver.name()].map(str::to_owned).to_vec();
     if ablation.no_partition {
         args.push("--no-partition".to_owned());
     }
@@ -397,7 +466,7 @@ fn nginx_config(
 
 #[cfg(test)]
 mod tests {
-    use super::{Ablation, Driver, Server};
+    use super::{Ablation, Driver, Server, StackLink};
 
     #[test]
     fn ablations_are_named_as_in_the_paper() {
@@ -417,6 +486,8 @@ mod tests {
             Server::Baseline(crate::baseline::Baseline::IoUring),
             Server::Nginx,
             Server::Memcached,
+            Server::Local(StackLink::Memif),
+            Server::Local(StackLink::Xdp),
         ];
         let mut labels: Vec<String> = servers.iter().map(|server| server.label()).collect();
         labels.sort();

@@ -85,6 +85,12 @@ fn link_sentence(link: Link) -> &'static str {
             "loopback: the sender's core does part of the receiver's work, so the server's cores \
              are charged too little"
         }
+        Link::Memif => {
+            "memif: shared memory between two processes, our own stack in both; both poll, so that \
+             a side that waits for the other is busy too"
+        }
+        Link::Tap => "TAP device with checksum and segmentation offload, the kernel before it",
+        Link::Xdp => "AF_XDP on the server's end of the veth pair, the kernel at the load's end",
     }
 }
 

@@ -66,6 +66,9 @@ const fn gigabits(point: &Point, transactions_per_s: f64) -> f64 {
 /// The name of a point's server in tables and legends.
 pub(crate) fn server_label(point: &Point) -> String {
     match (point.server.as_str(), point.variant.as_str()) {
+        ("channel", "") if point.backend == "local" => {
+            format!("channel ({})", point.link.name())
+        }
         ("channel", "") => format!("channel ({})", point.driver),
         ("channel", variant) => format!("channel {variant}"),
         (server, _) => server.to_owned(),

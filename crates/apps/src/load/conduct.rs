@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use megapipe::limits::HANDLES_MAX;
 use megapipe::{Address, Backend, Channel, Config, Waker};
 
 use super::args::{LoadArgs, Transactions};
@@ -112,7 +113,7 @@ impl Job<'_> {
             .driver(self.args.driver.into())
             .batch(self.args.batch)
             // Those that are being closed still have their slots while their successors connect.
-            .max_lwsockets(connections.saturating_mul(2).saturating_add(64));
+            .max_lwsockets(connections.saturating_mul(2).saturating_add(64).min(HANDLES_MAX));
         config.core = core;
         config
     }
@@ -147,7 +148,7 @@ where
     let threads = job.threads()?;
     let cores = job.cores(threads)?;
     raise_descriptor_limit();
-    let each = job.args.connections.div_ceil(threads).saturating_mul(2);
+    let each = job.args.connections.div_ceil(threads).saturating_mul(2).min(HANDLES_MAX);
     let backend = job.args.backend.open(each)?;
     let notices = Notices::new().map_err(LoadError::Signals)?;
     let mut orchestra = Orchestra {

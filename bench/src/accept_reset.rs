@@ -1,0 +1,265 @@
+//! Connections that do nothing but come and go: a server that accepts and resets in a tight loop,
+//! and a load that connects as fast as it is let.
+//!
+//! Read first: the mTCP paper, figure 8 [MT 5.1], whose third microbenchmark this is. The server
+//! resets so that no connection lingers in TIME-WAIT.
+//!
+//! Invariant: a connection counts when it was established and its end was seen.
+
+use crate::{cpu_time::CoreTimes, limits, measure::median, point::Latency};
+use megapipe::{
+    Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
+    Disconnect, Event, Handle, ListenOptions,
+};
+use megapipe_apps::{
+    backend::{BackendArgs, BackendError},
+    serve::{CpuList, DriverName},
+};
+use serde_json::json;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+/// Completions taken from the channel at a time.
+const COMPLETIONS_PER_TURN: usize = 256;
+/// Of so many connections one is timed.
+const TIMED_EVERY: u64 = 16;
+
+/// Options that both sides have.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AcceptArgs {
+    /// The server's address
+    server: Address,
+    /// Cores to run on; the first is used
+    #[arg(long)]
+    cpus: CpuList,
+    /// Who does TCP.
+    #[command(flatten)]
+    backend: BackendArgs,
+    /// Which kernel interface carries the channel
+    #[arg(long, value_enum, default_value_t)]
+    driver: DriverName,
+}
+
+/// Options of the load.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AcceptLoadArgs {
+    #[command(flatten)]
+    accept: AcceptArgs,
+    /// Cores of the server
+    #[arg(long)]
+    server_cpus: CpuList,
+    /// Connections on their way at a time
+    #[arg(long)]
+    connections: u32,
+    /// Seconds under load before measuring
+    #[arg(long)]
+    warmup: f64,
+    /// Seconds to measure
+    #[arg(long)]
+    duration: f64,
+}
+
+/// Why a side ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptError {
+    /// The back end's options.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// No channel.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// Any other step.
+    #[error("{step}: {source}")]
+    Step {
+        /// Which.
+        step: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+fn failed<E: std::error::Error + Send + Sync + 'static>(
+    step: &'static str,
+) -> impl FnOnce(E) -> AcceptError {
+    move |source| AcceptError::Step { step, source: source.into() }
+}
+
+impl AcceptArgs {
+    fn channel(&self) -> Result<Channel, AcceptError> {
+        let connections = limits::ACCEPT_CONNECTIONS_MAX;
+        let mut config = Config::default()
+            .backend(self.backend.open(connections)?)
+            .driver(self.driver.into())
+            .max_lwsockets(connections);
+        config.core = self.cpus.as_slice().first().copied();
+        Ok(Channel::create(config)?)
+    }
+}
+
+/// Accepts and resets until a signal ends the process. Blocks.
+pub(crate) fn serve(args: &AcceptArgs) -> Result<(), AcceptError> {
+    let mut channel = args.channel()?;
+    let options = ListenOptions::default().backlog(limits::ACCEPT_BACKLOG);
+    let listener = channel.listen(&args.server, &options, 0).map_err(failed("listen"))?;
+    channel.accept(listener, Accept::lwsocket(u32::MAX)).map_err(failed("accept"))?;
+    println!("listening on {}", args.server);
+    let mut completions: Vec<Completion> = Vec::with_capacity(COMPLETIONS_PER_TURN);
+    loop {
+        channel
+            .dispatch_many(&mut completions, COMPLETIONS_PER_TURN, None)
+            .map_err(failed("dispatch"))?;
+        for completion in completions.drain(..) {
+            match completion.event {
+                Event::Accept(Ok(accepted)) => {
+                    if let Connection::Lwsocket(handle) = accepted.connection {
+                        // A connection that is over already needs no reset.
+                        let _ = channel.disconnect(handle, Disconnect::Reset);
+                    }
+                }
+                Event::Disconnect(_) => {
+                    let _ = channel.unregister(completion.handle);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What the load saw in its window.
+#[derive(Default)]
+struct Tally {
+    connections: u64,
+    errors: u64,
+    latencies_us: Vec<f64>,
+}
+
+struct Load<'args> {
+    args: &'args AcceptLoadArgs,
+    channel: Channel,
+    /// When the connection of each place began.
+    began: Vec<Instant>,
+    tally: Tally,
+}
+
+/// Connects as fast as it can, and prints what came of it as `bench load` does. Blocks.
+pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
+    let channel = args.accept.channel()?;
+    let began = vec![Instant::now(); args.connections as usize];
+    let mut load = Load { args, channel, began, tally: Tally::default() };
+    for place in 0..args.connections {
+        load.connect(place.into())?;
+    }
+    load.run_for(Duration::from_secs_f64(args.warmup))?;
+    load.tally = Tally::default();
+    let before = load.read()?;
+    load.run_for(Duration::from_secs_f64(args.duration))?;
+    let after = load.read()?;
+    let seconds = (after.0 - before.0).as_secs_f64();
+    let latency_us = quantiles(&mut load.tally.latencies_us);
+    let report = json!({
+        "seconds": seconds,
+        "server": after.1 - before.1,
+        "load": after.2 - before.2,
+        "summary": {
+            "transactions_per_s": load.tally.connections as f64 / seconds,
+            "latency_us": latency_us,
+            "errors": { "failed": load.tally.errors },
+        },
+    });
+    println!("{report}");
+    Ok(())
+}
+
+impl Load<'_> {
+    fn read(&self) -> Result<(Instant, CoreTimes, CoreTimes), AcceptError> {
+        let read = |cpus| CoreTimes::read(cpus).map_err(failed::<io::Error>("/proc/stat"));
+        let server = read(&self.args.server_cpus)?;
+        Ok((Instant::now(), server, read(&self.args.accept.cpus)?))
+    }
+
+    fn connect(&mut self, place: u64) -> Result<(), AcceptError> {
+        if self.tally.connections.is_multiple_of(TIMED_EVERY) {
+            self.began[place as usize] = Instant::now();
+        }
+        let mut options = ConnectOptions::default();
+        options.reset_on_close = true;
+        self.channel
+            .connect(&self.args.accept.server, &options, place)
+            .map_err(failed("connect"))?;
+        Ok(())
+    }
+
+    fn run_for(&mut self, time: Duration) -> Result<(), AcceptError> {
+        let mut completions = Vec::with_capacity(COMPLETIONS_PER_TURN);
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.channel
+                .dispatch_many(&mut completions, COMPLETIONS_PER_TURN, Some(left))
+                .map_err(failed("dispatch"))?;
+            for completion in completions.drain(..) {
+                self.on_completion(completion)?;
+            }
+        }
+    }
+
+    fn on_completion(&mut self, completion: Completion) -> Result<(), AcceptError> {
+        let Completion { handle, cookie, event } = completion;
+        match event {
+            Event::Connect(Ok(())) => {
+                // It waits for the reset.
+                if self.channel.read(handle, 1).is_err() {
+                    self.again(handle, cookie, false)?;
+                }
+                Ok(())
+            }
+            Event::Read(_) => self.again(handle, cookie, true),
+            Event::Connect(Err(_)) => self.again(handle, cookie, false),
+            _ => Ok(()),
+        }
+    }
+
+    fn again(&mut self, handle: Handle, place: u64, was_open: bool) -> Result<(), AcceptError> {
+        // Its end was seen; what unregister returns is empty.
+        let _ = self.channel.unregister(handle);
+        if was_open {
+            if self.tally.connections.is_multiple_of(TIMED_EVERY) {
+                let took = self.began[place as usize].elapsed();
+                self.tally.latencies_us.push(took.as_secs_f64() * 1e6);
+            }
+            self.tally.connections += 1;
+        } else {
+            self.tally.errors += 1;
+        }
+        self.connect(place)
+    }
+}
+
+/// Pure: the quantiles that a point has.
+fn quantiles(sample: &mut [f64]) -> Latency {
+    sample.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let last = sample.len().saturating_sub(1);
+        sample.get((last as f64 * share) as usize).copied().unwrap_or(0.0)
+    };
+    Latency { p50: median(sample.iter().copied()), p99: at(0.99), p999: at(0.999), max: at(1.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantiles;
+
+    #[test]
+    fn quantiles_are_of_the_sorted_sample() {
+        let mut sample: Vec<f64> = (0..1000).rev().map(f64::from).collect();
+        let latency = quantiles(&mut sample);
+        assert!((latency.p50 - 499.5).abs() < 1e-9);
+        assert!((latency.p99 - 989.0).abs() < 1e-9 && (latency.max - 999.0).abs() < 1e-9);
+        assert!(quantiles(&mut []).max.abs() < 1e-9);
+    }
+}

@@ -1,0 +1,182 @@
+//! What a received segment costs the stack, in instructions.
+//!
+//! `megapipe bench segments` carries requests and responses of 64 bytes between two stacks in one
+//! thread. Callgrind counts in [`measured`] only: one frame in, its event out. Nothing here does
+//! I/O, so that the count is the same on every machine of the architecture.
+
+use crate::process;
+use megapipe_stack::{
+    Chunk, Config, ConnId, Event, HeapMemory, Instant, Memory, PoolId, Received, Stack,
+};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+/// Segments that are counted; enough that what comes once does not show.
+const SEGMENTS: u32 = 2_000;
+const MESSAGE_BYTES: u32 = 64;
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// How often a timer would run between two segments.
+const STEP: Duration = Duration::from_micros(50);
+
+/// Why nothing was counted.
+#[derive(Debug, thiserror::Error)]
+pub enum InstructionsError {
+    /// No callgrind.
+    #[error("valgrind is not installed (apt-get install valgrind)")]
+    NoValgrind,
+    /// It could not be run.
+    #[error("running valgrind: {0}")]
+    System(#[from] io::Error),
+    /// It counted nothing, and why.
+    #[error("callgrind counted nothing: {0}")]
+    Uncounted(String),
+    /// The stacks did not do what was expected of them.
+    #[error("the stack did something else: {0}")]
+    Unexpected(String),
+}
+
+/// Runs `megapipe bench segments` under callgrind. Blocks for some seconds.
+pub(crate) fn per_segment(program: &Path, scratch: &Path) -> Result<f64, InstructionsError> {
+    let valgrind = process::find_program("valgrind").ok_or(InstructionsError::NoValgrind)?;
+    let out = scratch.join("callgrind.out");
+    let output = Command::new(valgrind)
+        .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*measured_segment*"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program)
+        .args(["bench", "segments"])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let collected = collected(&said).filter(|count| *count > 0 && output.status.success());
+    let count = collected.ok_or_else(|| InstructionsError::Uncounted(last_line(&said)))?;
+    Ok(count as f64 / f64::from(SEGMENTS))
+}
+
+/// Pure: the number behind `Collected :` in what callgrind prints.
+fn collected(said: &str) -> Option<u64> {
+    let line = said.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+fn last_line(said: &str) -> String {
+    said.lines().last().unwrap_or("it said nothing").to_owned()
+}
+
+struct Host {
+    stack: Stack,
+    memory: HeapMemory,
+}
+
+impl Host {
+    fn new(ip: Ipv4Addr) -> Result<Self, InstructionsError> {
+        let config = Config::single(ip, 24, [ip.octets()[3]; 32]);
+        let stack = Stack::new(config, Instant::from_millis(1)).map_err(unexpected)?;
+        Ok(Self { stack, memory: HeapMemory::new(256, 2048) })
+    }
+
+    fn send(&mut self, now: Instant, conn: ConnId) -> Result<(), InstructionsError> {
+        let buf = self.memory.alloc(PoolId(0)).ok_or_else(|| unexpected("no buffer"))?;
+        let chunk = Chunk { buf, offset: 0, len: MESSAGE_BYTES };
+        self.stack.send(now, conn, chunk, &mut self.memory).map_err(unexpected)
+    }
+
+    /// Takes events until there is none; the last one.
+    fn drain(&mut self) -> Option<Event> {
+        let mut last = None;
+        while let Some(event) = self.stack.poll_event() {
+            if let Event::Received { chunk, .. } = event {
+                self.memory.free(chunk.buf);
+            }
+            last = Some(event);
+        }
+        last
+    }
+}
+
+fn unexpected(what: impl std::fmt::Debug) -> InstructionsError {
+    InstructionsError::Unexpected(format!("{what:?}"))
+}
+
+/// All frames of `from` go to `to`.
+fn carry(now: Instant, from: &mut Host, to: &mut Host) {
+    let mut frame = [0; 2048];
+    while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
+        to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
+    }
+}
+
+/// What is counted: one frame in, its event out.
+#[inline(never)]
+fn measured_segment(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
+    host.stack.on_frame(now, frame, Received::default(), &mut host.memory);
+    host.stack.poll_event()
+}
+
+fn establish(
+    client: &mut Host,
+    server: &mut Host,
+    now: Instant,
+) -> Result<(ConnId, ConnId), InstructionsError> {
+    let at = SocketAddr::new(SERVER.into(), 80);
+    let listener = server.stack.listen(at, 16, PoolId(0)).map_err(unexpected)?;
+    server.stack.accept(listener, 1).map_err(unexpected)?;
+    let pool = (PoolId(0), &mut client.memory);
+    let there = client.stack.connect(now, at, None, pool).map_err(unexpected)?;
+    for _ in 0..4 {
+        carry(now, client, server);
+        carry(now, server, client);
+    }
+    client.drain();
+    match server.drain() {
+        Some(Event::Incoming { conn, .. }) => Ok((there, conn)),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Carries the segments that callgrind counts in. Each has its event, or it is an error.
+pub(crate) fn carry_segments() -> Result<u32, InstructionsError> {
+    let mut now = Instant::from_millis(1);
+    let (mut client, mut server) = (Host::new(CLIENT)?, Host::new(SERVER)?);
+    let (there, here) = establish(&mut client, &mut server, now)?;
+    let mut frame = [0; 2048];
+    for _ in 0..SEGMENTS {
+        now += STEP;
+        server.stack.receive(now, here).map_err(unexpected)?;
+        client.send(now, there)?;
+        let sent = client.stack.poll_transmit(now, &mut frame, &mut client.memory);
+        let sent = sent.ok_or_else(|| unexpected("no request"))?;
+        match measured_segment(&mut server, now, &frame[..sent.len]) {
+            Some(Event::Received { chunk, .. }) if chunk.len == MESSAGE_BYTES => {
+                server.memory.free(chunk.buf);
+            }
+            other => return Err(unexpected(other)),
+        }
+        server.send(now, here)?;
+        client.stack.receive(now, there).map_err(unexpected)?;
+        carry(now, &mut server, &mut client);
+        client.drain();
+    }
+    Ok(SEGMENTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SEGMENTS, carry_segments, collected};
+
+    #[test]
+    fn each_segment_has_its_event() {
+        assert_eq!(carry_segments().unwrap(), SEGMENTS);
+    }
+
+    #[test]
+    fn the_count_is_what_callgrind_prints() {
+        let said = "==1== Events    : Ir\n==1== Collected : 812345\n==1==\n";
+        assert_eq!(collected(said), Some(812_345));
+        assert_eq!(collected("==1== nothing"), None);
+    }
+}

@@ -1,0 +1,333 @@
+//! `megapipe bench bars --stack`: what is promised of our own stack, each measured beside the
+//! kernel in the same rounds, and whether it is met.
+//!
+//! Both ends of a memif poll: they are busy whether they work or wait. So the CPU time of a server
+//! on it is its core's whole time, which is its cost where the server is the bottleneck, and more
+//! than its cost where the load is; the table of points says which side was saturated.
+
+use crate::{
+    bars::{self, BarResult, Bound},
+    baseline::Baseline,
+    command::{BenchError, RunArgs},
+    experiments::{CONNECTIONS, rpc},
+    instructions,
+    layout::LayoutError,
+    limits,
+    load::{Load, Workload},
+    measure::{self, Sample, Trial},
+    point::Point,
+    progress::Progress,
+    run::Bench,
+    server::{Driver, Server, Service},
+    stack_idle,
+    stack_link::StackLink,
+};
+use std::process::ExitCode;
+
+const URING: Server = Server::Channel(Driver::Uring, None);
+const IO_URING: Server = Server::Baseline(Baseline::IoUring);
+const REUSEPORT: Server = Server::Baseline(Baseline::EpollReuseport);
+
+/// What of the runs is compared with the bound.
+#[derive(Clone, Copy, Debug)]
+enum Measure {
+    /// CPU time of the other server over ours.
+    CheaperThan(Server),
+    /// CPU time of ours over the other's.
+    CostOver(Server),
+    MillionsPerSecond,
+    GigabitsPerSecond,
+    MedianUs,
+}
+
+/// A promise about a server on our stack under one load.
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    bound: Bound,
+    situation: Situation,
+    link: StackLink,
+    measure: Measure,
+}
+
+/// Servers and loads that are measured in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Situation {
+    OneTransaction,
+    ManyTransactions,
+    AcceptReset,
+    OneKibibyte,
+    Bulk,
+    LowLoad,
+}
+
+const ROWS: [Row; 9] = [
+    Row {
+        name: "memif-1",
+        what: "memif, 64 B, 1 transaction per connection: server CPU, epoll over ours",
+        bound: Bound::AtLeast(12.0),
+        situation: Situation::OneTransaction,
+        link: StackLink::Memif,
+        measure: Measure::CheaperThan(REUSEPORT),
+    },
+    Row {
+        name: "memif-128",
+        what: "memif, 64 B, 128 transactions per connection: server CPU, epoll over ours",
+        bound: Bound::AtLeast(8.0),
+        situation: Situation::ManyTransactions,
+        link: StackLink::Memif,
+        measure: Measure::CheaperThan(REUSEPORT),
+    },
+    Row {
+        name: "accept-reset",
+        what: "memif, accept and reset in a tight loop, one core",
+        bound: Bound::AtLeast(1.5),
+        situation: Situation::AcceptReset,
+        link: StackLink::Memif,
+        measure: Measure::MillionsPerSecond,
+    },
+    Row {
+        name: "memif-1k",
+        what: "memif, 1 KiB responses on persistent connections, one core",
+        bound: Bound::AtLeast(1.5),
+        situation: Situation::OneKibibyte,
+        link: StackLink::Memif,
+        measure: Measure::MillionsPerSecond,
+    },
+    Row {
+        name: "bulk",
+        what: "memif, one bulk stream, 1500-byte MTU, a core on each side",
+        bound: Bound::AtLeast(15.0),
+        situation: Situation::Bulk,
+        link: StackLink::Memif,
+        measure: Measure::GigabitsPerSecond,
+    },
+    Row {
+        name: "xdp-1",
+        what: "xdp over veth, 1 transaction per connection: server CPU, epoll over ours",
+        bound: Bound::AtLeast(1.2),
+        situation: Situation::OneTransaction,
+        link: StackLink::Xdp,
+        measure: Measure::CheaperThan(REUSEPORT),
+    },
+    Row {
+        name: "tap-bulk",
+        what: "tap with offloads, one bulk stream: server CPU per byte over the kernel's on veth",
+        bound: Bound::AtMost(1.5),
+        situation: Situation::Bulk,
+        link: StackLink::Tap,
+        measure: Measure::CostOver(URING),
+    },
+    Row {
+        name: "latency",
+        what: "memif, 64 B, one connection, both sides polling: median round trip",
+        bound: Bound::AtMost(5.0),
+        situation: Situation::LowLoad,
+        link: StackLink::Memif,
+        measure: Measure::MedianUs,
+    },
+    Row {
+        name: "tap-1",
+        what: "tap, 1 transaction per connection: server CPU, epoll on veth over ours",
+        bound: Bound::Floor,
+        situation: Situation::OneTransaction,
+        link: StackLink::Tap,
+        measure: Measure::CheaperThan(REUSEPORT),
+    },
+];
+
+const SITUATIONS: [Situation; 6] = [
+    Situation::OneTransaction,
+    Situation::ManyTransactions,
+    Situation::AcceptReset,
+    Situation::OneKibibyte,
+    Situation::Bulk,
+    Situation::LowLoad,
+];
+
+impl Situation {
+    /// The experiment it belongs to, the load, and the kernel's columns.
+    fn parts(self) -> (&'static str, Service, Load, &'static [Server]) {
+        let kept = |connections, response_bytes| Load {
+            connections,
+            transactions_per_connection: None,
+            ..rpc(1, response_bytes)
+        };
+        let by_hand = &[REUSEPORT, IO_URING];
+        match self {
+            Self::OneTransaction => ("fig2.1a", Service::Rpc, rpc(1, 64), by_hand),
+            Self::ManyTransactions => ("fig2.1a", Service::Rpc, rpc(128, 64), by_hand),
+            Self::AcceptReset => {
+                let load = Load { workload: Workload::AcceptReset, ..rpc(1, 64) };
+                ("accept-reset", Service::AcceptReset, load, &[URING])
+            }
+            Self::OneKibibyte => ("rpc-1k", Service::Rpc, kept(CONNECTIONS, 1024), by_hand),
+            Self::Bulk => ("bulk", Service::Rpc, kept(1, limits::BULK_BYTES), &[URING, REUSEPORT]),
+            Self::LowLoad => ("latency", Service::Rpc, kept(1, 64), by_hand),
+        }
+    }
+}
+
+/// The names that `--only` takes.
+fn names() -> Vec<&'static str> {
+    ROWS.iter().map(|row| row.name).chain(["idle", "instructions"]).collect()
+}
+
+/// Measures all, or those that `--only` names. Blocks for about six minutes.
+pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
+    if let Some(name) = args.only.iter().find(|name| !names().contains(&name.as_str())) {
+        return Err(BenchError::UnknownExperiment {
+            name: name.clone(),
+            known: names().join(", "),
+        });
+    }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let mut bench = args.bench()?;
+    let (mut bars, mut points) = (Vec::new(), Vec::new());
+    for situation in SITUATIONS {
+        let rows: Vec<&Row> =
+            ROWS.iter().filter(|row| row.situation == situation && wanted(row.name)).collect();
+        if !rows.is_empty() {
+            let (more, measured) = situation_bars(&mut bench, situation, &rows)?;
+            bars.extend(more);
+            points.extend(measured);
+        }
+    }
+    bars.sort_by_key(|bar| ROWS.iter().position(|row| row.what == bar.what).unwrap_or(usize::MAX));
+    if wanted("idle") {
+        bars.push(idle_bar(&mut bench)?);
+    }
+    if wanted("instructions") {
+        bars.push(instructions_bar(&bench));
+    }
+    bars::finish(&bench, points, &bars, args)
+}
+
+/// Measures all servers of a situation in turn.
+fn situation_bars(
+    bench: &mut Bench,
+    situation: Situation,
+    rows: &[&Row],
+) -> Result<(Vec<BarResult>, Vec<Point>), LayoutError> {
+    let (experiment, service, load, kernel) = situation.parts();
+    let ours = rows.iter().map(|row| Server::Local(row.link));
+    let trials: Vec<Trial> = ours
+        .chain(kernel.iter().copied())
+        .map(|server| Trial { experiment, server, service, load: load.clone() })
+        .collect();
+    let mut progress = Progress::new(trials.len() * bench.effort.runs);
+    let results = bench.compare(&trials, 1, &mut progress)?;
+    progress.finish();
+    let layout = bench.layout(1)?;
+    let points =
+        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let of = |server: Server| {
+        let found = results.iter().find(|(trial, _)| trial.server == server);
+        found.map_or(&[][..], |(_, samples)| samples.as_slice())
+    };
+    let bars = rows.iter().map(|row| row.result(of, load.message_bytes()));
+    Ok((bars.collect(), points))
+}
+
+impl Row {
+    fn result<'samples>(
+        &self,
+        of: impl Fn(Server) -> &'samples [Sample],
+        message_bytes: u64,
+    ) -> BarResult {
+        let mine = of(Server::Local(self.link));
+        let each = |value: &dyn Fn(&Sample) -> f64| mine.iter().map(value).collect::<Vec<f64>>();
+        let cpu = |sample: &Sample| sample.server_cpu_us_per_transaction;
+        let ratio = |other: Server| {
+            let pairs = mine.iter().zip(of(other));
+            pairs.map(|(mine, theirs)| cpu(theirs) / cpu(mine)).collect::<Vec<f64>>()
+        };
+        let (runs, unit, digits) = match self.measure {
+            Measure::CheaperThan(other) => (ratio(other), "×", 2),
+            Measure::CostOver(other) => {
+                (ratio(other).into_iter().map(|ratio| 1.0 / ratio).collect(), "×", 2)
+            }
+            Measure::MillionsPerSecond => (each(&|it| it.transactions_per_s / 1e6), " M/s", 2),
+            Measure::GigabitsPerSecond => {
+                let bits = message_bytes as f64 * 8.0;
+                (each(&|it| it.transactions_per_s * bits / 1e9), " Gbit/s", 1)
+            }
+            Measure::MedianUs => (each(&|it| it.latency_us.p50), " µs", 1),
+        };
+        let why = runs.is_empty().then(|| {
+            let missing = self.link.missing();
+            missing.unwrap_or_else(|| "a server failed, see the notes".to_owned())
+        });
+        BarResult { what: self.what, bound: self.bound, unit, digits, runs, why }
+    }
+}
+
+fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
+    let what = "idle connection on our stack: the server's resident memory over a million of them";
+    bench.layout(1)?;
+    let (runs, why) = match stack_idle::bytes_per_connection(bench) {
+        Ok(bytes) => (vec![bytes], None),
+        Err(error) => {
+            bench.failed = true;
+            (Vec::new(), Some(error.to_string()))
+        }
+    };
+    Ok(BarResult { what, bound: Bound::AtMost(512.0), unit: " B", digits: 0, runs, why })
+}
+
+fn instructions_bar(bench: &Bench) -> BarResult {
+    let what = "instructions of the stack for a received 64 B segment, to its event (callgrind)";
+    let (runs, why) = match instructions::per_segment(&bench.program, bench.scratch.path()) {
+        Ok(count) => (vec![count], None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    BarResult { what, bound: Bound::AtMost(400.0), unit: "", digits: 0, runs, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bound, ROWS, Row, SITUATIONS, Server, StackLink};
+    use crate::{measure::Sample, point::Latency};
+
+    fn sample(transactions_per_s: f64, cpu_us: f64) -> Sample {
+        Sample {
+            transactions_per_s,
+            server_cpu_us_per_transaction: cpu_us,
+            latency_us: Latency { p50: 4.0, ..Latency::default() },
+            ..Sample::default()
+        }
+    }
+
+    fn row(name: &str) -> &'static Row {
+        ROWS.iter().find(|row| row.name == name).unwrap()
+    }
+
+    #[test]
+    fn each_row_belongs_to_a_situation_that_is_measured() {
+        for row in &ROWS {
+            assert!(SITUATIONS.contains(&row.situation), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_run_by_run() {
+        let mine = [sample(1e6, 1.0), sample(1e6, 2.0)];
+        let theirs = [sample(1e5, 9.0), sample(1e5, 10.0)];
+        let of = |server| match server {
+            Server::Local(StackLink::Memif) => &mine[..],
+            _ => &theirs[..],
+        };
+        let bar = row("memif-1").result(of, 64);
+        assert_eq!((bar.runs.as_slice(), bar.met()), (&[9.0, 5.0][..], Some(false)));
+        assert_eq!(row("memif-1k").result(of, 1024).runs, [1.0, 1.0]);
+        assert_eq!(row("latency").result(of, 64).met(), Some(true));
+        assert_eq!(row("tap-bulk").result(of, 64).runs, [1.0, 1.0]);
+        assert!(row("tap-1").bound == Bound::Floor);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_met() {
+        let bar = row("bulk").result(|_| &[], 1 << 20);
+        assert!(bar.met().is_none() && bar.why.is_some());
+    }
+}
