@@ -23,7 +23,7 @@ pub const MSS_DEFAULT_V6: u16 = 1220;
 /// Longest delay of an ACK in milliseconds (RFC 9293 §3.8.6.3).
 pub const DELAYED_ACK_MS_MAX: u64 = 500;
 /// Most addresses of a host, its link-local one not counted.
-pub const ADDRESSES_MAX: usize = 64;
+pub const ADDRESSES_MAX: usize = 48;
 /// Most routes beyond the prefixes of our own addresses.
 pub const ROUTES_MAX: usize = 256;
 /// Hops that what we send may go (RFC 1122 §3.2.1.7; the number is IANA's default).
@@ -62,6 +62,8 @@ pub const DATAGRAM_PEERS: usize = 8;
 
 const _: () = assert!(DATAGRAMS_PER_ENDPOINT_MAX as usize <= DATAGRAMS_WAITING_MAX);
 const _: () = assert!(FRAGMENTS_MAX * 1232 > 65_535);
+// One report of group membership names all our groups, and fits the smallest MTU.
+const _: () = assert!(40 + 8 + 8 + (ADDRESSES_MAX + 1) * 20 <= MTU_MIN_V6 as usize);
 const _: () = assert!(ADDRESSES_MAX < ANSWERS_MAX && OUTBOX_MESSAGES <= u8::MAX as usize);
 const _: () = assert!(UNANSWERED_MAX * 2 <= NEIGHBOURS_MAX && NEIGHBOURS_MAX < u16::MAX as usize);
 const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);

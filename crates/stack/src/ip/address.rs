@@ -76,7 +76,7 @@ impl Addresses {
     }
 
     /// Our addresses, the link-local one included.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IpAddr> + Clone + '_ {
         self.own.iter().map(|own| own.ip)
     }
 

@@ -21,7 +21,7 @@ use crate::limits::{MTU_MIN, MTU_MIN_V6};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::quote::Quote;
-use crate::wire::{Protocol, checksum, extension, icmp4, icmp6, ipv4, ipv6, ndp};
+use crate::wire::{Protocol, checksum, extension, icmp4, icmp6, ipv4, ipv6, mld, ndp};
 
 /// What is wrong with a packet that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,11 @@ impl Ip {
             self.on_discovery(now, &Discovery { src, dst, src_mac, hop_limit, message })?;
             return Ok(Inbound::Handled);
         }
+        if view.kind() == mld::QUERY {
+            let Incoming { src_mac, hop_limit, message, .. } = *incoming;
+            self.on_query(now, &Discovery { src, dst, src_mac, hop_limit, message })?;
+            return Ok(Inbound::Handled);
+        }
         if src.is_unspecified() {
             return Err(Drop::BadSource);
         }
@@ -135,7 +140,7 @@ impl Ip {
             }
             icmp6::Repr::TimeExceeded { .. } => IcmpErrorKind::TimeExceeded,
             icmp6::Repr::ParameterProblem { .. } => IcmpErrorKind::ParameterProblem,
-            // Routers' messages, redirects, group queries, and what nobody has defined yet.
+            // Routers' messages, redirects, reports, and what nobody has defined yet.
             _ => return Err(Drop::IgnoredMessage),
         };
         self.error_about(&Quote::v6(view.payload())?, kind)

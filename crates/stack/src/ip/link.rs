@@ -1,4 +1,4 @@
-//! Talking with the link: ARP and neighbour discovery, in and out.
+//! Talking with the link: ARP, neighbour discovery and group membership, in and out.
 //!
 //! Read first: RFC 826 and RFC 5227 (ARP), RFC 4861 §7.1 and §7.2, then `neighbour.rs`, which
 //! decides what is believed.
@@ -20,10 +20,12 @@ use crate::counters::Drop;
 use crate::frame::Medium;
 use crate::limits::ANSWERS_MAX;
 use crate::time::Instant;
-use crate::wire::{Protocol, arp, checksum, ethernet, ipv6, ndp};
+use crate::wire::{Protocol, arp, checksum, ethernet, extension, ipv6, mld, ndp};
 
 /// Everybody that speaks IPv6.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// A hop-by-hop options header before ICMPv6: the router alert that says "MLD" (RFC 2711), padded.
+const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 /// Nobody knows it yet.
 const NO_MAC: [u8; 6] = [0; 6];
 
@@ -52,7 +54,7 @@ pub(super) struct Discovery<'a> {
 
 impl Ip {
     /// Says where our addresses are.
-    pub(super) fn announce(&mut self) {
+    pub(super) fn announce(&mut self, now: Instant) {
         if self.external_neighbours || self.medium == Medium::Ip {
             return;
         }
@@ -60,6 +62,27 @@ impl Ip {
         for ours in self.addresses.iter() {
             self.answers.push_back(Answer { ours, asker: None });
         }
+        if self.addresses.iter().any(|ours| ours.is_ipv6()) {
+            self.membership.on_join(now);
+        }
+    }
+
+    /// Somebody asks which groups we hear (RFC 3810 §6.2).
+    pub(super) fn on_query(&mut self, now: Instant, asked: &Discovery<'_>) -> Result<(), Drop> {
+        // From the link itself, or it is not believed.
+        if asked.hop_limit != mld::HOP_LIMIT || !asked.src.is_unicast_link_local() {
+            return Err(Drop::BadNeighbourMessage);
+        }
+        let query = mld::Query::parse(asked.message)?;
+        if self.external_neighbours || self.medium == Medium::Ip {
+            return Err(Drop::IgnoredMessage);
+        }
+        // All nodes is a group that nobody reports (§6).
+        let is_ours = query.group != ALL_NODES && self.is_group_of_ours(query.group);
+        if query.group.is_unspecified() || is_ours {
+            self.membership.on_query(now, query.within);
+        }
+        Ok(())
     }
 
     /// An ARP message.
@@ -168,6 +191,9 @@ impl Ip {
         if self.external_neighbours {
             return None;
         }
+        if let Some(reason) = self.membership.poll(now) {
+            return self.write_report(frame, reason);
+        }
         let question = self.neighbours.poll_question(now)?;
         self.write_question(frame, mac, question)
     }
@@ -235,6 +261,39 @@ impl Ip {
             }
             _ => None,
         }
+    }
+
+    /// Says which groups we hear. `None`: none.
+    fn write_report(&self, frame: &mut [u8], reason: mld::Reason) -> Option<usize> {
+        let src = self.addresses.iter().find_map(|ours| match ours {
+            IpAddr::V6(ours) if ours.is_unicast_link_local() => Some(ours),
+            _ => None,
+        })?;
+        // Two addresses may have one group: it is named twice, which says nothing else.
+        let groups = self.addresses.iter().filter_map(|ours| match ours {
+            IpAddr::V6(ours) => Some(solicited_node(ours)),
+            IpAddr::V4(_) => None,
+        });
+        let len = mld::report_bytes(groups.clone().count());
+        let dst = mld::ALL_ROUTERS;
+        let at = self.write_link_header(frame, group_mac(dst), ethernet::IPV6);
+        let header = ipv6::Repr {
+            src,
+            dst,
+            next_header: extension::HOP_BY_HOP,
+            hop_limit: mld::HOP_LIMIT,
+            dscp: 0,
+            ecn: crate::wire::Ecn::NotEct,
+            payload_bytes: ROUTER_ALERT.len() + len,
+        };
+        header.emit(&mut frame[at..]);
+        let at = at + ipv6::HEADER_BYTES;
+        frame[at..at + ROUTER_ALERT.len()].copy_from_slice(&ROUTER_ALERT);
+        let at = at + ROUTER_ALERT.len();
+        let number = Protocol::Icmp6.number();
+        let pseudo_header = checksum::pseudo_header(src.into(), dst.into(), number, len);
+        mld::emit_report(&mut frame[at..at + len], reason, groups, pseudo_header);
+        Some(at + len)
     }
 
     fn write_arp(&self, frame: &mut [u8], dst: [u8; 6], message: &arp::Repr) -> usize {

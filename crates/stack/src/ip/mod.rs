@@ -15,6 +15,7 @@ pub(crate) mod address;
 pub(crate) mod icmp;
 pub(crate) mod input;
 mod link;
+mod membership;
 pub(crate) mod neighbour;
 pub(crate) mod outbox;
 pub(crate) mod path_mtu;
@@ -37,6 +38,7 @@ use crate::time::Instant;
 use crate::wire::{Ecn, Protocol, ethernet, ipv4, ipv6};
 use address::Addresses;
 use link::Answer;
+use membership::Membership;
 use neighbour::{Neighbours, Place};
 use outbox::Outbox;
 use path_mtu::PathMtus;
@@ -177,6 +179,7 @@ pub(crate) struct Ip {
     path_mtus: PathMtus,
     /// Answers to questions of the link.
     answers: VecDeque<Answer>,
+    membership: Membership,
     outbox: Outbox,
     icmp_errors: TokenBucket,
     /// Grows whenever `addresses` or `routes` change.
@@ -204,12 +207,13 @@ impl Ip {
             neighbours: Neighbours::new(now),
             path_mtus: PathMtus::new(),
             answers: VecDeque::with_capacity(ANSWERS_MAX),
+            membership: Membership::new(seed_of(&config.secret)),
             outbox: Outbox::new(message_bytes),
             icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
             epoch: 0,
             identification: 0,
         };
-        ip.announce();
+        ip.announce(now);
         Ok(ip)
     }
 
@@ -218,10 +222,14 @@ impl Ip {
     /// # Errors
     ///
     /// What is wrong with one of them; the old ones stay.
-    pub(crate) fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
+    pub(crate) fn set_addresses(
+        &mut self,
+        now: Instant,
+        addresses: &[(IpAddr, u8)],
+    ) -> Result<(), ConfigError> {
         self.addresses = Addresses::new(addresses, self.medium, self.mtu)?;
         self.epoch = self.epoch.wrapping_add(1);
-        self.announce();
+        self.announce(now);
         Ok(())
     }
 
@@ -423,7 +431,11 @@ impl Ip {
 
     /// When [`Ip::on_timeout`] has something to do, at the earliest.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let timers = [self.neighbours.poll_timeout(), self.path_mtus.poll_timeout()];
+        let timers = [
+            self.neighbours.poll_timeout(),
+            self.path_mtus.poll_timeout(),
+            self.membership.poll_timeout(),
+        ];
         timers.into_iter().flatten().min()
     }
 
@@ -454,4 +466,9 @@ pub(crate) const fn ip_header_bytes(dst: &IpAddr) -> usize {
         IpAddr::V4(_) => ipv4::HEADER_BYTES,
         IpAddr::V6(_) => ipv6::HEADER_BYTES,
     }
+}
+
+/// Eight bytes of a stack's secret, as a number.
+fn seed_of(secret: &[u8; 32]) -> u64 {
+    secret.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

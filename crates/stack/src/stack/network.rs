@@ -115,6 +115,6 @@ impl Stack {
     ///
     /// What is wrong with one of them; the old ones stay.
     pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
-        self.ip.set_addresses(addresses)
+        self.ip.set_addresses(self.now, addresses)
     }
 }

@@ -51,10 +51,11 @@ impl Host {
         Self::with(|_| ())
     }
 
-    /// A host that has said where it is.
+    /// A host that has said where it is, and which groups it hears.
     fn with(change: impl FnOnce(&mut Config)) -> Self {
         let mut host = Self::silent(change);
-        while host.transmit().is_some() {}
+        host.frames();
+        host.pass(Duration::from_secs(2));
         host
     }
 

@@ -23,6 +23,7 @@ pub mod icmp4;
 pub mod icmp6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod mld;
 pub mod ndp;
 pub mod quote;
 pub mod tcp;

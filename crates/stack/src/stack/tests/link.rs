@@ -1,6 +1,7 @@
 //! ARP, neighbour discovery, VLANs: who is answered, and what is believed.
 
 use super::*;
+use crate::wire::{extension, mld};
 use arp::Operation::{Reply, Request};
 
 fn arp(operation: arp::Operation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Vec<u8> {
@@ -29,7 +30,7 @@ fn advertisement(target: Ipv6Addr, solicited: bool) -> ndp::Repr {
 fn a_stack_says_where_its_addresses_are() {
     let mut host = Host::silent(|_| ());
     let frames = host.frames();
-    assert_eq!(frames.len(), 3, "IPv4, IPv6 and link-local");
+    assert_eq!(frames.len(), 4, "IPv4, IPv6, link-local, and the groups");
     let (dst, announcement) = open_arp(&frames[0]);
     assert_eq!(dst, ethernet::BROADCAST);
     assert_eq!((announcement.sender_ip, announcement.target_ip), (OURS, OURS));
@@ -282,4 +283,45 @@ fn new_routes_and_addresses_count_from_then_on() {
     host.drops(&frame4(Protocol::Udp, &datagram4(53, b"x")), Drop::OtherAddress);
     host.send(id, far, b"x").unwrap();
     assert_eq!(open4(&host.frames()[0]).1.src, moved);
+}
+
+#[test]
+fn the_groups_of_our_addresses_are_reported() {
+    let mut host = Host::silent(|_| ());
+    let said = |frames: &[Vec<u8>]| -> Vec<Vec<u8>> {
+        let reports = frames.iter().filter(|frame| frame[..6] == [0x33, 0x33, 0, 0, 0, 0x16]);
+        reports.cloned().collect()
+    };
+    let reports = said(&host.frames());
+    assert_eq!(reports.len(), 1);
+    let (_, header, payload) = open6(&reports[0]);
+    assert_eq!((header.hop_limit, header.next_header), (1, 0));
+    assert!(header.src.is_unicast_link_local());
+    let chain = extension::walk(0, payload, true).unwrap();
+    let message = &payload[chain.offset..];
+    let sum = checksum::pseudo_header(header.src.into(), header.dst.into(), 58, message.len());
+    assert!(icmp6::View::new(message).unwrap().checksum_is_right(sum));
+    assert_eq!(message[..8], [143, 0, message[2], message[3], 0, 0, 0, 2]);
+    // Both addresses end in the same bytes, so that their groups are one.
+    assert_eq!(message[8..12], [4, 0, 0, 0]);
+    assert_eq!(message[12..28], GROUP.octets());
+    assert_eq!(said(&host.pass(Duration::from_secs(60))).len(), 1, "said twice");
+
+    let router: Ipv6Addr = "fe80::9".parse().unwrap();
+    let all: Ipv6Addr = "ff02::1".parse().unwrap();
+    let mut query = vec![0; 28];
+    query[..6].copy_from_slice(&[mld::QUERY, 0, 0, 0, 0x27, 0x10]);
+    let sum = checksum::pseudo_header(router.into(), all.into(), 58, query.len());
+    icmp6::write_checksum(&mut query, sum);
+    let mut packet = packet6(router, all, 58, &query);
+    packet[7] = 2;
+    host.drops(
+        &ethernet([0x33, 0x33, 0, 0, 0, 1], ethernet::IPV6, &packet),
+        Drop::BadNeighbourMessage,
+    );
+    packet[7] = 1;
+    assert!(host.reply(&ethernet([0x33, 0x33, 0, 0, 0, 1], ethernet::IPV6, &packet)).is_empty());
+    let reports = said(&host.pass(Duration::from_secs(10)));
+    assert_eq!(reports.len(), 1);
+    assert_eq!(open6(&reports[0]).2[16], 2, "so it is, and was");
 }

@@ -59,6 +59,7 @@ fn read_all(bytes: &[u8]) {
     if let Ok(view) = ndp::View::new(bytes) {
         let _ = ndp::Repr::parse(&view);
     }
+    let _ = mld::Query::parse(bytes);
     let _ = (quote::Quote::v4(bytes), quote::Quote::v6(bytes));
     for first in [extension::HOP_BY_HOP, extension::DESTINATION, extension::ROUTING] {
         let _ = extension::walk(first, bytes, true);
