@@ -173,13 +173,26 @@ fn statements(text: &str) -> Vec<Vec<String>> {
     statements
 }
 
+/// A value with each `$((…))` in it worked out: products of numbers, as scripts have them.
+fn calculated(value: &str) -> String {
+    let Some((before, rest)) = value.split_once("$((") else { return value.to_owned() };
+    let Some((inside, after)) = rest.split_once("))") else { return value.to_owned() };
+    let mut factors = inside.split('*').map(|factor| factor.trim().parse::<u64>().ok());
+    let product = factors.try_fold(1_u64, |product, factor| product.checked_mul(factor?));
+    match product {
+        Some(product) => format!("{before}{product}{}", calculated(after)),
+        None => value.to_owned(),
+    }
+}
+
 fn statement(words: &[String], command: &mut Command) {
     let Some((program, arguments)) = words.split_first() else { return };
     let before = command.knobs.len();
     match program.rsplit('/').next().unwrap_or(program) {
         "sysctl" | "set_sysctls.py" => {
             let settings = arguments.iter().filter_map(|word| word.split_once('='));
-            command.knobs.extend(settings.flat_map(|(name, value)| knob(name, value)));
+            let knobs = settings.flat_map(|(name, value)| knob(name, &calculated(value)));
+            command.knobs.extend(knobs);
         }
         "defaults.sh" => {
             let defaults = LINUX_DEFAULTS.iter();
@@ -194,10 +207,12 @@ fn statement(words: &[String], command: &mut Command) {
             }
         }
         "ethtool" => {
-            if let [switch, _, feature, state] = arguments
+            if let [switch, _, features @ ..] = arguments
                 && matches!(switch.as_str(), "-K" | "--offload" | "--features")
             {
-                command.knobs.extend(knob(&format!("device.{feature}"), state));
+                for pair in features.chunks_exact(2) {
+                    command.knobs.extend(knob(&format!("device.{}", pair[0]), &pair[1]));
+                }
             }
         }
         _ => {}

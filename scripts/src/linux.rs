@@ -27,7 +27,7 @@ use crate::script::Script;
 use crate::settings::Settings;
 use crate::skipped;
 use crate::symbols::{FOREIGN_OPTION, option_name};
-use crate::system::{Call, Returned, Sent, System, SystemError, Turned};
+use crate::system::{Call, Injected, Returned, Sent, System, SystemError, Turned};
 use crate::wire::Checksums;
 
 /// Sleeping ends this long before its time; the rest is spent looking at the clock, since the
@@ -126,7 +126,7 @@ impl System for Linux {
         Ok(finished.map(|(returned, at_us)| (returned, at_us - self.start_us)))
     }
 
-    fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError> {
+    fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
         self.namespace.inject(packet)
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) bind_port: u16,
     pub(crate) connect_port: u16,
     pub(crate) mtu: u16,
+    /// Larger inbound segments are handed over as trains of segments of this size.
+    pub(crate) segment_bytes: u16,
     pub(crate) tolerance_us: i64,
     /// Of the time since the event before; the larger of the two holds.
     pub(crate) tolerance_per_mille: i64,
@@ -62,7 +64,6 @@ const IGNORED: &[&str] = &[
     "gateway_ip",
     "speed",
     "init_scripts",
-    "mss",
     "is_anyip",
     "send_omit_free",
     "debug",
@@ -134,6 +135,7 @@ impl Settings {
             bind_port: 8080,
             connect_port: 8080,
             mtu: 1500,
+            segment_bytes: 0,
             tolerance_us: 4000,
             tolerance_per_mille: 125,
             timestamp_tick_us: 0,
@@ -167,6 +169,7 @@ impl Settings {
                 let mtu = value.parse().ok().filter(|&mtu| mtu >= MTU_MIN);
                 self.mtu = mtu.ok_or_else(bad)?;
             }
+            "mss" => self.segment_bytes = value.parse().map_err(|_| bad())?,
             "tolerance_usecs" => self.tolerance_us = positive(value).ok_or_else(bad)?,
             "tolerance_percent" => {
                 let percent: f64 = value.parse().map_err(|_| bad())?;

@@ -29,7 +29,7 @@ use crate::settings::Settings;
 use crate::skipped;
 use crate::stack::host::Host;
 use crate::stack::sockets::Sockets;
-use crate::system::{Call, Returned, Sent, System, SystemError, Turned};
+use crate::system::{Call, Injected, Returned, Sent, System, SystemError, Turned};
 use crate::wire::Checksums;
 
 /// Knobs for every script of a run: `MEGAPIPE_KNOBS=tcp_ecn=1,delayed_ack_ms=20`.
@@ -139,7 +139,7 @@ impl System for OurStack {
         Ok(finished)
     }
 
-    fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError> {
+    fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
         self.host.on_packet(packet)?;
         self.settle()
     }

@@ -167,6 +167,18 @@ impl Returned {
     }
 }
 
+/// A packet for the system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Injected<'a> {
+    /// From the IP header on.
+    pub(crate) bytes: &'a [u8],
+    /// It is a train of TCP segments with so much payload each, as a device that merges them
+    /// would hand it over; 0: a single packet.
+    pub(crate) segment_bytes: u16,
+    /// The length of all headers, where it is a train.
+    pub(crate) header_bytes: u16,
+}
+
 /// A packet that the system sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
@@ -224,7 +236,7 @@ pub(crate) trait System {
     fn await_call(&mut self, until_us: i64) -> Result<Option<(Returned, i64)>, SystemError>;
 
     /// Hands it a packet.
-    fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError>;
+    fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError>;
 
     /// The next packet that it sent, waiting for one until `until_us`.
     fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError>;

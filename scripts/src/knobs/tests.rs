@@ -26,6 +26,10 @@ fn sysctl_sets_knobs_with_and_without_switches_and_quotes() {
         pairs("../common/set_sysctls.py /proc/sys/net/ipv4/tcp_rmem=\"4096 50000 4194304\""),
         expected
     );
+    assert_eq!(
+        pairs("sysctl -q net.ipv4.tcp_rmem=\"4096 50000 $((4*1024*1024))\""),
+        [pair("net.ipv4.tcp_rmem", "4096 50000 4194304")]
+    );
     assert_eq!(pairs("echo 4096 50000 4194304 > /proc/sys/net/ipv4/tcp_rmem"), expected);
 }
 
@@ -52,6 +56,12 @@ fn several_commands_in_one_text_are_all_followed() {
     let command = command(both);
     assert_eq!(command.knobs.len(), LINUX_DEFAULTS.len() + 1);
     assert_eq!(command.notes, ["ip tcp_metrics flush all"]);
+}
+
+#[test]
+fn features_of_the_device_are_knobs() {
+    let pairs = pairs("ethtool -K tun0 tso off gso off");
+    assert_eq!(pairs, [pair("device.tso", "off"), pair("device.gso", "off")]);
 }
 
 #[test]

@@ -11,12 +11,15 @@ use rustix::time::Timespec;
 use super::sys;
 use crate::knobs::Knob;
 use crate::settings::Settings;
-use crate::system::{SystemError, Turned};
+use crate::system::{Injected, SystemError, Turned};
 
 /// Scripts in the wild name it in their commands.
 const DEVICE: &str = "tun0";
-/// Before each packet: `struct virtio_net_hdr`, all zero for a complete packet.
+/// Before each packet: `struct virtio_net_hdr`.
 const VNET_HEADER_BYTES: usize = 10;
+/// VIRTIO_NET_HDR_GSO_TCPV4 and its like for IPv6.
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 /// TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6, TUN_F_TSO_ECN: the kernel hands over whole trains of
 /// segments, as scripts for Linux expect.
 const OFFLOADS: u32 = CHECKSUM_OFFLOAD | 0x02 | 0x04 | 0x08;
@@ -55,6 +58,11 @@ impl Namespace {
             let is_set = sys::set_offloads(&self.device, offloads).is_ok();
             return if is_set { Turned::Done } else { Turned::Unknown };
         }
+        // Without segmentation in the device there is none before it either.
+        if matches!((knob.name.as_str(), knob.value.as_str()), ("device.gso" | "device.gro", "off"))
+        {
+            return Turned::Done;
+        }
         let parts: Vec<&str> = knob.name.split('.').collect();
         let is_name = |part: &&str| {
             !part.is_empty()
@@ -71,10 +79,10 @@ impl Namespace {
     }
 
     /// Hands a packet to the kernel.
-    pub(super) fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError> {
+    pub(super) fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
         self.inject.clear();
-        self.inject.resize(VNET_HEADER_BYTES, 0);
-        self.inject.extend_from_slice(packet);
+        self.inject.extend_from_slice(&vnet_header(packet));
+        self.inject.extend_from_slice(packet.bytes);
         (&self.device).write_all(&self.inject).map_err(|error| SystemError::Broken {
             what: "the TUN device does not take a packet",
             why: error.to_string(),
@@ -99,6 +107,18 @@ impl Namespace {
         // An interruption ends the sleep early, and the caller looks at its clock.
         let _ = poll(&mut [PollFd::new(&self.device, PollFlags::IN)], Some(&timeout));
     }
+}
+
+/// `struct virtio_net_hdr` in the machine's byte order: how a train is to be taken apart.
+fn vnet_header(packet: &Injected<'_>) -> [u8; VNET_HEADER_BYTES] {
+    let mut header = [0; VNET_HEADER_BYTES];
+    if packet.segment_bytes > 0 {
+        let is_ipv6 = packet.bytes.first().is_some_and(|first| first >> 4 == 6);
+        header[1] = if is_ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
+        header[2..4].copy_from_slice(&packet.header_bytes.to_ne_bytes());
+        header[4..6].copy_from_slice(&packet.segment_bytes.to_ne_bytes());
+    }
+    header
 }
 
 /// Whether the kernel has a congestion control of this name.

@@ -6,7 +6,7 @@ use crate::difference::difference;
 use crate::limits::{ANY_TIME_US, LATE_US};
 use crate::report::seconds;
 use crate::script::{ACK, Body, CWR, FIN, PSH, Packet, SYN, Segment};
-use crate::system::System;
+use crate::system::{Injected, System};
 use crate::wire::tcp::TcpHeader;
 use crate::wire::{self, Checksums, IpPacket, Transport};
 
@@ -23,7 +23,16 @@ impl<S: System> Run<'_, S> {
             conversation.on_inbound(segment);
         }
         let live = conversation.to_live(packet, &self.settings)?;
-        self.system.inject(&wire::emit(&live))?;
+        let bytes = wire::emit(&live);
+        let payload_len = match &live.payload {
+            Transport::Tcp(header) => header.payload.len(),
+            _ => 0,
+        };
+        let each = self.settings.segment_bytes;
+        let is_train = each > 0 && payload_len > usize::from(each);
+        let header_bytes = u16::try_from(bytes.len() - payload_len).unwrap_or(0);
+        let segment_bytes = if is_train { each } else { 0 };
+        self.system.inject(&Injected { bytes: &bytes, segment_bytes, header_bytes })?;
         Ok(())
     }
 
@@ -110,6 +119,9 @@ impl<S: System> Run<'_, S> {
                 break;
             }
         }
+        if each_len > 0 {
+            excuse_push(&mut train, expected_segment);
+        }
         Ok((train, at_us))
     }
 
@@ -179,6 +191,14 @@ fn is_beginning(flags: u16, expected: &Segment) -> bool {
     flags & (SYN | FIN) == 0
         && flags & ACK != 0
         && flags & compared == expected.flags.bits & compared
+}
+
+/// In the midst of a write, where a train ends is the sender's choice, and so is whether PSH is set
+/// there (RFC 9293, section 3.9.1.2).
+fn excuse_push(train: &mut IpPacket, expected: &Segment) {
+    if let Transport::Tcp(header) = &mut train.payload {
+        header.flags |= expected.flags.bits & PSH;
+    }
 }
 
 /// Appends a segment to a train. All but the last have the same length.

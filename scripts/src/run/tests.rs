@@ -7,7 +7,7 @@ use super::*;
 use crate::knobs::Knob;
 use crate::parse::{Definitions, parse};
 use crate::script::{ACK, SYN, TcpOption};
-use crate::system::{Call, Returned, Sent};
+use crate::system::{Call, Injected, Returned, Sent};
 use crate::wire::tcp::TcpHeader;
 use crate::wire::{self, Checksums, Transport, emit};
 
@@ -66,8 +66,8 @@ impl System for Planned {
         Ok(Some((returned, at_us)))
     }
 
-    fn inject(&mut self, packet: &[u8]) -> Result<(), SystemError> {
-        self.injected.push(wire::parse(packet, Checksums::Verified).expect("a good packet"));
+    fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
+        self.injected.push(wire::parse(packet.bytes, Checksums::Verified).expect("a good packet"));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use super::knobs;
 use crate::knobs::Knob;
 use crate::limits::{CONNECTIONS, POOL_BUFFER_BYTES, POOL_BUFFERS, STALLS_MAX};
 use crate::settings::Settings;
-use crate::system::{Sent, SystemError, Turned};
+use crate::system::{Injected, Sent, SystemError, Turned};
 
 /// The stack's secret. Always the same, so that a run can be repeated exactly.
 const SECRET: [u8; 32] = *b"packet scripts want no surprises";
@@ -86,10 +86,11 @@ impl Host {
     }
 
     /// Takes in a packet.
-    pub(super) fn on_packet(&mut self, packet: &[u8]) -> Result<(), SystemError> {
+    pub(super) fn on_packet(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
         let now = self.now();
         let (stack, memory) = self.parts()?;
-        stack.on_frame(now, packet, Received::default(), memory);
+        let received = Received { segment_bytes: packet.segment_bytes, ..Received::default() };
+        stack.on_frame(now, packet.bytes, received, memory);
         Ok(())
     }
 

@@ -327,6 +327,13 @@ impl Sockets {
         let value = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => stream.take_error().unwrap_or(0),
             (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+            // The kernel doubles what it is told, and tells that (socket(7)).
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+                if stream.options.contains_key(&(level, name)) =>
+            {
+                let told = stream.options.get(&(level, name)).map_or(0, |value| int(value));
+                i32::try_from(told.saturating_mul(2)).unwrap_or(i32::MAX)
+            }
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
                 let configured = host.config.tcp.receive_buffer;
                 info.map_or(configured, |info| info.receive_buffer_bytes).cast_signed()
