@@ -17,7 +17,7 @@ use super::link::Discovery;
 use super::outbox::Message;
 use super::{IcmpError, IcmpErrorKind, Ip, Unreachable, address, ip_header_bytes, path_mtu};
 use crate::counters::{Counters, Drop};
-use crate::limits::{MTU_MIN, MTU_MIN_V6};
+use crate::limits::{MTU_MIN, MTU_MIN_V6, OUTBOX_MESSAGE_BYTES};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::quote::Quote;
@@ -187,14 +187,19 @@ impl Ip {
             // RFC 1122 §3.2.2.6 allows that; else anybody could make all of a link answer.
             return Err(Drop::IgnoredMessage);
         }
-        let (src, dst, len) = (incoming.dst, incoming.src, incoming.message.len());
-        if len + ip_header_bytes(&dst) > usize::from(self.mtu) {
-            // We cut nothing into fragments, so that it cannot go back whole.
-            return Err(Drop::IgnoredMessage);
-        }
-        let number = protocol.number();
+        let (src, dst) = (incoming.dst, incoming.src);
+        let room = usize::from(self.mtu) - ip_header_bytes(&dst);
+        let message = match incoming.message.get(..room.min(OUTBOX_MESSAGE_BYTES)) {
+            None => incoming.message,
+            // We cut nothing into fragments. IPv4 lets us shorten it (RFC 1122 §3.2.2.6), IPv6
+            // does not (RFC 4443 §4.2).
+            Some(shortened) if dst.is_ipv4() => shortened,
+            Some(whole) if whole.len() == incoming.message.len() => whole,
+            Some(_) => return Err(Drop::IgnoredMessage),
+        };
+        let (number, len) = (protocol.number(), message.len());
         self.outbox.push(Message { src, dst, protocol, len }, |bytes| {
-            bytes.copy_from_slice(incoming.message);
+            bytes.copy_from_slice(message);
             emit(bytes, checksum::pseudo_header(src, dst, number, len));
         })
     }

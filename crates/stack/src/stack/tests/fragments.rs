@@ -176,3 +176,29 @@ fn overlapping_fragments_refuse_the_datagram() {
     }
     assert_eq!(host.receive(), None);
 }
+
+#[test]
+fn an_echo_too_long_to_go_back_whole_is_shortened_or_ignored() {
+    let mut host = Host::new();
+    host.meet(PEER.into());
+    let echo = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
+    let frames = cut4(1, Protocol::Icmp, &message4(echo, &[7; 3000]), 1480);
+    let replies: Vec<_> = frames.iter().flat_map(|frame| host.reply(frame)).collect();
+    let (_, header, payload) = open4(&replies[0]);
+    assert_eq!((replies.len(), header.payload_bytes), (1, 1480));
+    let reply = icmp4::Repr::parse(&icmp4::View::new(payload).unwrap()).unwrap();
+    assert_eq!(reply, icmp4::Repr::EchoReply { identifier: 3, sequence: 9 });
+    assert_eq!(payload[8..], [7; 1472]);
+    // IPv6 wants it back as it was.
+    let echo = icmp6::Repr::Echo { identifier: 3, sequence: 9 };
+    let message = message6((PEER6, OURS6), echo, &[7; 3000]);
+    let mut frames = cut6(1, &message, 1232, &[]);
+    for frame in &mut frames {
+        frame[54] = 58;
+    }
+    let last = frames.pop().unwrap();
+    for frame in &frames {
+        assert!(host.reply(frame).is_empty());
+    }
+    host.drops(&last, Drop::IgnoredMessage);
+}
