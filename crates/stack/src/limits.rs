@@ -87,8 +87,9 @@ pub const BACKLOG_MAX: u32 = 1 << 16;
 pub const NODES_PER_CONNECTION: u32 = 8;
 /// Records of what was sent, for each connection that there may be.
 pub const RECORDS_PER_CONNECTION: u32 = 4;
-/// Chunks and records of a shard at least: a few connections may need many.
-pub const NODES_MIN: u32 = 1 << 14;
+/// Chunks and records of a shard at least: a few connections may need many. What is not used
+/// costs addresses and no memory.
+pub const NODES_MIN: u32 = 1 << 16;
 /// Counters of ports (RFC 6056 §3.3.4).
 pub const PORT_COUNTERS: usize = 256;
 /// What full segments shrink to first where they vanish without a word (RFC 4821 §7.2).

@@ -39,6 +39,11 @@ impl ChunkNodes {
         Self { nodes: Vec::with_capacity(capacity as usize), capacity, free: 0, len: 0 }
     }
 
+    /// How many nodes are free.
+    pub(crate) const fn free(&self) -> u32 {
+        self.capacity - self.len
+    }
+
     /// How many nodes are in use.
     pub(crate) const fn len(&self) -> u32 {
         self.len

@@ -126,7 +126,9 @@ impl Tcp {
         }
         let queued = conn.send.bytes();
         let fits = queued.checked_add(chunk.len).is_some_and(|all| all <= conn.cold.send_buffer);
-        if queued > 0 && !fits {
+        // Nobody may hold more chunks than are left for the others.
+        let greedy = conn.send.chunks() > shard.nodes.free();
+        if queued > 0 && (!fits || greedy) {
             return Err(OperationError::QueueFull);
         }
         if chunk.len > crate::limits::BUFFER_BYTES_MAX {
