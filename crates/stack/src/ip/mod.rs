@@ -275,6 +275,11 @@ impl Ip {
         self.routes.via(dst, &self.addresses)
     }
 
+    /// Changes whenever addresses or routes do.
+    pub(crate) const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// The way to `dst`. Asks the link for the neighbour where that is not known.
     pub(crate) fn next_hop(&mut self, now: Instant, dst: IpAddr) -> NextHop {
         let Some(via) = self.via(dst) else { return NextHop::NoRoute };

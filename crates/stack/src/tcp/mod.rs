@@ -113,6 +113,8 @@ pub(crate) struct Shard {
     /// What buffers may grow to by themselves.
     receive_buffer_max: u32,
     send_buffer_max: u32,
+    /// The addresses and routes that those without a next hop were parked under.
+    epoch: u32,
     /// The time of the last call.
     now: Instant,
 }
@@ -171,6 +173,7 @@ impl Tcp {
                 ports: PortCounters::new(),
                 receive_buffer_max: config.tcp.receive_buffer_max,
                 send_buffer_max: config.tcp.send_buffer_max,
+                epoch: 0,
                 now,
             },
             embryos_from: connections,

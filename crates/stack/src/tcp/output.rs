@@ -167,6 +167,10 @@ impl Tcp {
         cx: &mut Cx<'_, M>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        if self.shard.epoch != cx.ip.epoch() {
+            self.shard.epoch = cx.ip.epoch();
+            self.unpark();
+        }
         while let Some(reply) = self.shard.replies.pop() {
             if let Some(transmit) = send_reply(cx, &reply, frame) {
                 return Some(transmit);
@@ -223,6 +227,18 @@ impl Tcp {
     fn park<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
         self.connections[index as usize].facts.set(Facts::PARKED);
         self.settle(cx, index);
+    }
+
+    /// Routes changed: all that wait for a next hop try again.
+    fn unpark(&mut self) {
+        while let Some(entry) = self.shard.transmit.pop(PARKED) {
+            if entry < self.embryos_from {
+                self.connections[entry as usize].facts.clear(Facts::PARKED);
+                self.relist(entry);
+            } else {
+                self.shard.transmit.put(CONTROL, entry);
+            }
+        }
     }
 
     /// A next hop was found, or nobody is there: all that wait try again, and those that wait for

@@ -920,3 +920,16 @@ fn a_closed_window_does_not_hold_what_an_application_left() {
     assert_eq!(peer.host.tcp.places.len(), 0);
     assert_eq!(peer.host.memory.in_use(), 0);
 }
+
+#[test]
+fn a_route_that_comes_back_lets_a_connection_go_on() {
+    let route =
+        crate::Route { prefix: Ipv4Addr::new(192, 168, 0, 0).into(), prefix_bits: 16, via: None };
+    let mut peer = Peer::new(|config| config.routes = vec![route]);
+    let remote = SocketAddr::new(Ipv4Addr::new(192, 168, 1, 1).into(), 80);
+    peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    peer.host.ip.set_routes(&[]).unwrap();
+    assert_eq!(peer.cores(), []);
+    peer.host.ip.set_routes(&[route]).unwrap();
+    assert_eq!(peer.cores(), [(2, 0, 0, 0)]);
+}
