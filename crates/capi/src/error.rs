@@ -175,10 +175,34 @@ pub(crate) fn last() -> *const c_char {
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the C library's errno has an address in every thread, for the thread's whole life.
-    let location = unsafe { libc::__errno_location() };
-    // SAFETY: the address is valid and aligned, and only this thread uses it.
-    unsafe { location.write(errno) };
+    Errno { value: errno, ..Errno::now() }.put_back();
+}
+
+/// The calling thread's errno as a call of the library found it. A call that succeeds leaves it so,
+/// although a system call on the way may have failed: a wait that ran out of time, a trial.
+#[derive(Clone, Copy)]
+pub(crate) struct Errno {
+    location: *mut c_int,
+    value: c_int,
+}
+
+impl Errno {
+    /// As it is now.
+    #[inline]
+    pub(crate) fn now() -> Self {
+        // SAFETY: errno has an address in every thread, for the thread's whole life.
+        let location = unsafe { libc::__errno_location() };
+        // SAFETY: the address is valid and aligned, and only this thread uses it.
+        let value = unsafe { location.read() };
+        Self { location, value }
+    }
+
+    /// Makes it so again. The record does not leave its thread: it has a pointer in it.
+    #[inline]
+    pub(crate) fn put_back(self) {
+        // SAFETY: the address is this thread's errno, as in `now`.
+        unsafe { self.location.write(self.value) };
+    }
 }
 
 thread_local! {

@@ -6,7 +6,8 @@
 //! 1. a null pointer, another thread, a handle of no channel: an error;
 //! 2. a call in the child of a fork: an error;
 //! 3. a call from a signal handler that interrupted a call on the same channel: an error;
-//! 4. a panic: caught; the channel is broken from then on, which every later call reports.
+//! 4. a panic: caught; the channel is broken from then on, which every later call reports;
+//! 5. errno: left alone by what succeeds.
 //!
 //! What cannot be seen from here: a pointer to a channel that was destroyed. That is use after
 //! free, as with `FILE *`.
@@ -21,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use channel::{Channel, Completion, Handle, Waker};
 
 use crate::abi::{mp_channel_t, mp_handle_t};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, Errno, Failure};
 use crate::event::Events;
 use crate::fork::ProcessMark;
 use crate::registry::{self, ThreadNumber};
@@ -85,11 +86,14 @@ impl mp_channel {
         if shared.state.get() == State::Busy {
             return Err(CallError::Reentered.into());
         }
+        let errno = Errno::now();
         registry::leave(shared.tag);
         // SAFETY: the pointer came from `Box::into_raw`, and `shared` is not used any more.
         let object = unsafe { Box::from_raw(object) };
         // A channel that panics on its way out is left to the process's end.
-        catch_unwind(AssertUnwindSafe(|| drop(object))).map_err(|_| CallError::Broken.into())
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(object)));
+        errno.put_back();
+        dropped.map_err(|_| CallError::Broken.into())
     }
 }
 
@@ -172,11 +176,14 @@ fn enter<T>(
     // SAFETY: the state was idle, so no other `&mut Inner` exists, and it is busy now, so none
     // will come to exist until this one has ended.
     let inner = unsafe { &mut *object.inner.get() };
+    let errno = Errno::now();
     // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
     let result = catch_unwind(AssertUnwindSafe(|| work(inner)));
     match result {
         Ok(result) => {
             object.state.set(State::Idle);
+            // A failure sets it afterwards, in `border.rs`.
+            errno.put_back();
             result
         }
         Err(_) => {
@@ -231,6 +238,27 @@ mod tests {
         assert_eq!(errno_of(entered), libc::EDEADLK);
         // SAFETY: the same; a busy channel is not destroyed.
         assert_eq!(errno_of(unsafe { mp_channel::destroy(object) }), libc::EDEADLK);
+    }
+
+    #[test]
+    fn what_succeeds_leaves_errno_alone() {
+        let object = mp_channel::create(Channel::create(Config::default()).unwrap()).unwrap();
+        // SAFETY: no such descriptor is open; the call does nothing but fail.
+        let fail = || unsafe { libc::close(-1) };
+        let errno = || std::io::Error::last_os_error().raw_os_error();
+        let before = errno();
+        assert_ne!(before, Some(libc::EBADF));
+        // SAFETY: the object is live until it is destroyed below.
+        let entered = unsafe {
+            with_channel(object, |_| {
+                assert_eq!((fail(), errno()), (-1, Some(libc::EBADF)));
+                Ok(())
+            })
+        };
+        assert_eq!(errno(), before);
+        assert_eq!(errno_of(entered), 0);
+        // SAFETY: the object is live, and not used any more.
+        assert_eq!(errno_of(unsafe { mp_channel::destroy(object) }), 0);
     }
 
     #[test]

@@ -93,8 +93,11 @@ static inline struct mp_config configuration(void)
 
 static inline mp_channel_t *create_with(const struct mp_config *config)
 {
-    mp_channel_t *channel = mp_create(config);
+    mp_channel_t *channel;
 
+    errno = 0;
+    channel = mp_create(config);
+    CHECK(channel == NULL || errno == 0);
     if (channel == NULL && errno == ENOSYS) {
         printf("%s\n", mp_last_error());
         exit(SKIPPED);
@@ -146,12 +149,14 @@ static inline struct mp_event succeeds(mp_channel_t *channel, enum mp_cmd cmd, m
     return event;
 }
 
-/* Nothing is there and nothing comes for a moment. */
+/* Nothing is there and nothing comes for a moment; which is no failure. */
 static inline void quiet(mp_channel_t *channel)
 {
     struct mp_event event;
 
+    errno = 0;
     CHECK(mp_dispatch(channel, &event, 20 * 1000 * 1000) == 0);
+    CHECK(errno == 0);
 }
 
 static inline struct sockaddr_in loopback(in_port_t port)

@@ -8,7 +8,7 @@ use channel::{Channel, Config, DriverChoice};
 use crate::abi::{MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_channel_t, mp_config, mp_driver};
 use crate::border::{finish, status};
 use crate::calls::{read_sized, write_sized};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, Errno, Failure};
 use crate::limits::CHANNEL_TAGS;
 use crate::object::mp_channel;
 
@@ -51,9 +51,12 @@ pub unsafe extern "C" fn mp_destroy(channel: *mut mp_channel_t) -> c_int {
     status("mp_destroy", unsafe { mp_channel::destroy(channel) })
 }
 
-/// Runs what is not inside a channel yet; a panic is an error here too.
+/// Runs what is not inside a channel yet; a panic is an error here too, and errno is left alone.
 fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(CallError::Broken.into()))
+    let errno = Errno::now();
+    let result = catch_unwind(AssertUnwindSafe(work));
+    errno.put_back();
+    result.unwrap_or_else(|_| Err(CallError::Broken.into()))
 }
 
 fn defaults(size: usize) -> mp_config {
