@@ -63,6 +63,9 @@ programs! {
     streams_on_uring: "streams" "uring" Nothing;
     streams_on_epoll: "streams" "epoll" Nothing;
     streams_on_uring_under_valgrind: "streams" "uring" Valgrind;
+    quiet_on_uring: "quiet" "uring" Nothing;
+    quiet_on_epoll: "quiet" "epoll" Nothing;
+    quiet_on_uring_under_valgrind: "quiet" "uring" Valgrind;
     messages_on_uring: "messages" "uring" Nothing;
     messages_on_epoll: "messages" "epoll" Nothing;
     messages_on_uring_under_valgrind: "messages" "uring" Valgrind;

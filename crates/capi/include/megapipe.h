@@ -73,7 +73,8 @@ enum mp_cmd {
     MP_OPEN = 3,
     // mp_read(), mp_readv(), mp_read_at(): bytes arrived; none means end of file.
     MP_READ = 4,
-    // mp_write(), mp_writev(), mp_write_at(): all bytes were written.
+    // mp_write(), mp_writev(), mp_write_at(): all bytes were written. mp_write_quiet(): only that
+    // they were not.
     MP_WRITE = 5,
     // mp_recvfrom(): a message arrived.
     MP_RECVFROM = 6,
@@ -372,6 +373,12 @@ int mp_write(mp_handle_t handle,
              const void *buf,
              size_t size);
 
+// Writes as mp_write() does, but gives an event only if the write fails. The bytes are copied all
+// the same; mp_unsent_bytes() tells how many are still with the channel.
+int mp_write_quiet(mp_handle_t handle,
+                   const void *buf,
+                   size_t size);
+
 // Writes several parts with one event; else as mp_write().
 int mp_writev(mp_handle_t handle, const struct iovec *parts, int parts_count);
 
@@ -442,6 +449,9 @@ ssize_t mp_explain(mp_handle_t handle, char *text, size_t size);
 
 // What the channel counted. `size` is sizeof(struct mp_counters).
 int mp_counters(mp_channel_t *channel, struct mp_counters *counters, size_t size);
+
+// How many bytes of the handle's writes are not known to be with the kernel; -1 on failure.
+ssize_t mp_unsent_bytes(mp_handle_t handle);
 
 // The handle's own address, as getsockname(2).
 int mp_local_address(mp_handle_t handle,

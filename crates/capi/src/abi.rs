@@ -59,7 +59,8 @@ pub enum mp_cmd {
     MP_OPEN = 3,
     /// mp_read(), mp_readv(), mp_read_at(): bytes arrived; none means end of file.
     MP_READ = 4,
-    /// mp_write(), mp_writev(), mp_write_at(): all bytes were written.
+    /// mp_write(), mp_writev(), mp_write_at(): all bytes were written. mp_write_quiet(): only that
+    /// they were not.
     MP_WRITE = 5,
     /// mp_recvfrom(): a message arrived.
     MP_RECVFROM = 6,

@@ -17,3 +17,9 @@ pub(crate) const MASK_WORDS_MAX: usize = channel::limits::CPUS_MAX / 64;
 pub(crate) const CHANNEL_TAGS: usize = 1 << 12;
 
 const _: () = assert!(PARTS_MAX <= channel::limits::WRITE_PARTS_MAX);
+
+/// What `mp_unsent_bytes()` tells is a sum over outstanding writes, and one more that is past the
+/// queue; it must not reach the sign.
+const UNSENT_BYTES_MAX: usize =
+    (channel::limits::OPERATIONS_MAX + 1) * channel::limits::WRITE_LEN_MAX;
+const _: () = assert!(UNSENT_BYTES_MAX <= libc::ssize_t::MAX as usize);

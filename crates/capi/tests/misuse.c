@@ -26,6 +26,7 @@ static void all_handle_calls_fail(mp_handle_t handle, int expected)
     FAILS(mp_readv(handle, &part, 1), -1, expected);
     FAILS(mp_read_at(handle, buf, 8, 0), -1, expected);
     FAILS(mp_write(handle, buf, 8), -1, expected);
+    FAILS(mp_write_quiet(handle, buf, 8), -1, expected);
     FAILS(mp_writev(handle, &part, 1), -1, expected);
     FAILS(mp_write_at(handle, buf, 8, 0), -1, expected);
     FAILS(mp_recvfrom(handle, buf, 8, NULL, NULL), -1, expected);
@@ -34,6 +35,7 @@ static void all_handle_calls_fail(mp_handle_t handle, int expected)
     FAILS(mp_disconnect(handle, MP_BOTH), -1, expected);
     FAILS(mp_to_fd(handle), -1, expected);
     FAILS(mp_explain(handle, NULL, 0), -1, expected);
+    FAILS(mp_unsent_bytes(handle), -1, expected);
     FAILS(mp_local_address(handle, (struct sockaddr *)&address, &size), -1, expected);
     FAILS(mp_peer_address(handle, (struct sockaddr *)&address, &size), -1, expected);
 }
@@ -81,6 +83,7 @@ static void null_pointers(void)
     FAILS(mp_readv(pair.handle, NULL, 1), -1, EFAULT);
     FAILS(mp_readv(pair.handle, &hole, 1), -1, EFAULT);
     FAILS(mp_write(pair.handle, NULL, 1), -1, EFAULT);
+    FAILS(mp_write_quiet(pair.handle, NULL, 1), -1, EFAULT);
     FAILS(mp_writev(pair.handle, NULL, 1), -1, EFAULT);
     FAILS(mp_writev(pair.handle, &hole, 1), -1, EFAULT);
     FAILS(mp_write_at(pair.handle, NULL, 1, 0), -1, EFAULT);
@@ -176,6 +179,8 @@ static void wrong_kinds(void)
     FAILS(mp_read(timer, buf, 8), -1, EOPNOTSUPP);
     FAILS(mp_write(listener, buf, 8), -1, EOPNOTSUPP);
     FAILS(mp_write(timer, buf, 8), -1, EOPNOTSUPP);
+    FAILS(mp_write_quiet(listener, buf, 8), -1, EOPNOTSUPP);
+    FAILS(mp_write_quiet(timer, buf, 8), -1, EOPNOTSUPP);
     FAILS(mp_read_at(pair.handle, buf, 8, 0), -1, EOPNOTSUPP);
     FAILS(mp_write_at(pair.handle, buf, 8, 0), -1, EOPNOTSUPP);
     FAILS(mp_fsync(pair.handle), -1, EOPNOTSUPP);
@@ -218,6 +223,11 @@ static void values_out_of_range(void)
     FAILS(mp_write(pair.handle, NULL, 0), -1, EINVAL);
     FAILS(mp_write(pair.handle, buf, SIZE_MAX), -1, EINVAL);
     FAILS(mp_write(pair.handle, buf, (size_t)1 << 31), -1, EINVAL);
+    FAILS(mp_write_quiet(pair.handle, buf, 0), -1, EINVAL);
+    FAILS(mp_write_quiet(pair.handle, NULL, 0), -1, EINVAL);
+    FAILS(mp_write_quiet(pair.handle, buf, SIZE_MAX), -1, EINVAL);
+    FAILS(mp_write_quiet(pair.handle, buf, (size_t)1 << 31), -1, EINVAL);
+    CHECK(mp_unsent_bytes(pair.handle) == 0);
     FAILS(mp_writev(pair.handle, parts, 2), -1, EINVAL);
     FAILS(mp_writev(pair.handle, &nothing, 1), -1, EINVAL);
     FAILS(mp_disconnect(pair.handle, 3), -1, EINVAL);

@@ -75,6 +75,16 @@ pub unsafe extern "C" fn mp_counters(
     status("mp_counters", unsafe { with_channel(channel, count) })
 }
 
+/// How many bytes of the handle's writes are not known to be with the kernel; -1 on failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_unsent_bytes(handle: mp_handle_t) -> ssize_t {
+    let result = with_handle(handle, |inner, handle| {
+        // The sign is free: `limits` holds the most that can be queued against it.
+        Ok(inner.channel.unsent_bytes(handle)? as ssize_t)
+    });
+    finish("mp_unsent_bytes", result)
+}
+
 /// The handle's own address, as getsockname(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_local_address(

@@ -1,4 +1,5 @@
 //! Operations on a handle: queued, handed to the kernel in batches, each answered by one event.
+//! Only a quiet write that succeeds is answered by none.
 
 use std::ffi::{c_int, c_void};
 
@@ -97,6 +98,22 @@ pub unsafe extern "C" fn mp_write(handle: mp_handle_t, buf: *const c_void, size:
         Ok(inner.channel.write(handle, data)?)
     });
     status("mp_write", result)
+}
+
+/// Writes as mp_write() does, but gives an event only if the write fails. The bytes are copied all
+/// the same; mp_unsent_bytes() tells how many are still with the channel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_write_quiet(
+    handle: mp_handle_t,
+    buf: *const c_void,
+    size: usize,
+) -> c_int {
+    let result = with_handle(handle, |inner, handle| {
+        // SAFETY: the program promises `size` readable bytes.
+        let data = unsafe { copy_in(inner, buf, size) }?;
+        Ok(inner.channel.write_quiet(handle, data)?)
+    });
+    status("mp_write_quiet", result)
 }
 
 /// Writes several parts with one event; else as mp_write().
