@@ -94,7 +94,7 @@ enum mp_cmd {
     MP_UNREGISTER = 13,
 };
 
-// Which kernel interface carries a channel.
+// Which kernel interface carries a channel. Either way TCP and UDP are the kernel's own.
 enum mp_driver {
     // io_uring if a trial of it works, else epoll. mp_report() says which and why.
     MP_DRIVER_AUTO = 0,
@@ -125,7 +125,8 @@ enum mp_how {
 // What is behind `mp_channel_t *`; its inside is the library's.
 struct mp_channel;
 
-// What a program may choose about a channel. Let mp_config_init() fill it, then change fields.
+// What a program may choose about a channel. Let mp_config_init() fill it, then change fields. The
+// back end is not among them: TCP and UDP of a channel made from C are the kernel's.
 struct mp_config {
     // sizeof(struct mp_config), set by mp_config_init().
     size_t size;
@@ -262,7 +263,8 @@ struct mp_counters {
     uint64_t connections_passed;
     // Connections closed because nobody could take them.
     uint64_t connections_dropped;
-    // Datagrams of our own stack that came while too many waited to be read.
+    // Datagrams of the library's own stack that came while too many waited to be read. Stays 0:
+    // channels made from C are the kernel's.
     uint64_t datagrams_dropped;
     // Answers of the kernel that named no live request (stays 0).
     uint64_t stray_answers;

@@ -80,7 +80,7 @@ pub enum mp_cmd {
     MP_UNREGISTER = 13,
 }
 
-/// Which kernel interface carries a channel.
+/// Which kernel interface carries a channel. Either way TCP and UDP are the kernel's own.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum mp_driver {
@@ -134,7 +134,8 @@ pub const MP_GATHER: u32 = 1;
 /// Bit of `mp_connect_options.flags`: mp_unregister() resets the connection.
 pub const MP_RESET_ON_CLOSE: u32 = 2;
 
-/// What a program may choose about a channel. Let mp_config_init() fill it, then change fields.
+/// What a program may choose about a channel. Let mp_config_init() fill it, then change fields. The
+/// back end is not among them: TCP and UDP of a channel made from C are the kernel's.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_config {
@@ -242,7 +243,8 @@ pub struct mp_counters {
     pub connections_passed: u64,
     /// Connections closed because nobody could take them.
     pub connections_dropped: u64,
-    /// Datagrams of our own stack that came while too many waited to be read.
+    /// Datagrams of the library's own stack that came while too many waited to be read. Stays 0:
+    /// channels made from C are the kernel's.
     pub datagrams_dropped: u64,
     /// Answers of the kernel that named no live request (stays 0).
     pub stray_answers: u64,

@@ -246,6 +246,8 @@ static void texts_are_written_like_snprintf(void)
     size = mp_explain(pair.handle, text, sizeof(text));
     CHECK(size > 20 && strlen(text) == (size_t)size);
     CHECK(strstr(text, "127.0.0.1") != NULL && strstr(text, name) != NULL);
+    /* A program in C gets the back end `kernel`, as the manual says. */
+    CHECK(strstr(text, "kernel / ") != NULL);
     CHECK(mp_explain(pair.handle, NULL, 0) > 20);
     FAILS(mp_explain(pair.handle, NULL, 5), -1, EFAULT);
     close(pair.peer);
