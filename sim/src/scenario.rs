@@ -140,7 +140,12 @@ impl Scenario {
             tcp: (0..hosts).map(|_| tcp(kind, rng)).collect(),
             connections,
             bytes_max,
-            stall: if kind == Kind::Deaths { rng.u32(..200) } else { rng.u32(..20) },
+            stall: match kind {
+                Kind::Deaths => rng.u32(..200),
+                // Who does not read gets no share of the link.
+                Kind::Fairness => 0,
+                _ => rng.u32(..20),
+            },
             abort: if kind == Kind::Deaths { rng.u32(1..30) } else { 0 },
             deaths: match kind {
                 Kind::Deaths => (0..rng.usize(..4))
