@@ -203,7 +203,7 @@ pub(crate) enum Sent {
     Probe,
 }
 
-/// No record is free: send nothing now, try again when [`Records::available`] is not zero.
+/// No record is free: send nothing now, and try again when an ACK has freed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
