@@ -32,6 +32,7 @@ const WANTED: &[Wanted] = &[
         why: "the protocol suite for serve kv",
     },
     Wanted { program: "ip", package: "iproute2", why: "network namespaces" },
+    Wanted { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
     Wanted { program: "tshark", package: "tshark", why: "judging captures" },
     Wanted { program: "ping", package: "iputils-ping", why: "that the kernel still answers" },
     Wanted { program: "mandoc", package: "mandoc", why: "checking the man pages" },

@@ -7,7 +7,7 @@ use megapipe_link::{Caps, Medium};
 use megapipe_stack as stack;
 
 use crate::error::ServerError;
-use crate::limits::{EPHEMERAL_PORTS, SPIN_DEFAULT, SPIN_MAX};
+use crate::limits::{EPHEMERAL_PORTS, SHARED_CLIENT_PORTS, SPIN_DEFAULT, SPIN_MAX};
 
 /// How a server waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,9 @@ impl Default for Waits {
 pub struct ServerConfig {
     /// Our addresses, each with the length of its on-link prefix in bits.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// The interface, where the link shares the host's address ([`Caps::shares_host_address`]): its
+    /// routes and neighbours are used, and its addresses if none are given here.
+    pub interface: Option<String>,
     /// Next hops for everything else, at most one of each family.
     pub gateways: Vec<IpAddr>,
     /// Smaller than what the link can do; `None`: what it can.
@@ -47,6 +50,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
+            interface: None,
             gateways: Vec::new(),
             mtu: None,
             vlan: None,
@@ -73,7 +77,7 @@ impl ServerConfig {
             return setting("spin", format!("{:?} is over {SPIN_MAX:?}", self.waits.spin));
         }
         if self.addresses.is_empty() {
-            return setting("address", "a link of its own needs an address".to_owned());
+            return setting("address", "there is none".to_owned());
         }
         let link_mtu = u16::try_from(caps.mtu).unwrap_or(u16::MAX);
         let mtu = self.mtu.unwrap_or(link_mtu);
@@ -103,7 +107,10 @@ impl ServerConfig {
             time_waits: self.time_waits,
             listeners: 256,
             datagram_endpoints: 256,
-            ephemeral_ports: EPHEMERAL_PORTS,
+            ephemeral_ports: match caps.shares_host_address {
+                true => SHARED_CLIENT_PORTS,
+                false => EPHEMERAL_PORTS,
+            },
             tcp: self.tcp.clone(),
             secret,
         })

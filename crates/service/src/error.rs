@@ -30,3 +30,14 @@ impl From<ConfigError> for ServerError {
         Self::Stack(error)
     }
 }
+
+/// Why a port was not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError<E> {
+    /// The stack's reason.
+    #[error("{0}")]
+    Stack(E),
+    /// The host that the address is shared with does not leave us the port.
+    #[error(transparent)]
+    Host(LinkError),
+}

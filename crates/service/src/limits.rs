@@ -13,7 +13,15 @@ pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
 /// The ports that connections and listeners get when they ask for none, first and last: Linux's.
 pub const EPHEMERAL_PORTS: (u16, u16) = (32_768, 60_999);
+/// The ports that connections leave from where the host's address is shared, first and last: above
+/// those that Linux picks from. Each is reserved by a socket of the kernel's.
+pub const SHARED_CLIENT_PORTS: (u16, u16) = (61_000, 61_511);
+/// How often a busy server asks what has changed in a host's network.
+pub const HOST_LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// Most routes that are kept of a host's interface.
+pub const HOST_ROUTES_MAX: usize = 64;
 /// Most acceptors of one listener.
 pub const ACCEPTORS_MAX: usize = 1 << 10;
 
 const _: () = assert!(RX_FRAMES_PER_TURN <= TX_FRAMES_PER_TURN, "each frame may ask for one");
+const _: () = assert!(SHARED_CLIENT_PORTS.0 > EPHEMERAL_PORTS.1, "the kernel picks none of them");

@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use megapipe_link::{Caps, Checksums, Counters, Link, LinkError};
+use megapipe_link::{Caps, Checksums, Counters, Link, LinkError, Ownership};
 use megapipe_stack as stack;
 
 use crate::limits::{RX_FRAMES_PER_TURN, TX_FRAMES_PER_TURN};
@@ -75,6 +75,14 @@ impl LinkServer {
         })?;
         self.counters.tx_bursts += u64::from(frames > 0);
         Ok(frames)
+    }
+
+    /// Says which frames are ours ([`Link::set_ownership`]).
+    ///
+    /// # Errors
+    /// What the link says; the ownership is then as it was.
+    pub fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        self.link.set_ownership(ownership)
     }
 
     /// Prepares for sleep on [`LinkServer::wait_fd`]. `false`: there is work already.

@@ -18,14 +18,16 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use megapipe_link::{Caps, Link, LinkError};
+use megapipe_link::{Caps, Link, LinkError, Transport};
 use megapipe_stack::{
-    ConnId, Event, Instant, ListenError, ListenerId, Memory, OperationError, PoolId, Stack,
+    BindError, ConnId, ConnectError, DatagramId, Event, Instant, ListenError, ListenerId, Memory,
+    OperationError, PoolId, Stack,
 };
 
 use crate::config::ServerConfig;
 use crate::connection_manager::{AcceptorId, ConnectionManager, Offer};
-use crate::error::ServerError;
+use crate::error::{PortError, ServerError};
+use crate::host::Host;
 use crate::link_server::LinkServer;
 use crate::transport_server::TransportServer;
 use crate::waiting::{Next, Waiting};
@@ -55,6 +57,8 @@ pub struct Server<M> {
     transport: TransportServer<M>,
     manager: ConnectionManager,
     waiting: Waiting,
+    /// Where the link shares the host's address.
+    host: Option<Host>,
 }
 
 impl<M: Memory> Server<M> {
@@ -68,13 +72,36 @@ impl<M: Memory> Server<M> {
         memory: M,
         now: Instant,
     ) -> Result<Self, ServerError> {
+        let mut config = config.clone();
+        let host = match &config.interface {
+            Some(interface) if link.caps().shares_host_address => {
+                let mut host = Host::open(interface)?;
+                if config.addresses.is_empty() {
+                    config.addresses = host.addresses().to_vec();
+                }
+                host.share(&config.addresses)?;
+                Some(host)
+            }
+            _ => None,
+        };
         let stack = config.stack(link.caps(), secret()?)?;
-        Ok(Self {
+        let mut server = Self {
             link: LinkServer::new(link),
             transport: TransportServer::new(stack, memory, now)?,
             manager: ConnectionManager::new(),
             waiting: Waiting::new(config.waits.spin),
-        })
+            host,
+        };
+        server.look_at_host(now, true)?;
+        Ok(server)
+    }
+
+    #[inline]
+    fn look_at_host(&mut self, now: Instant, at_once: bool) -> Result<bool, LinkError> {
+        match &mut self.host {
+            Some(host) => host.look(now, &mut self.transport, at_once),
+            None => Ok(false),
+        }
     }
 
     /// One turn: hands over what is to be sent, takes what has come, runs what is due.
@@ -82,6 +109,7 @@ impl<M: Memory> Server<M> {
     /// # Errors
     /// What the link says; the connections stay as they are.
     pub fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
+        self.look_at_host(now, false)?;
         let frames_out = self.transmit(now)?;
         let Self { link, transport, .. } = self;
         let frames_in = link.receive(|frame, received| transport.on_frame(now, frame, received))?;
@@ -124,8 +152,11 @@ impl<M: Memory> Server<M> {
     ///
     /// # Errors
     /// What the link says.
-    pub fn arm(&mut self) -> Result<bool, LinkError> {
+    pub fn arm(&mut self, now: Instant) -> Result<bool, LinkError> {
         self.waiting.slept();
+        if self.look_at_host(now, true)? {
+            return Ok(false);
+        }
         self.link.arm()
     }
 
@@ -135,13 +166,33 @@ impl<M: Memory> Server<M> {
         self.link.wait_fd()
     }
 
-    /// Listens; nobody accepts yet.
+    /// Where the host's address is shared: what to poll for reading as well while asleep.
+    #[must_use]
+    pub fn host_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.host.as_ref().map(Host::wait_fd)
+    }
+
+    /// Listens; nobody accepts yet. A port of a host's address that is shared stays ours as long as
+    /// the server.
     ///
     /// # Errors
-    /// [`ListenError`] names the argument.
-    pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> Result<ListenerId, ListenError> {
+    /// [`PortError`] names the argument, or what the host says.
+    pub fn listen(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        backlog: u32,
+    ) -> Result<ListenerId, PortError<ListenError>> {
         let (stack, _) = self.transport.parts();
-        let listener = stack.listen(local, backlog, PoolId::default())?;
+        let listener = stack.listen(local, backlog, PoolId::default()).map_err(PortError::Stack)?;
+        if let Some(host) = &mut self.host
+            && let Err(error) = host.claim(&mut self.link, Transport::Tcp, local.port())
+        {
+            let (stack, memory) = self.transport.parts();
+            // It is there: it was made just now.
+            let _ = stack.unlisten(now, listener, memory);
+            return Err(PortError::Host(error));
+        }
         self.manager.add_listener(listener);
         Ok(listener)
     }
@@ -162,6 +213,44 @@ impl<M: Memory> Server<M> {
         }
         let (stack, _) = self.transport.parts();
         stack.accept(listener, count)
+    }
+
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// [`PortError`] names the argument, or what the host says.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<ConnId, PortError<ConnectError>> {
+        self.claim_port(Transport::Tcp, local).map_err(PortError::Host)?;
+        let (stack, memory) = self.transport.parts();
+        stack.connect(now, remote, local, (PoolId::default(), memory)).map_err(PortError::Stack)
+    }
+
+    /// Binds an endpoint for datagrams; port 0 takes any.
+    ///
+    /// # Errors
+    /// [`PortError`] names the argument, or what the host says.
+    pub fn bind(&mut self, local: SocketAddr) -> Result<DatagramId, PortError<BindError>> {
+        self.claim_port(Transport::Udp, Some(local)).map_err(PortError::Host)?;
+        let (stack, _) = self.transport.parts();
+        stack.bind_datagram(local, PoolId::default()).map_err(PortError::Stack)
+    }
+
+    /// The port that was asked for becomes ours, or those that the stack chooses from.
+    fn claim_port(
+        &mut self,
+        transport: Transport,
+        local: Option<SocketAddr>,
+    ) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        match local.map_or(0, |local| local.port()) {
+            0 => host.claim_client_ports(&mut self.link),
+            port => host.claim(&mut self.link, transport, port),
+        }
     }
 
     /// Stops listening; connections that nobody was offered are reset.

@@ -7,7 +7,8 @@
 
 use std::net::SocketAddr;
 
-use megapipe_stack::{BindError, Chunk, DatagramId, OperationError, PoolId};
+use megapipe_service::PortError;
+use megapipe_stack::{BindError, Chunk, DatagramId, OperationError};
 
 use super::memory::Received;
 use super::{Local, NOBODY, Owner};
@@ -28,9 +29,8 @@ impl Local {
         state: &mut State,
         slot: u32,
         local: SocketAddr,
-    ) -> Result<(), BindError> {
-        let (stack, _) = self.server.parts();
-        let endpoint = stack.bind_datagram(local, PoolId::default())?;
+    ) -> Result<(), PortError<BindError>> {
+        let endpoint = self.server.bind(local)?;
         let index = endpoint.index as usize;
         if self.endpoints.len() <= index {
             self.endpoints.resize(index + 1, NOBODY);

@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 
-use megapipe_service::{AcceptorId, Offer};
+use megapipe_service::{AcceptorId, Offer, PortError};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 
 use super::{Local, NO_SLOT, NOBODY, Owner};
@@ -20,6 +20,9 @@ use crate::state::State;
 
 /// Credit that the server holds for a listener at most.
 const CREDIT_MAX: u32 = 1024;
+
+/// Ports that another program may have before a listener without a port is told so.
+const HOST_PORTS_TRIED: u32 = 16;
 
 /// A listener of the stack.
 #[derive(Debug, Clone, Copy)]
@@ -41,10 +44,12 @@ impl Local {
         slot: u32,
         address: SocketAddr,
         backlog: u32,
-    ) -> Result<(), ListenError> {
+    ) -> Result<(), PortError<ListenError>> {
+        self.now = self.clock.now();
+        let now = self.now;
         let (listener, address) = match address.port() {
             0 => self.listen_anywhere(address, backlog)?,
-            _ => (self.server.listen(address, backlog)?, address),
+            _ => (self.server.listen(now, address, backlog)?, address),
         };
         let index = listener.index as usize;
         if self.listeners.len() <= index {
@@ -61,19 +66,22 @@ impl Local {
         &mut self,
         mut address: SocketAddr,
         backlog: u32,
-    ) -> Result<(ListenerId, SocketAddr), ListenError> {
+    ) -> Result<(ListenerId, SocketAddr), PortError<ListenError>> {
+        let now = self.now;
         let (first, last) = megapipe_service::limits::EPHEMERAL_PORTS;
         let count = u32::from(last - first) + 1;
         // Not to be guessed is what a connection's port has to be, not a listener's.
-        let start = (self.clock.now().as_micros() % u64::from(count)) as u32;
+        let start = (now.as_micros() % u64::from(count)) as u32;
         for step in 0..count {
             address.set_port(first + ((start + step) % count) as u16);
-            match self.server.listen(address, backlog) {
-                Err(ListenError::InUse) => {}
+            match self.server.listen(now, address, backlog) {
+                Err(PortError::Stack(ListenError::InUse)) => {}
+                // Another program's port, perhaps: a few more are tried.
+                Err(PortError::Host(_)) if step < HOST_PORTS_TRIED => {}
                 listening => return listening.map(|listener| (listener, address)),
             }
         }
-        Err(ListenError::InUse)
+        Err(PortError::Stack(ListenError::InUse))
     }
 
     /// Gives what is held to the accepts that wait, and tells the server of the rest.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use megapipe_link::{Capture, Link, LinkError, Pcap};
+use megapipe_link::{Capture, Link, LinkError, LinkSpec, Pcap};
 use megapipe_service::ServerConfig;
 
 /// Why a network was not opened.
@@ -43,7 +43,9 @@ impl LocalNetwork {
     /// # Errors
     /// [`NetworkError`] says what is missing on this machine, or which part of the text is wrong.
     pub fn open(link: &str, settings: ServerConfig) -> Result<Self, NetworkError> {
-        let spec: megapipe_link::LinkSpec = link.parse()?;
+        let spec: LinkSpec = link.parse()?;
+        let interface = settings.interface.clone().or_else(|| shared_interface(&spec));
+        let settings = ServerConfig { interface, ..settings };
         let queues = megapipe_link::open(&spec)?;
         let queues = match Capture::from_environment()? {
             Some(capture) => captured(queues, &capture),
@@ -83,6 +85,16 @@ impl LocalNetwork {
     /// The next queue; `None`: each has its channel.
     pub(crate) fn take_queue(&self) -> Option<Box<dyn Link>> {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+}
+
+/// The interface of a link that shares it with the kernel.
+fn shared_interface(link: &LinkSpec) -> Option<String> {
+    match link {
+        LinkSpec::Packet(packet) => Some(packet.interface.clone()),
+        LinkSpec::Xdp(xdp) => Some(xdp.interface.clone()),
+        LinkSpec::Faulty(beneath, _) => shared_interface(beneath),
+        LinkSpec::Pair | LinkSpec::Tap(_) | LinkSpec::Memif(_) => None,
     }
 }
 

@@ -3,9 +3,12 @@
 //! Read first: `Channel::listen`, `connect` and `socket`, which come here when the channel's back
 //! end is `local` and the address is an Internet one.
 
+use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
+use megapipe_link::LinkError;
+use megapipe_service::PortError;
 use megapipe_stack as stack;
 
 use super::{Local, is_stacks};
@@ -36,7 +39,7 @@ impl Channel {
         let listener = Listener::new(Kind::Tcp, options.backlog, None);
         self.state.slot(index).extra = Some(Box::new(Extra::Listener(listener)));
         let Self { driver, state, .. } = self;
-        let listening = driver.local().map_or(Err(stack::ListenError::BadLocalAddress), |local| {
+        let listening = driver.local().map_or(Err(NO_LISTENING), |local| {
             local.listen(state, index, address, options.backlog)
         });
         if let Err(error) = listening {
@@ -65,11 +68,11 @@ impl Channel {
         if let Err(error) = begun {
             self.state.retire(index);
             self.state.release(index);
-            let errno = match error {
-                stack::ConnectError::InUse => libc::EADDRINUSE,
-                _ => libc::EADDRNOTAVAIL,
+            let source = match error {
+                PortError::Stack(stack::ConnectError::InUse) => errno(libc::EADDRINUSE),
+                PortError::Stack(_) => errno(libc::EADDRNOTAVAIL),
+                PortError::Host(refusal) => by_host(refusal),
             };
-            let source = std::io::Error::from_raw_os_error(errno);
             return Err(ConnectError::Kernel { what: "bind", source });
         }
         Ok(self.state.handle(index))
@@ -86,9 +89,7 @@ impl Channel {
         let local = bind.and_then(Address::as_inet).unwrap_or_else(|| SocketAddr::new(any, 0));
         let index = self.state.allocate(Kind::Udp, cookie)?;
         let Self { driver, state, .. } = self;
-        let bound = driver
-            .local()
-            .map_or(Err(stack::BindError::BadLocalAddress), |it| it.bind(state, index, local));
+        let bound = driver.local().map_or(Err(NO_BINDING), |it| it.bind(state, index, local));
         if let Err(error) = bound {
             state.release(index);
             return Err(not_bound(error));
@@ -130,22 +131,42 @@ impl Local {
     }
 }
 
-fn not_bound(error: stack::BindError) -> ListenError {
-    let errno = match error {
-        stack::BindError::BadLocalAddress => libc::EADDRNOTAVAIL,
-        stack::BindError::InUse | stack::BindError::NoPort => libc::EADDRINUSE,
-        _ => libc::ENOBUFS,
-    };
-    ListenError::Kernel { what: "bind", source: std::io::Error::from_raw_os_error(errno) }
-}
+/// A channel without a stack has no address on one.
+const NO_LISTENING: PortError<stack::ListenError> =
+    PortError::Stack(stack::ListenError::BadLocalAddress);
+const NO_BINDING: PortError<stack::BindError> = PortError::Stack(stack::BindError::BadLocalAddress);
 
 /// The stack's answer in the words of the kernel's.
-fn refused(error: stack::ListenError) -> ListenError {
-    let (what, errno) = match error {
-        stack::ListenError::BadLocalAddress => ("bind", libc::EADDRNOTAVAIL),
-        stack::ListenError::InUse => ("bind", libc::EADDRINUSE),
-        stack::ListenError::TooManyListeners => ("listen", libc::ENOBUFS),
-        _ => ("listen", libc::EINVAL),
+fn not_bound(error: PortError<stack::BindError>) -> ListenError {
+    let source = match error {
+        PortError::Stack(stack::BindError::BadLocalAddress) => errno(libc::EADDRNOTAVAIL),
+        PortError::Stack(stack::BindError::InUse | stack::BindError::NoPort) => {
+            errno(libc::EADDRINUSE)
+        }
+        PortError::Stack(_) => errno(libc::ENOBUFS),
+        PortError::Host(refusal) => by_host(refusal),
     };
-    ListenError::Kernel { what, source: std::io::Error::from_raw_os_error(errno) }
+    ListenError::Kernel { what: "bind", source }
+}
+
+/// The same for a listener.
+fn refused(error: PortError<stack::ListenError>) -> ListenError {
+    use stack::ListenError::{BadLocalAddress, InUse, TooManyListeners};
+    let (what, source) = match error {
+        PortError::Stack(BadLocalAddress) => ("bind", errno(libc::EADDRNOTAVAIL)),
+        PortError::Stack(InUse) => ("bind", errno(libc::EADDRINUSE)),
+        PortError::Stack(TooManyListeners) => ("listen", errno(libc::ENOBUFS)),
+        PortError::Stack(_) => ("listen", errno(libc::EINVAL)),
+        PortError::Host(refusal) => ("bind", by_host(refusal)),
+    };
+    ListenError::Kernel { what, source }
+}
+
+fn errno(number: i32) -> Error {
+    Error::from_raw_os_error(number)
+}
+
+/// The host that the address is shared with keeps the port.
+fn by_host(refusal: LinkError) -> Error {
+    Error::new(ErrorKind::AddrInUse, refusal)
 }

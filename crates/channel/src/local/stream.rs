@@ -8,6 +8,7 @@
 //!
 //! Invariant: `flags.writing` is set while the head of the writes waits for room in the stack.
 
+use megapipe_service::PortError;
 use megapipe_stack::{Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError};
 
 use super::memory::Received;
@@ -46,7 +47,7 @@ impl Local {
         state: &mut State,
         slot: u32,
         options: &ConnectOptions,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), PortError<ConnectError>> {
         self.now = self.clock.now();
         let begun = self.connect(state, slot, options);
         self.lwsockets_open += u32::from(begun.is_ok());
@@ -64,7 +65,7 @@ impl Local {
         state: &mut State,
         slot: u32,
         options: &ConnectOptions,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), PortError<ConnectError>> {
         let Some(Extra::Connecting { raw, .. }) = state.peek(slot).extra.as_deref() else {
             return Ok(());
         };
@@ -74,9 +75,9 @@ impl Local {
             return Ok(());
         };
         let now = self.now;
-        let (stack, memory) = self.server.parts();
-        match stack.connect(now, remote, local, (megapipe_stack::PoolId::default(), memory)) {
+        match self.server.connect(now, remote, local) {
             Ok(conn) => {
+                let (stack, memory) = self.server.parts();
                 if !options.nodelay {
                     let held_back = stack.set_option(now, conn, ConnOption::NoDelay(false), memory);
                     debug_assert!(held_back.is_ok(), "the connection was made just now");
@@ -85,12 +86,10 @@ impl Local {
                 self.conns[conn.index as usize].resets_on_close = options.reset_on_close;
                 state.slot(slot).target = Target::Stack(conn.index);
             }
-            Err(error @ (ConnectError::BadLocalAddress | ConnectError::InUse))
-                if local.is_some() =>
-            {
-                return Err(error);
+            Err(PortError::Stack(error)) if !is_about_local(error, local.is_some()) => {
+                self.connected(state, slot, Err(connect_failed(error)));
             }
-            Err(error) => self.connected(state, slot, Err(connect_failed(error))),
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -354,6 +353,11 @@ const fn closed_because(reason: CloseReason) -> Option<OpError> {
         CloseReason::Unreachable => Some(OpError::NetworkUnreachable),
         CloseReason::HostUnreachable => Some(OpError::HostUnreachable),
     }
+}
+
+/// The local address that was asked for is what is wrong.
+const fn is_about_local(error: ConnectError, is_asked_for: bool) -> bool {
+    is_asked_for && matches!(error, ConnectError::BadLocalAddress | ConnectError::InUse)
 }
 
 const fn connect_failed(error: ConnectError) -> OpError {

@@ -98,18 +98,18 @@ impl Local {
         self.kernel.flush(state)?;
         self.kernel.wait(state, Some(Duration::ZERO))?;
         self.kernel.harvest(state);
-        if state.has_ready() || state.woken || !self.server.arm().map_err(link_failed)? {
+        if state.has_ready() || state.woken || !self.server.arm(self.now).map_err(link_failed)? {
             return Ok(());
         }
         let own = self.server.patience(self.now);
         let patience = [left, own].into_iter().flatten().min();
         let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
         let (link, kernel) = (self.server.wait_fd(), self.kernel.descriptor());
-        let mut fds = [
-            PollFd::from_borrowed_fd(link, PollFlags::IN),
-            PollFd::from_borrowed_fd(kernel, PollFlags::IN),
-        ];
-        match poll(&mut fds, timeout.as_ref()) {
+        // Without a host to listen to, the third place is not looked at.
+        let host = self.server.host_fd().unwrap_or(link);
+        let mut fds = [link, kernel, host].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let count = if self.server.host_fd().is_some() { 3 } else { 2 };
+        match poll(&mut fds[..count], timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(DispatchError::Kernel(errno.into())),
         }

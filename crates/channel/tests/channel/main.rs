@@ -24,5 +24,7 @@ mod plain;
 mod processes;
 mod quiet;
 mod scene;
+#[cfg(feature = "local")]
+mod shared;
 mod streams;
 mod timers;

@@ -135,7 +135,8 @@ pub(crate) fn settle(config: &Config) {
         #[cfg(feature = "local")]
         Backend::Local(network) => match network.addresses().next() {
             Some(IpAddr::V4(ours)) => Some(Place(ours.octets()[2])),
-            other => panic!("{other:?} is no network of ours"),
+            // A host's own network: the test names its addresses itself.
+            _ => return,
         },
         _ => None,
     });

@@ -1,0 +1,285 @@
+//! The host whose address a link shares: what its kernel knows of the network, and which ports are
+//! ours.
+//!
+//! Read first: `megapipe_link::netlink`, `megapipe_link::Ownership`; `Caps::shares_host_address`.
+//!
+//! On such a link the stack sends as the kernel would. Addresses, routes and neighbours are the
+//! kernel's, and come by netlink; where a neighbour is not known, the kernel is made to look for
+//! it. Frames reach us only for ports that we own.
+//!
+//! Invariants
+//! - Nothing of the kernel's network is changed.
+//! - A port that was ours once stays ours as long as the server: connections of a listener outlive
+//!   it, and the kernel would reset them.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use megapipe_link::netlink::{Change, Fact, Neighbour, Netlink, Route, RouteKind};
+use megapipe_link::{LinkError, MacAddress, Ownership, Transport};
+use megapipe_stack as stack;
+use stack::{Instant, Memory};
+
+use crate::limits::{HOST_LOOK_PERIOD, HOST_ROUTES_MAX, SHARED_CLIENT_PORTS};
+use crate::link_server::LinkServer;
+use crate::transport_server::TransportServer;
+
+/// The main routing table.
+const MAIN_TABLE: u32 = 254;
+/// The port of the discard protocol (RFC 863).
+const DISCARD: u16 = 9;
+
+/// What the kernel has told of one interface.
+#[derive(Debug, Default)]
+struct Picture {
+    name: String,
+    index: Option<u32>,
+    addresses: Vec<(IpAddr, u8)>,
+    routes: Vec<Route>,
+    /// Neighbours that changed, and where they are now.
+    moved: VecDeque<(IpAddr, Option<MacAddress>)>,
+    routes_changed: bool,
+    /// Changes were lost: all has to be told anew.
+    is_stale: bool,
+}
+
+impl Picture {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Lost => self.is_stale = true,
+            Change::Is(Fact::Interface(interface)) if interface.name == self.name => {
+                self.index = Some(interface.index);
+            }
+            Change::Is(Fact::Address(it)) if self.is_mine(Some(it.interface)) => {
+                let known = self.addresses.iter().any(|(address, _)| *address == it.address);
+                if !known && !it.is_tentative {
+                    self.addresses.push((it.address, it.prefix_len));
+                }
+            }
+            Change::Is(Fact::Route(route)) if self.is_way(&route) => {
+                self.forget_route(&route);
+                if self.routes.len() < HOST_ROUTES_MAX {
+                    self.routes.push(route);
+                    self.routes_changed = true;
+                }
+            }
+            Change::Gone(Fact::Route(route)) if self.is_way(&route) => self.forget_route(&route),
+            Change::Is(Fact::Neighbour(it)) if self.is_mine(Some(it.interface)) => {
+                let Neighbour { address, mac, is_usable, .. } = it;
+                self.moved.push_back((address, mac.filter(|_| is_usable)));
+            }
+            Change::Gone(Fact::Neighbour(it)) if self.is_mine(Some(it.interface)) => {
+                self.moved.push_back((it.address, None));
+            }
+            Change::Is(_) | Change::Gone(_) => {}
+        }
+    }
+
+    fn is_mine(&self, interface: Option<u32>) -> bool {
+        interface.is_some() && interface == self.index
+    }
+
+    fn is_way(&self, route: &Route) -> bool {
+        let main = route.table == MAIN_TABLE && route.kind == RouteKind::Unicast;
+        main && self.is_mine(route.interface) && !route.destination.is_multicast()
+    }
+
+    fn forget_route(&mut self, gone: &Route) {
+        let before = self.routes.len();
+        self.routes.retain(|route| {
+            (route.destination, route.prefix_len, route.gateway, route.metric)
+                != (gone.destination, gone.prefix_len, gone.gateway, gone.metric)
+        });
+        self.routes_changed |= self.routes.len() != before;
+    }
+
+    /// The best route to each destination, for the stack.
+    fn stack_routes(&self) -> Vec<stack::Route> {
+        let mut best: Vec<&Route> = Vec::new();
+        for route in &self.routes {
+            let same = |it: &&Route| {
+                (it.destination, it.prefix_len) == (route.destination, route.prefix_len)
+            };
+            match best.iter().position(same) {
+                Some(place) if best[place].metric <= route.metric => {}
+                Some(place) => best[place] = route,
+                None => best.push(route),
+            }
+        }
+        let way = |route: &&Route| stack::Route {
+            prefix: route.destination,
+            prefix_bits: route.prefix_len,
+            via: route.gateway,
+        };
+        best.iter().map(way).collect()
+    }
+}
+
+/// The host that a link shares its address with.
+pub(crate) struct Host {
+    netlink: Netlink,
+    picture: Picture,
+    ownership: Ownership,
+    /// The ports that connections leave from are ours.
+    has_client_ports: bool,
+    looked_at: Option<Instant>,
+}
+
+impl Host {
+    /// Listens to what the kernel says of `interface`. Blocks for its answer, some microseconds.
+    ///
+    /// # Errors
+    /// What netlink says; [`LinkError::Setting`] if there is no such interface.
+    pub(crate) fn open(interface: &str) -> Result<Self, LinkError> {
+        let mut netlink = Netlink::open()?;
+        let mut picture = Picture { name: interface.to_owned(), ..Picture::default() };
+        netlink.list(&mut |change| picture.apply(change))?;
+        if picture.index.is_none() {
+            let why = format!("{interface:?} does not exist");
+            return Err(LinkError::Setting { setting: "interface", why });
+        }
+        picture.routes_changed = true;
+        Ok(Self {
+            netlink,
+            picture,
+            ownership: Ownership::new(),
+            has_client_ports: false,
+            looked_at: None,
+        })
+    }
+
+    /// The interface's addresses, with their prefixes.
+    pub(crate) fn addresses(&self) -> &[(IpAddr, u8)] {
+        &self.picture.addresses
+    }
+
+    /// From now on these are the addresses whose ports may be ours.
+    ///
+    /// # Errors
+    /// More addresses than a link can tell apart.
+    pub(crate) fn share(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), LinkError> {
+        for (address, _) in addresses {
+            self.ownership.add_address(*address).map_err(|error| LinkError::Setting {
+                setting: "address",
+                why: error.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Readable when the kernel has something to tell.
+    pub(crate) fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.netlink.as_fd()
+    }
+
+    /// Tells the stack what has changed, and the kernel which neighbours are wanted; from time to
+    /// time, or `at_once`. Whether the stack was told anything.
+    ///
+    /// # Errors
+    /// What netlink says.
+    pub(crate) fn look<M: Memory>(
+        &mut self,
+        now: Instant,
+        transport: &mut TransportServer<M>,
+        at_once: bool,
+    ) -> Result<bool, LinkError> {
+        let due = self.looked_at.is_none_or(|at| now.since(at) >= HOST_LOOK_PERIOD);
+        if !due && !at_once {
+            return Ok(false);
+        }
+        self.looked_at = Some(now);
+        let Self { netlink, picture, .. } = self;
+        netlink.changes(&mut |change| picture.apply(change))?;
+        if std::mem::take(&mut picture.is_stale) {
+            picture.routes.clear();
+            netlink.list(&mut |change| picture.apply(change))?;
+        }
+        let (stack, memory) = transport.parts();
+        let told = picture.routes_changed || !picture.moved.is_empty();
+        if std::mem::take(&mut picture.routes_changed) {
+            // More routes than the stack takes: the old ones stay.
+            let _ = stack.set_routes(&picture.stack_routes());
+        }
+        for (address, mac) in picture.moved.drain(..) {
+            let Some(mac) = mac else {
+                stack.remove_neighbour(address);
+                continue;
+            };
+            // A full table: the neighbour is asked for again when it is needed.
+            let _ = stack.set_neighbour(now, address, mac, memory);
+        }
+        while let Some(wanted) = stack.poll_wanted(now) {
+            make_kernel_look_for(wanted, picture.index.unwrap_or_default());
+        }
+        Ok(told)
+    }
+
+    /// Makes a port ours.
+    ///
+    /// # Errors
+    /// What the link says: another program's port, no capability, too many ports.
+    pub(crate) fn claim(
+        &mut self,
+        link: &mut LinkServer,
+        transport: Transport,
+        port: u16,
+    ) -> Result<(), LinkError> {
+        if self.ownership.ports(transport).contains(port) {
+            return Ok(());
+        }
+        self.own(link, transport, (port, port))
+    }
+
+    /// Makes the ports ours that connections and endpoints without a port of their own leave from.
+    ///
+    /// # Errors
+    /// As [`Host::claim`].
+    pub(crate) fn claim_client_ports(&mut self, link: &mut LinkServer) -> Result<(), LinkError> {
+        if !self.has_client_ports {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                self.own(link, transport, SHARED_CLIENT_PORTS)?;
+            }
+            self.has_client_ports = true;
+        }
+        Ok(())
+    }
+
+    fn own(
+        &mut self,
+        link: &mut LinkServer,
+        transport: Transport,
+        (first, last): (u16, u16),
+    ) -> Result<(), LinkError> {
+        let mut wanted = self.ownership.clone();
+        let ports = match transport {
+            Transport::Tcp => &mut wanted.tcp_ports,
+            Transport::Udp => &mut wanted.udp_ports,
+        };
+        ports
+            .insert(first..=last)
+            .map_err(|error| LinkError::Setting { setting: "ports", why: error.to_string() })?;
+        link.set_ownership(&wanted)?;
+        self.ownership = wanted;
+        Ok(())
+    }
+}
+
+/// An empty datagram that the kernel wants to send makes it look for the neighbour; it goes to a
+/// port where everything is discarded. If it does not go, the stack asks again.
+fn make_kernel_look_for(neighbour: IpAddr, interface: u32) {
+    let (any, to): (IpAddr, SocketAddr) = match neighbour {
+        IpAddr::V4(ip) => (Ipv4Addr::UNSPECIFIED.into(), (ip, DISCARD).into()),
+        IpAddr::V6(ip) => {
+            (Ipv6Addr::UNSPECIFIED.into(), SocketAddrV6::new(ip, DISCARD, 0, interface).into())
+        }
+    };
+    let sent = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.send_to(&[], to)
+    });
+    drop(sent);
+}
+
+#[cfg(test)]
+mod tests;
