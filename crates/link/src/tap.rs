@@ -83,7 +83,7 @@ pub fn open(config: &TapConfig) -> Result<Vec<Tap>, LinkError> {
     }
     let mut notes = Vec::new();
     let devices = open_queues(config)?;
-    let has_offloads = config.offloads && set_offloads(&devices, &mut notes)?;
+    let has_offloads = set_offloads(&devices, config.offloads, &mut notes)? && config.offloads;
     let interface = Interface::new(&config.name)?;
     if let Some(mtu) = config.mtu {
         interface.set_mtu(mtu)?;
@@ -204,9 +204,15 @@ fn explain(config: &TapConfig, error: LinkError) -> LinkError {
     }
 }
 
-/// Asks for checksums and segmentation on all queues; `false` and a note: refused.
-fn set_offloads(devices: &[File], notes: &mut Vec<String>) -> Result<bool, LinkError> {
-    let wanted = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+/// Asks for checksums and segmentation on all queues, or for neither: a device that stays keeps
+/// what it was told by the last program that had it. `false` and a note: refused.
+fn set_offloads(
+    devices: &[File],
+    are_wanted: bool,
+    notes: &mut Vec<String>,
+) -> Result<bool, LinkError> {
+    let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let wanted = if are_wanted { all } else { 0 };
     for device in devices {
         let fd = std::os::fd::AsRawFd::as_raw_fd(device);
         // SAFETY: TUNSETOFFLOAD takes its argument by value; the descriptor is open.
