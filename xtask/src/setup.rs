@@ -35,6 +35,7 @@ const WANTED: &[Wanted] = &[
     Wanted { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
     Wanted { program: "tshark", package: "tshark", why: "judging captures" },
     Wanted { program: "ping", package: "iputils-ping", why: "that the kernel still answers" },
+    Wanted { program: "sha256sum", package: "coreutils", why: "sums of what arrived" },
     Wanted { program: "mandoc", package: "mandoc", why: "checking the man pages" },
     Wanted { program: "valgrind", package: "valgrind", why: "memory checks of the C library" },
     Wanted { program: "dpdk-testpmd", package: "dpdk", why: "the other end of a memif" },

@@ -1,0 +1,99 @@
+//! memcached's clients against `serve kv` on our stack.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use super::host::{Host, LOSSES, Loss, OURS, PATIENCE, at, with_host};
+
+const TOOLS: [&str; 6] = ["memccapable", "memccp", "memccat", "memcexist", "memcrm", "memcping"];
+
+#[test]
+fn libmemcacheds_tools_find_a_cache() {
+    with_host("libmemcacheds_tools_find_a_cache", &TOOLS, |host| {
+        for loss in LOSSES {
+            let server = host.serve(loss, &["kv"]);
+            // The suite's many small exchanges take a retransmission time-out for each lost frame.
+            if loss.0 <= 1 {
+                capable(host);
+            }
+            // The tools know no addresses of IPv6.
+            tools(host, OURS[0], None);
+            tools(host, OURS[0], Some("--binary"));
+            server.stop();
+        }
+    });
+}
+
+fn capable(host: &Host) {
+    for protocol in ["-a", "-b"] {
+        let said = host.must_run("memccapable", &["-h", OURS[0], "-p", "80", "-t", "20", protocol]);
+        assert!(said.contains("All tests passed") && !said.contains("[FAIL]"), "{said}");
+    }
+}
+
+fn tools(host: &Host, address: &str, protocol: Option<&str>) {
+    let servers = format!("--servers={}", at(address, 80));
+    let run = |program: &str, argument: &str| {
+        let mut arguments = vec![servers.as_str(), argument];
+        arguments.extend(protocol);
+        host.run(program, &arguments)
+    };
+    let file = host.folder().join("some-file");
+    let content = "a line of text\n".repeat(5_000);
+    std::fs::write(&file, &content).expect("a file");
+    let copied = run("memccp", file.to_str().expect("a path of ours"));
+    assert!(copied.status.success(), "{copied:?}");
+    let shown = run("memccat", "some-file");
+    assert_eq!(String::from_utf8_lossy(&shown.stdout).trim_end(), content.trim_end());
+    assert!(run("memcexist", "some-file").status.success());
+    assert!(run("memcrm", "some-file").status.success());
+    assert!(!run("memcexist", "some-file").status.success());
+}
+
+/// Each loss costs a retransmission time-out: there is nothing behind it that would show it.
+const fn count(loss: Loss) -> usize {
+    match loss.0 {
+        0 => 60,
+        1 => 30,
+        _ => 8,
+    }
+}
+
+#[test]
+fn a_client_sets_and_gets_over_both_families() {
+    with_host("a_client_sets_and_gets_over_both_families", &[], |host| {
+        for loss in LOSSES {
+            let server = host.serve(loss, &["kv"]);
+            for address in OURS {
+                talk(address, count(loss));
+            }
+            assert_eq!(server.stop().resets, 0);
+        }
+    });
+}
+
+fn talk(address: &str, count: usize) {
+    let mut stream = TcpStream::connect(at(address, 80)).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+    let mut line = String::new();
+    for number in 0..count {
+        let value = vec![number as u8; number * 200];
+        write!(stream, "set k{number} 0 0 {}\r\n", value.len()).expect("sent");
+        stream.write_all(&value).expect("sent");
+        stream.write_all(b"\r\n").expect("sent");
+        line.clear();
+        reader.read_line(&mut line).expect("an answer");
+        assert_eq!(line, "STORED\r\n");
+    }
+    for number in 0..count {
+        write!(stream, "get k{number}\r\n").expect("sent");
+        line.clear();
+        reader.read_line(&mut line).expect("an answer");
+        assert_eq!(line, format!("VALUE k{number} 0 {}\r\n", number * 200));
+        let mut value = vec![0; number * 200 + "\r\nEND\r\n".len()];
+        reader.read_exact(&mut value).expect("a value");
+        assert!(value[..number * 200].iter().all(|byte| *byte == number as u8));
+        assert!(value.ends_with(b"\r\nEND\r\n"));
+    }
+}
