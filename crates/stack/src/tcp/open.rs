@@ -72,6 +72,8 @@ impl Tcp {
             Some(local) if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(local.ip()) => {
                 return Err(ConnectError::BadLocalAddress);
             }
+            // MUST-46: nor one host of many, nor where no route leads.
+            Some(_) if cx.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
             Some(local) => local.ip(),
             // MUST-44.
             None => cx.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
