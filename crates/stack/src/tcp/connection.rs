@@ -24,8 +24,9 @@ use super::handshake::{Offer, TIMESTAMPS_BYTES};
 use super::receive_queue::ReceiveQueue;
 use super::recovery::{Opening, Records, Recovery};
 use super::send_queue::SendQueue;
-use super::state::State;
+use super::state::{Closed, State};
 use crate::config::TcpConfig;
+use crate::error::CloseReason;
 use crate::flow_table::Flow;
 use crate::id::PoolId;
 use crate::ip::{Hop, Service};
@@ -272,6 +273,20 @@ impl Connection {
     /// shrank (MUST-34) leaves none.
     pub(crate) fn window_room(&self) -> u32 {
         self.snd_wnd.saturating_sub(self.flight())
+    }
+
+    /// The first byte that the application has not taken.
+    pub(crate) fn unread_seq(&self) -> SeqNum {
+        let finished = State::Closed(Closed { reason: CloseReason::Finished });
+        let has_fin = self.state.peer_has_closed() || self.state == finished;
+        self.rcv_nxt - self.receive.ready_bytes() - u32::from(has_fin)
+    }
+
+    /// Urgent are bytes until they are read, not until they arrive (RFC 9293 §3.8.5, MUST-33).
+    pub(crate) fn pass_urgent(&mut self) {
+        if self.facts.has(Facts::RCV_URGENT) && self.cold.rcv_up.at_or_before(self.unread_seq()) {
+            self.facts.clear(Facts::RCV_URGENT);
+        }
     }
 
     /// The window that the peer may use now, in bytes.

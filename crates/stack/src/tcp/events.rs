@@ -62,6 +62,7 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
             && let Some(chunk) = conn.receive.pop(&mut shard.nodes)
         {
             conn.facts.clear(Facts::CREDIT);
+            conn.pass_urgent();
             window::on_taken(conn, shard.now, chunk.len, shard.receive_buffer_max);
             return Some(Event::Received { conn: conn_id, chunk });
         }

@@ -66,7 +66,7 @@ facts! {
     STARVED,
     /// Waits for the next hop's address.
     PARKED,
-    /// `rcv_up` holds an urgent pointer that was not passed yet.
+    /// `rcv_up` holds an urgent pointer that no reader has passed yet.
     RCV_URGENT,
     /// Our FIN was sent once.
     FIN_SENT,

@@ -190,7 +190,6 @@ impl Tcp {
         let conn = self.connection(id.index);
         let (cold, tally) = (&conn.cold, &conn.cold.tally);
         let urgent = conn.facts.has(Facts::RCV_URGENT);
-        let read = conn.rcv_nxt - conn.receive.ready_bytes();
         Ok(ConnInfo {
             state: state(conn.state),
             srtt: cold.recovery.srtt(),
@@ -224,7 +223,7 @@ impl Tcp {
             timestamps: conn.facts.has(Facts::TIMESTAMPS),
             sack: conn.facts.has(Facts::SACK),
             ecn: conn.facts.has(Facts::ECN),
-            urgent_bytes: if urgent { cold.rcv_up.since(read) } else { 0 },
+            urgent_bytes: if urgent { cold.rcv_up.since(conn.unread_seq()) } else { 0 },
             soft_error: cold.soft_error,
         })
     }

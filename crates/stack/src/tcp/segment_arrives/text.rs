@@ -67,9 +67,6 @@ pub(super) fn on_text<M: Memory>(
         conn.facts.set(Facts::ACK_NOW);
     }
     window::on_received(conn, cx, segment, inserted.advanced);
-    if conn.facts.has(Facts::RCV_URGENT) && conn.cold.rcv_up.at_or_before(conn.rcv_nxt) {
-        conn.facts.clear(Facts::RCV_URGENT);
-    }
 }
 
 /// The application has closed: nobody will read this, and the peer must know (§3.6.1, SHLD-3).
@@ -118,6 +115,9 @@ pub(super) fn on_fin(conn: &mut Connection, segment: &Segment<'_>) {
     conn.state = state;
     conn.rcv_nxt += 1;
     conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
-    conn.facts.clear(Facts::RCV_URGENT.or(Facts::RCV_FIN));
+    conn.facts.clear(Facts::RCV_FIN);
     conn.facts.set(Facts::ACK_NOW);
+    // Nothing beyond a FIN is urgent, whatever the pointer says.
+    conn.cold.rcv_up = conn.cold.rcv_up.earlier(conn.cold.rcv_fin);
+    conn.pass_urgent();
 }
