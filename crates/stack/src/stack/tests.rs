@@ -15,7 +15,7 @@ use crate::config::Route;
 use crate::frame::{Checksums, Medium};
 use crate::heap::HeapMemory;
 use crate::id::{DatagramId, PoolId};
-use crate::wire::{Ecn, arp, checksum, ethernet, icmp4, icmp6, ipv4, ipv6, ndp, udp};
+use crate::wire::{Ecn, arp, checksum, ethernet, icmp4, icmp6, ipv4, ipv6, ndp, tcp, udp};
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -15,6 +15,7 @@ use crate::wire::{Protocol, ipv4};
 mod anything;
 mod exchange;
 mod peer;
+mod requirements;
 mod segments;
 
 /// One end.

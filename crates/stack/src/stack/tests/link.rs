@@ -325,3 +325,49 @@ fn the_groups_of_our_addresses_are_reported() {
     assert_eq!(reports.len(), 1);
     assert_eq!(open6(&reports[0]).2[16], 2, "so it is, and was");
 }
+
+/// A SYN to port 80, with its checksum.
+fn syn(src: IpAddr, dst: IpAddr) -> Vec<u8> {
+    let header = tcp::Repr {
+        src_port: 5000,
+        dst_port: 80,
+        flags: tcp::Flags::SYN,
+        window: 1000,
+        ..tcp::Repr::default()
+    };
+    let mut segment = vec![0; header.header_bytes()];
+    let sum = header.emit(&mut segment);
+    let pseudo_header = checksum::pseudo_header(src, dst, 6, segment.len());
+    tcp::write_checksum(&mut segment, checksum::combine(sum, pseudo_header));
+    segment
+}
+
+#[test]
+fn a_syn_to_everybody_or_from_nobody_is_not_answered() {
+    let mut host = Host::new();
+    host.meet(PEER.into());
+    for any in ["0.0.0.0:80", "[::]:80"] {
+        host.stack.listen(any.parse().unwrap(), 4, PoolId(0)).unwrap();
+    }
+    let to = |src: Ipv4Addr, dst: Ipv4Addr, mac| {
+        let syn = syn(src.into(), dst.into());
+        let packet = packet4(header4(src, dst, Protocol::Tcp, syn.len()), &syn);
+        ethernet(mac, ethernet::IPV4, &packet)
+    };
+    // RFC 9293, MUST-57.
+    for dst in ["10.0.0.255", "255.255.255.255", "224.0.0.1"] {
+        for mac in [OUR_MAC, ethernet::BROADCAST] {
+            host.drops(&to(PEER, dst.parse().unwrap(), mac), Drop::OtherAddress);
+        }
+    }
+    host.drops(&to(PEER, OURS, ethernet::BROADCAST), Drop::OtherLinkAddress);
+    let segment = syn(PEER6.into(), GROUP.into());
+    let packet = packet6(PEER6, GROUP, 6, &segment);
+    host.drops(&ethernet(OUR_MAC, ethernet::IPV6, &packet), Drop::OtherAddress);
+    // RFC 9293, MUST-63.
+    for src in ["0.0.0.0", "10.0.0.255", "224.0.0.1", "255.255.255.255", "10.0.0.1"] {
+        host.drops(&to(src.parse().unwrap(), OURS, OUR_MAC), Drop::BadSource);
+    }
+    // And one that means us.
+    assert_eq!(host.reply(&to(PEER, OURS, OUR_MAC)).len(), 1);
+}

@@ -29,6 +29,7 @@ pub(super) struct Out {
     pub(super) options: Options,
     pub(super) ecn: Ecn,
     pub(super) transmit: Transmit,
+    pub(super) src: IpAddr,
 }
 
 impl Out {
@@ -58,6 +59,8 @@ pub(super) struct Peer {
     pub(super) host_clock: u32,
     pub(super) options: Options,
     pub(super) urgent: u16,
+    /// What the path adds to the checksums of the peer.
+    pub(super) damage: u16,
 }
 
 /// What most peers offer: nothing but an MSS.
@@ -80,6 +83,7 @@ impl Peer {
             host_clock: 0,
             options: Options::default(),
             urgent: 0,
+            damage: 0,
         }
     }
 
@@ -146,7 +150,7 @@ impl Peer {
         let len = bytes.len();
         let pseudo = checksum::pseudo_header(self.remote.0, self.local.0, 6, len);
         sum = checksum::combine(checksum::combine(sum, pseudo), checksum::sum(payload));
-        crate::wire::tcp::write_checksum(&mut bytes, sum);
+        crate::wire::tcp::write_checksum(&mut bytes, checksum::combine(sum, self.damage));
         let arrived = Arrived {
             src: self.remote.0,
             dst: self.local.0,
@@ -190,6 +194,7 @@ impl Peer {
                 options: head.options,
                 ecn: ip.ecn,
                 transmit,
+                src: ip.src.into(),
             });
             assert!(all.len() < 10_000, "frames for ever");
         }

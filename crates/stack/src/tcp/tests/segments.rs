@@ -31,7 +31,7 @@ fn with_sack() -> Options {
     Options { sack_permitted: true, ..plain() }
 }
 
-fn closed(conn: ConnId, reason: CloseReason) -> Option<Event> {
+pub(super) fn closed(conn: ConnId, reason: CloseReason) -> Option<Event> {
     Some(Event::Closed { conn, reason })
 }
 
@@ -106,7 +106,7 @@ fn a_connect_is_retried_and_given_up() {
     assert!(peer.now.since(begun) > Duration::from_secs(15));
 }
 
-fn connecting(change: impl FnOnce(&mut Config)) -> (Peer, ConnId, Out) {
+pub(super) fn connecting(change: impl FnOnce(&mut Config)) -> (Peer, ConnId, Out) {
     let mut peer = Peer::new(change);
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let conn =
@@ -628,7 +628,7 @@ fn the_urgent_pointer_is_told_and_sent() {
     assert_eq!(out[0].urgent, 10, "the byte after the last urgent one");
 }
 
-fn icmp(peer: &Peer, seq: u32, kind: IcmpErrorKind) -> IcmpError {
+pub(super) fn icmp(peer: &Peer, seq: u32, kind: IcmpErrorKind) -> IcmpError {
     IcmpError {
         protocol: Protocol::Tcp,
         local: SocketAddr::new(peer.local.0, peer.local.1),
