@@ -12,6 +12,7 @@ mod code;
 mod files;
 mod markdown;
 mod modules;
+mod rfc9293;
 mod tokens;
 mod tree;
 mod unsafety;
@@ -67,6 +68,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     markdown::links,
     markdown::headings,
     markdown::ledger,
+    rfc9293::coverage,
 ];
 
 /// Everything that is wrong with the sources, sorted by place.
