@@ -11,7 +11,7 @@ use super::cookie::{self, Cookie};
 use super::deadline::Deadline;
 use super::embryo::Embryo;
 use super::facts::Facts;
-use super::handshake::{self, Offer};
+use super::handshake::{self, Offer, announced_scale};
 use super::isn::{microseconds, timestamp};
 use super::replies::Reply;
 use super::segment::Segment;
@@ -296,7 +296,10 @@ impl Tcp {
         let times = Timestamps { value, echo: embryo.ts_recent };
         let timestamps = embryo.offer.timestamps.then_some(times);
         let options = Options { timestamps, ..Options::default() };
-        let reply = Reply::ack(embryo.flow, embryo.iss + 1, embryo.irs + 1, options);
+        let scale = embryo.offer.window_scale.map_or(0, |_| announced_scale(&cx.config.tcp));
+        let window = (window::first(cx.config.tcp.receive_buffer) >> scale) as u16;
+        let numbers = (embryo.iss + 1, embryo.irs + 1);
+        let reply = Reply::ack(embryo.flow, numbers, window, options);
         if !self.shard.replies.push(reply) {
             cx.counters.drop(Drop::RateLimited);
         }

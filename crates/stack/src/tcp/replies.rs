@@ -39,9 +39,14 @@ impl Reply {
         Some(Self { flow: segment.flow, seq, ack, flags, window: 0, options })
     }
 
-    /// An ACK.
-    pub(crate) const fn ack(flow: Flow, seq: SeqNum, ack: SeqNum, options: Options) -> Self {
-        Self { flow, seq, ack, flags: Flags::ACK, window: 0, options }
+    /// An ACK. `window` is not scaled any more.
+    pub(crate) const fn ack(
+        flow: Flow,
+        (seq, ack): (SeqNum, SeqNum),
+        window: u16,
+        options: Options,
+    ) -> Self {
+        Self { flow, seq, ack, flags: Flags::ACK, window, options }
     }
 }
 

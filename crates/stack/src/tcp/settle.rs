@@ -88,7 +88,9 @@ impl Tcp {
     /// The wait for old segments needs no connection, but its numbers.
     fn leave_for_time_wait<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
         let conn = &mut self.connections[index as usize];
+        let window = (conn.rcv_wnd() >> conn.rcv_scale).min(u32::from(u16::MAX)) as u16;
         let record = Record {
+            window,
             ts_recent: conn.ts_recent,
             ts_offset: conn.cold.ts_offset,
             hash: conn.hash,
@@ -134,7 +136,8 @@ impl Tcp {
         let times =
             Timestamps { value: timestamp(cx.now, record.ts_offset), echo: record.ts_recent };
         let options = Options { timestamps: timestamps.then_some(times), ..Options::default() };
-        let reply = Reply::ack(record.flow, record.snd_nxt, record.rcv_nxt, options);
+        let reply =
+            Reply::ack(record.flow, (record.snd_nxt, record.rcv_nxt), record.window, options);
         if !self.shard.replies.push(reply) {
             cx.counters.drop(crate::counters::Drop::RateLimited);
         }

@@ -26,6 +26,8 @@ use crate::wire::tcp::Flags;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
     pub(crate) flow: Flow,
+    /// The window field of the last ACK.
+    pub(crate) window: u16,
     pub(crate) snd_nxt: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
     /// Last timestamp of the peer; means something with `timestamps` only.
@@ -177,6 +179,7 @@ impl Record {
     pub(crate) const fn new(flow: Flow, snd_nxt: SeqNum, rcv_nxt: SeqNum) -> Self {
         Self {
             flow,
+            window: 0,
             snd_nxt,
             rcv_nxt,
             ts_recent: 0,

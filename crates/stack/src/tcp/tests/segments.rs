@@ -478,7 +478,9 @@ fn the_peers_last_fin_is_acknowledged_again_in_time_wait() {
     peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
     peer.out();
     peer.inject(F | A, 1, 2, &[]);
-    assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
+    let out = peer.out();
+    assert_eq!(out[0].core(), (ACK, 2, 2, 0));
+    assert!(out[0].window > 60_000, "no closed window, which would be probed");
     assert_eq!(peer.host.tcp.time_waits.len(), 1);
     peer.wait(30_000);
     peer.inject(F | A, 1, 2, &[]);
