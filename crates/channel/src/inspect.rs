@@ -86,6 +86,10 @@ impl Channel {
             None => None,
         };
         let backend = self.backend_of(index);
+        #[cfg(feature = "local")]
+        let on_stack = self.described_by_stack(index);
+        #[cfg(not(feature = "local"))]
+        let on_stack: Option<String> = None;
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);
@@ -110,12 +114,12 @@ impl Channel {
             kind: kind.name(),
             backend,
             driver,
-            path: match target {
+            path: on_stack.unwrap_or_else(|| match target {
                 Target::Fd(fd) => format!("file descriptor {fd}"),
                 Target::Direct(direct) => format!("direct descriptor {direct}"),
                 Target::Stack(index) => format!("our own stack, number {index}"),
                 Target::None => "no descriptor".to_owned(),
-            },
+            }),
             local,
             peer,
             cpu_mask,

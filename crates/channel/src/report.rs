@@ -99,7 +99,8 @@ pub struct Explain {
     pub backend: &'static str,
     /// The driver.
     pub driver: DriverKind,
-    /// How the kernel knows it: by descriptor or by direct descriptor, and which.
+    /// How the kernel knows it: by descriptor or by direct descriptor, and which. What is our own
+    /// stack's: the link, and what a connection has agreed on.
     pub path: String,
     /// The local address, if it has one.
     pub local: Option<Address>,

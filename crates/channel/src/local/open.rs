@@ -115,7 +115,35 @@ impl Channel {
     }
 }
 
+impl Channel {
+    /// The link of what is the stack's, and what a connection has agreed on; `None`: it is the
+    /// kernel's.
+    pub(crate) fn described_by_stack(&mut self, index: u32) -> Option<String> {
+        let Self { driver, state, .. } = self;
+        is_stacks(state.peek(index)).then_some(())?;
+        driver.local().map(|local| local.describe(state, index))
+    }
+}
+
 impl Local {
+    fn describe(&self, state: &State, slot: u32) -> String {
+        let driver = self.server.caps().driver;
+        let Some(conn) = self.conn(state, slot) else {
+            return format!("our own stack on {driver}");
+        };
+        let Ok(info) = self.server.stack().info(conn) else {
+            return format!("our own stack on {driver}, connection {}", conn.index);
+        };
+        let mut agreed = vec![format!("{:?}", info.state), format!("mss {}", info.mss)];
+        if let Some((theirs, ours)) = info.window_scale {
+            agreed.push(format!("window scale {theirs}/{ours}"));
+        }
+        let options = [(info.sack, "SACK"), (info.timestamps, "timestamps"), (info.ecn, "ECN")];
+        agreed.extend(options.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()));
+        let agreed = agreed.join(", ");
+        format!("our own stack on {driver}, connection {}: {agreed}", conn.index)
+    }
+
     fn ends(&mut self, state: &State, slot: u32) -> Option<Ends> {
         let inet = Address::Inet;
         if let Some(conn) = self.conn(state, slot) {

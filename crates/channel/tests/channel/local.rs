@@ -35,6 +35,7 @@ on_our_own_stack![
     an_idle_channel_sleeps,
     a_link_that_is_gone_is_told_by_dispatch,
     a_host_does_not_talk_to_itself,
+    explain_tells_the_link_and_what_a_connection_agreed_on,
 ];
 
 fn a_connection_has_no_descriptor_to_move_to_and_goes_on(case: &Case) {
@@ -111,6 +112,22 @@ fn a_host_does_not_talk_to_itself(case: &Case) {
     let handle = scene.connect(&ours, &ConnectOptions::default(), 0).unwrap();
     let Event::Connect(Err(OpError::NetworkUnreachable)) = scene.next_of(handle) else { panic!() };
     assert_eq!(here("127.0.0.1:0").as_inet().unwrap().ip(), ours.as_inet().unwrap().ip());
+}
+
+fn explain_tells_the_link_and_what_a_connection_agreed_on(case: &Case) {
+    let mut scene = case.scene();
+    let (handle, peer) = scene.stream(Stream::Accepted4);
+    let explain = scene.explain(handle).unwrap();
+    assert!(explain.path.starts_with("our own stack on tun, connection "), "{explain}");
+    for agreed in ["Established", "mss 14", "window scale ", "SACK", "timestamps"] {
+        assert!(explain.path.contains(agreed), "{agreed} is not in {explain}");
+    }
+    assert_eq!(explain.backend, "local");
+    drop(peer);
+    let (listener, _) = scene.listening("127.0.0.1:0");
+    assert_eq!(scene.explain(listener).unwrap().path, "our own stack on tun");
+    let timer = scene.timer(PATIENCE, None, 0).unwrap();
+    assert_eq!(scene.explain(timer).unwrap().backend, "kernel");
 }
 
 /// A channel on one end of a pair.
