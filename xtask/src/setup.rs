@@ -33,6 +33,7 @@ const WANTED: &[Wanted] = &[
     },
     Wanted { program: "ip", package: "iproute2", why: "network namespaces" },
     Wanted { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
+    Wanted { program: "ping", package: "iputils-ping", why: "asking our stack for echoes" },
     Wanted { program: "tshark", package: "tshark", why: "judging captures" },
     Wanted { program: "ping", package: "iputils-ping", why: "that the kernel still answers" },
     Wanted { program: "sha256sum", package: "coreutils", why: "sums of what arrived" },

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Linux: 10.77.0.1, fd77::1                ours: 10.77.0.2, fd77::2 (src/bin/interop.rs)
-//!  curl, wrk, ab, nginx,       tap0         stack, capture, then faults
+//!  ping, curl, wrk, ab, nginx, tap0         stack, capture, then faults
 //!  libmemcached, sockets   ------------->
 //! ```
 //!
@@ -24,4 +24,5 @@ mod http;
 mod judge;
 mod kv;
 mod load;
+mod ping;
 mod transfers;
