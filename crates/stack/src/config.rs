@@ -108,6 +108,9 @@ pub struct TcpConfig {
     pub rto_max: Duration,
     /// How long an ACK may be held back (RFC 9293 §3.8.6.3; at most 500 ms). Zero: never.
     pub delayed_ack: Duration,
+    /// So many of a connection's first segments are acknowledged at once, while no data goes the
+    /// other way.
+    pub quick_acks: u8,
     /// Nagle's algorithm for new connections (RFC 9293 §3.7.4).
     pub nagle: bool,
     /// Maximum segment lifetime; TIME-WAIT lasts twice that.
@@ -171,6 +174,7 @@ impl Default for TcpConfig {
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(120),
             delayed_ack: Duration::from_millis(40),
+            quick_acks: 16,
             nagle: true,
             msl: Duration::from_secs(30),
             fin_timeout: Duration::from_secs(60),

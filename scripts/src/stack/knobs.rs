@@ -111,7 +111,9 @@ fn time(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
         "stack.rto_initial_ms" => tcp.rto_initial = ms,
         "stack.delayed_ack_ms" => tcp.delayed_ack = ms,
         "stack.delayed_ack" if number == 0 => tcp.delayed_ack = Duration::ZERO,
-        "stack.delayed_ack" => {}
+        // Only Linux acknowledges a connection's first segments at once.
+        "stack.delayed_ack" => tcp.quick_acks = 0,
+        "stack.quick_acks" => tcp.quick_acks = number.clamp(0, 255) as u8,
         "stack.msl_ms" => tcp.msl = ms,
         _ => return None,
     }

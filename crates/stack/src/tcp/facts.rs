@@ -80,6 +80,8 @@ facts! {
     PURE_ACK,
     /// `close` was called before the handshake was complete.
     CLOSE_LATER,
+    /// New data was sent after some had come: an ACK has something to ride on.
+    INTERACTIVE,
     /// It is over, and nothing but its record is left.
     RELEASED,
 }

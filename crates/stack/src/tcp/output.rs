@@ -529,6 +529,9 @@ fn note_sent<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, data: &Data, was_idle
         conn.cold.progress_at = Stamp::of(cx.now);
     }
     conn.snd_nxt = data.range.end;
+    if payload > 0 && conn.cold.tally.bytes_in > 0 {
+        conn.facts.set(Facts::INTERACTIVE);
+    }
     if payload > 0 && !payload.is_multiple_of(u32::from(conn.mss)) {
         conn.cold.small_end = data.range.end;
     }

@@ -237,8 +237,27 @@ fn a_fin_that_comes_early_is_remembered() {
 }
 
 #[test]
+fn the_first_segments_are_acknowledged_at_once() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    for index in 0..16 {
+        peer.inject(A, 1 + index * 1000, 1, &[0; 1000]);
+        assert_eq!(peer.cores(), [(ACK, 1, 1001 + index * 1000, 0)]);
+    }
+    peer.inject(A, 16_001, 1, &[0; 1000]);
+    assert_eq!(peer.cores(), []);
+    // Who answers has something for the next ACK to ride on.
+    let (mut peer, other) = Peer::accepted(|_| {}, plain());
+    assert_eq!(conn.index, other.index);
+    peer.inject(A | P, 1, 1, b"get");
+    peer.send(other, b"answer");
+    assert_eq!(peer.cores().last(), Some(&(PA, 1, 4, 6)));
+    peer.inject(A | P, 4, 7, b"get");
+    assert_eq!(peer.cores(), []);
+}
+
+#[test]
 fn every_second_full_segment_is_acknowledged_at_once_and_others_later() {
-    let (mut peer, _) = Peer::accepted(|_| {}, plain());
+    let (mut peer, _) = Peer::accepted(|config| config.tcp.quick_acks = 0, plain());
     peer.inject(A, 1, 1, &[0; 1000]);
     assert_eq!(peer.cores(), []);
     peer.inject(A, 1001, 1, &[0; 1000]);
@@ -813,7 +832,7 @@ fn what_came_twice_is_said_even_without_a_gap() {
 
 #[test]
 fn reading_from_a_peer_without_window_scaling_needs_no_update() {
-    let (mut peer, _) = Peer::accepted(|_| {}, plain());
+    let (mut peer, _) = Peer::accepted(|config| config.tcp.quick_acks = 0, plain());
     for index in 0..10 {
         peer.inject(A | P, 1 + index * 100, 1, &[0; 100]);
         peer.host.collect(peer.now);
