@@ -13,7 +13,7 @@ use crate::program::{Hands, PORT, Program};
 use crate::scenario::Scenario;
 
 /// Buffers of a host.
-const BUFFERS: u32 = 8_192;
+pub(crate) const BUFFERS: u32 = 8_192;
 
 /// One host.
 pub(crate) struct Host {

@@ -16,6 +16,7 @@ use megapipe_stack::{
 
 use crate::check::Violation;
 use crate::check::streams::{HEADER_BYTES, Receiver, Stream};
+use crate::host::BUFFERS;
 use crate::pattern::Pattern;
 use crate::scenario::{Kind, Scenario};
 
@@ -293,7 +294,11 @@ fn pump(end: &mut End, hands: &mut Hands<'_>, rng: &mut fastrand::Rng) {
             let _ = hands.stack.shutdown(hands.now, end.conn, hands.memory);
             return;
         }
-        let Some(chunk) = hands.memory.chunk_of(&bytes) else {
+        // Who fills all buffers with what it sends has none left to receive, and if all do so,
+        // nobody goes on.
+        let may_fill = hands.memory.in_use() < BUFFERS as usize / 2;
+        let chunk = may_fill.then(|| hands.memory.chunk_of(&bytes)).flatten();
+        let Some(chunk) = chunk else {
             end.stalled_until = Some(hands.now + RETRY);
             return;
         };
