@@ -44,7 +44,16 @@ pub(super) fn on_text<M: Memory>(
     };
     let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
     let had_gap = conn.receive.has_gap();
-    let inserted = conn.receive.insert(&mut store, conn.rcv_nxt, seq, payload);
+    let mut inserted = conn.receive.insert(&mut store, conn.rcv_nxt, seq, payload);
+    if inserted.no_room && seq.at_or_before(conn.rcv_nxt) && conn.receive.has_gap() {
+        // What lies behind gaps was never acknowledged, and makes room for what closes the first
+        // (RFC 2018 §8). Otherwise connections with gaps could hold all buffers from one another.
+        conn.receive.forget_apart(store.nodes, store.memory);
+        let rcv_nxt = conn.rcv_nxt + inserted.advanced;
+        let more = conn.receive.insert(&mut store, rcv_nxt, seq, payload);
+        inserted.advanced += more.advanced;
+        inserted.no_room = more.no_room;
+    }
     conn.rcv_nxt += inserted.advanced;
     conn.cold.tally.bytes_in += u64::from(inserted.advanced);
     cx.counters.totals.bytes_in += u64::from(inserted.advanced);

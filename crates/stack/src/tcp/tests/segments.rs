@@ -954,3 +954,27 @@ fn a_route_that_comes_back_lets_a_connection_go_on() {
     peer.host.ip.set_routes(&[route]).unwrap();
     assert_eq!(peer.cores(), [(2, 0, 0, 0)]);
 }
+
+#[test]
+fn what_lies_behind_a_gap_makes_room_for_what_closes_it() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    // All buffers but those that the next segments will take are somebody else's.
+    let mut others = Vec::new();
+    while let Some(buf) = peer.host.memory.alloc(PoolId(0)) {
+        others.push(buf);
+    }
+    for buf in others.drain(..2) {
+        peer.host.memory.free(buf);
+    }
+    peer.inject(A | P, 3001, 1, &[3; 1000]);
+    peer.inject(A | P, 7001, 1, &[7; 1000]);
+    assert_eq!(peer.out().last().unwrap().ack, 1);
+    peer.inject(A | P, 1, 1, &[1; 1000]);
+    assert_eq!(peer.out().last().map(Out::core), Some((ACK, 1, 1001, 0)));
+    peer.host.collect(peer.now);
+    assert_eq!(peer.host.received, [1; 1000]);
+    for buf in others {
+        peer.host.memory.free(buf);
+    }
+    assert_eq!(peer.host.memory.in_use(), 0);
+}
