@@ -319,7 +319,8 @@ impl Channel {
 
     /// Turns a handle into a descriptor of the process, after the writes that are queued:
     /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
-    /// Reads that wait complete as cancelled.
+    /// Reads that wait complete as cancelled. A connection of our own stack has no descriptor: the
+    /// completion says [`OpError::NotSupported`](crate::OpError::NotSupported), and it goes on.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection.

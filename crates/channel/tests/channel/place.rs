@@ -27,10 +27,10 @@ use megapipe::{Backend, LocalNetwork, ServerConfig};
 pub(crate) struct Place(u8);
 
 thread_local! {
-    /// The network of the newest scene in this thread's namespace; `None`: loopback serves both sides.
+    /// The network of this thread's newest scene; `None`: loopback serves both sides.
     static PLACE: Cell<Option<Place>> = const { Cell::new(None) };
-    #[cfg(feature = "local")]
     /// Networks that this thread has made.
+    #[cfg(feature = "local")]
     static NETWORKS: Cell<u8> = const { Cell::new(0) };
 }
 

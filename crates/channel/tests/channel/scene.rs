@@ -95,8 +95,8 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
     }
 }
 
-#[cfg(feature = "local")]
 /// Runs a fact on our own stack, with the kernel as its peer, or says why that is not possible.
+#[cfg(feature = "local")]
 pub(crate) fn check_local(path: &'static str, fact: fn(&Case)) {
     let name = path.split_once("::").map_or(path, |(_, name)| name);
     match place::enter() {

@@ -1,3 +1,5 @@
+//! What is made of the kernel's words, without a kernel.
+
 use super::*;
 use megapipe_link::netlink::{Address, Interface};
 

@@ -16,9 +16,9 @@
 //!   (io_uring_prep_send(3)).
 //! - A quiet write of a pool buffer's bytes is sent silently: with MSG_DONTWAIT, so that the
 //!   request is over when it is submitted, and with CQE_SKIP_SUCCESS, so that it is answered only
-//!   if not all bytes went out. `silent_sends` lists them; those that were submitted are settled before any answer that came
-//!   later is looked at, and nothing waits for the kernel while something waits for that
-//!   (`State::silence_awaited`).
+//!   if not all bytes went out. `silent_sends` lists them; those that were submitted are settled
+//!   before any answer that came later is looked at, and nothing waits for the kernel while
+//!   something waits for that (`State::silence_awaited`).
 //! - A descriptor is closed only after the last answer of every request that used it: closing
 //!   alone would neither end a receive nor send a FIN.
 
