@@ -64,6 +64,17 @@ impl Channel {
         "kernel"
     }
 
+    /// What our own stack says of a slot that it serves.
+    fn description_on_stack(&mut self, index: u32) -> Option<String> {
+        #[cfg(feature = "local")]
+        return self.described_by_stack(index);
+        #[cfg(not(feature = "local"))]
+        {
+            let _ = index;
+            None
+        }
+    }
+
     /// A file descriptor beside a direct one, for calls that know only those.
     fn descriptor_of_direct(&mut self, index: u32) -> Result<OwnedFd, OpError> {
         match self.state.slot(index).target {
@@ -86,10 +97,7 @@ impl Channel {
             None => None,
         };
         let backend = self.backend_of(index);
-        #[cfg(feature = "local")]
-        let on_stack = self.described_by_stack(index);
-        #[cfg(not(feature = "local"))]
-        let on_stack: Option<String> = None;
+        let on_stack = self.description_on_stack(index);
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);
