@@ -21,7 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::judge;
 
 /// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Our stack's addresses.
 pub(crate) const OURS: [&str; 2] = ["10.77.0.2", "fd77::2"];
 /// Linux's.
