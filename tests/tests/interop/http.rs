@@ -32,7 +32,7 @@ fn curl_gets_files_ranges_and_several_on_one_connection() {
                 for address in OURS {
                     curl(host, &format!("http://{}", at(address, 80)));
                 }
-                assert_eq!(server.stop().resets, 0);
+                server.stop().expect_no_reset(loss);
             }
         },
     );

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::host::MAC;
+use super::host::{Loss, MAC};
 
 const FIELDS: [&str; 17] = [
     "frame.number",
@@ -60,6 +60,15 @@ pub(crate) struct Verdict {
     pub(crate) segments: usize,
     /// Resets among those.
     pub(crate) resets: usize,
+}
+
+impl Verdict {
+    /// Nothing was reset. With loss something may be in order: what a peer repeats because our last
+    /// answer was lost finds a connection that is over (RFC 9293 §3.5.2), maybe the one of the
+    /// program before.
+    pub(crate) fn expect_no_reset(&self, loss: Loss) {
+        assert!(self.resets == 0 || loss != Loss(0), "{self:?}");
+    }
 }
 
 /// One segment, as tshark counts: sequence numbers from 0, windows scaled.

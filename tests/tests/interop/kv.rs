@@ -67,7 +67,7 @@ fn a_client_sets_and_gets_over_both_families() {
             for address in OURS {
                 talk(address, count(loss));
             }
-            assert_eq!(server.stop().resets, 0);
+            server.stop().expect_no_reset(loss);
         }
     });
 }

@@ -43,7 +43,7 @@ fn linux_asks_us_for_transfers() {
                 }
             });
             assert_eq!(server.line("ended "), format!("{total} good 0 wrong"));
-            assert_eq!(server.finish().resets, 0);
+            server.finish().expect_no_reset(loss);
         }
     });
 }
@@ -71,7 +71,7 @@ fn we_ask_linux_for_transfers() {
             let total = count(loss);
             let mut client = host.start(loss, &[&arguments[..], &[&total.to_string()]].concat());
             assert_eq!(client.line("ended "), format!("{total} good 0 wrong"));
-            assert_eq!(client.finish().resets, 0);
+            client.finish().expect_no_reset(loss);
         }
     });
 }
