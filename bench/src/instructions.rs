@@ -1,7 +1,7 @@
 //! What a received segment costs the stack, in instructions.
 //!
 //! `megapipe bench segments` carries requests and responses of 64 bytes between two stacks in one
-//! thread. Callgrind counts in [`measured`] only: one frame in, its event out. Nothing here does
+//! thread. Callgrind counts in `measured_segment`: one frame in, its event out. Nothing here does
 //! I/O, so that the count is the same on every machine of the architecture.
 
 use crate::process;

@@ -6,8 +6,8 @@
 //! - `baseline/` are the servers that channels are measured against; `server.rs` starts those,
 //!   channels, nginx and memcached alike.
 //! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
-//! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs` and
-//!   `instructions.rs` are measurements of their own.
+//! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs`
+//!   and `instructions.rs` are measurements of their own.
 //! - `experiments.rs`, `bars.rs` and `stack_bars.rs` are what to measure; `run.rs` does it, in turn
 //!   and repeatedly.
 //! - `point.rs` is the result, `report/` the page.
