@@ -32,6 +32,20 @@ pub(super) unsafe fn to_shared(shared: *mut u8, private: &[u8]) {
     unsafe { copy(shared, private.as_ptr(), private.len()) }
 }
 
+/// Asks for the cache line at `shared`, which another core wrote last. A hint: any address will do.
+#[inline]
+pub(super) fn prefetch(shared: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and cannot fault, wherever it points; SSE is part of
+        // x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(shared.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}
+
 /// Copies `len` bytes: blocks of 64, then of 16, then single ones.
 ///
 /// # Safety

@@ -17,6 +17,11 @@ use std::sync::Arc;
 use super::region::Region;
 use super::ring::{Index, Ring, Slot};
 
+/// How many slots ahead of the frame in hand bytes are asked for.
+const LOOK_AHEAD_SLOTS: u16 = 3;
+/// Bytes of a frame that are asked for ahead; a longer one is found by the processor itself.
+const LOOK_AHEAD_BYTES_MAX: usize = 256;
+
 /// The peer broke the protocol in a way that leaves nothing to go on with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -150,8 +155,24 @@ impl Receiving {
         Ok(waiting)
     }
 
+    /// Asks for the bytes of a frame that comes soon: they lie in the other core's cache, and
+    /// arrive here while the frames before it are worked on.
+    #[inline]
+    fn look_ahead(&self, waiting: u16) {
+        if waiting <= LOOK_AHEAD_SLOTS {
+            return;
+        }
+        let index = self.next.wrapping_add(LOOK_AHEAD_SLOTS);
+        let slot = self.ring.read(index);
+        if let Some(place) = self.buffers.place(&self.ring, index, &slot) {
+            let bytes = (slot.len as usize).min(LOOK_AHEAD_BYTES_MAX);
+            place.region.expect(place.offset, bytes);
+        }
+    }
+
     /// Copies the oldest frame out, of at most `waiting` slots, and takes its slots.
     pub(super) fn gather(&mut self, waiting: u16, frame: &mut [u8]) -> Gathered {
+        self.look_ahead(waiting);
         let mut len = 0;
         let mut dropped = None;
         for taken in 0..waiting {

@@ -22,6 +22,9 @@ use super::handshake::Refusal;
 /// is empty, so a client's huge pages can not be trusted to stay.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// How much of memory moves between two cores at a time.
+const CACHE_LINE_BYTES: usize = 64;
+
 /// One mapping.
 #[derive(Debug)]
 pub(super) struct Region {
@@ -93,6 +96,16 @@ impl Region {
         // writable; `private` is memory of its own, since nobody makes a slice of a region.
         unsafe { copy::to_shared(to.as_ptr(), private) };
         true
+    }
+
+    /// Says that `len` bytes from `offset` on will be read soon: a hint, without any effect but on
+    /// the cache. A range outside the region is passed over.
+    #[inline]
+    pub(super) fn expect(&self, offset: usize, len: usize) {
+        let Some(first) = self.locate(offset, len) else { return };
+        for line in (0..len).step_by(CACHE_LINE_BYTES) {
+            copy::prefetch(first.as_ptr().wrapping_add(line));
+        }
     }
 
     /// The address of `len` bytes from `offset` on, if all of them are inside.
