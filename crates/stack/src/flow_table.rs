@@ -10,7 +10,6 @@
 //! - Indices are stored plus one: zeroed memory is an empty table.
 
 use alloc::vec::Vec;
-use core::hash::Hasher;
 use core::net::IpAddr;
 
 use siphasher::sip::SipHasher13;
@@ -60,26 +59,22 @@ impl FlowTable {
 
     /// The flow's place in the table: ask once, use for `find`, `insert` and `remove`.
     pub(crate) fn hash(&self, flow: &Flow) -> u32 {
-        let mut hasher = self.hasher;
-        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
+        let ports = u32::from(flow.local_port) << 16 | u32::from(flow.remote_port);
+        // All bytes at once: word by word, SipHash would keep an account of half-filled words.
         match (flow.local, flow.remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
-                hasher.write_u64(ports);
+                let words = [local.to_bits(), remote.to_bits(), ports];
+                self.hasher.hash(words.map(u32::to_ne_bytes).as_flattened()) as u32
             }
             (local, remote) => {
-                for address in [local, remote] {
-                    let bits = match address {
-                        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                        IpAddr::V6(address) => address.to_bits(),
-                    };
-                    hasher.write_u64((bits >> 64) as u64);
-                    hasher.write_u64(bits as u64);
-                }
-                hasher.write_u64(ports);
+                let bits = |address| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                    IpAddr::V6(address) => address.to_bits(),
+                };
+                let words = [bits(local), bits(remote), ports.into()];
+                self.hasher.hash(words.map(u128::to_ne_bytes).as_flattened()) as u32
             }
         }
-        hasher.finish() as u32
     }
 
     /// The entry under `hash` that `is` the one.
