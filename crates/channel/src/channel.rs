@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketType};
 use crate::address::Address;
 use crate::buffer::WriteBuf;
 use crate::completion::Unregistered;
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::counters::Counters;
 use crate::cpu_mask::CpuMask;
 use crate::error::{ConnectError, CreateError, ListenError, Misuse, RegisterError};
@@ -70,7 +70,10 @@ impl Channel {
             pin(core)?;
         }
         let descriptors = sys::raise_descriptor_limit();
-        config.max_lwsockets = config.max_lwsockets.min(descriptors.min(1 << 31) as u32);
+        // Connections of our own stack are no descriptors.
+        if config.backend == Backend::Kernel {
+            config.max_lwsockets = config.max_lwsockets.min(descriptors.min(1 << 31) as u32);
+        }
         let kernel = |what| move |source| CreateError::Kernel { what, source };
         let mut state = State::new(config.clone()).map_err(kernel("memory for buffers"))?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

@@ -53,7 +53,8 @@ pub struct Config {
     pub submission_entries: u32,
     /// Entries of the completion queue, rounded up to a power of two. Default 8,192.
     pub completion_entries: u32,
-    /// lwsockets that may be open at once. Default 65,536, lowered to RLIMIT_NOFILE's hard limit.
+    /// lwsockets that may be open at once. Default 65,536, lowered to RLIMIT_NOFILE's hard limit
+    /// on the kernel's back end.
     pub max_lwsockets: u32,
     /// Bytes of one receive buffer, so of one `Read` completion at most. Default 4,096.
     pub buffer_len: usize,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use clap::{Args, ValueEnum};
+use megapipe::limits::HANDLES_MAX;
 use megapipe::{Address, Backend, Config, DriverChoice};
 
 use super::Server;
@@ -181,7 +182,7 @@ impl ServeArgs {
             .partition(!self.no_partition)
             .buffer_len(self.buffer_len)
             .buffer_count(self.buffer_count)
-            .max_lwsockets(share.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS));
+            .max_lwsockets(share.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS).min(HANDLES_MAX));
         config.core = core;
         config
     }
