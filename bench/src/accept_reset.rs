@@ -9,7 +9,7 @@
 use crate::{cpu_time::CoreTimes, limits, measure::median, point::Latency};
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
-    Disconnect, Event, Handle, ListenOptions,
+    Disconnect, Event, Handle, ListenOptions, OpError,
 };
 use megapipe_apps::{
     backend::{BackendArgs, BackendError},
@@ -17,6 +17,7 @@ use megapipe_apps::{
 };
 use serde_json::json;
 use std::{
+    collections::BTreeMap,
     io,
     time::{Duration, Instant},
 };
@@ -131,23 +132,25 @@ pub(crate) fn serve(args: &AcceptArgs) -> Result<(), AcceptError> {
 #[derive(Default)]
 struct Tally {
     connections: u64,
-    errors: u64,
+    errors: BTreeMap<String, u64>,
     latencies_us: Vec<f64>,
 }
 
 struct Load<'args> {
     args: &'args AcceptLoadArgs,
     channel: Channel,
-    /// When the connection of each place began.
-    began: Vec<Instant>,
+    /// When the connection of each place began, if it is timed.
+    began: Vec<Option<Instant>>,
+    /// Connections begun.
+    begun: u64,
     tally: Tally,
 }
 
 /// Connects as fast as it can, and prints what came of it as `bench load` does. Blocks.
 pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
     let channel = args.accept.channel()?;
-    let began = vec![Instant::now(); args.connections as usize];
-    let mut load = Load { args, channel, began, tally: Tally::default() };
+    let began = vec![None; args.connections as usize];
+    let mut load = Load { args, channel, began, begun: 0, tally: Tally::default() };
     for place in 0..args.connections {
         load.connect(place.into())?;
     }
@@ -165,7 +168,7 @@ pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
         "summary": {
             "transactions_per_s": load.tally.connections as f64 / seconds,
             "latency_us": latency_us,
-            "errors": { "failed": load.tally.errors },
+            "errors": load.tally.errors,
         },
     });
     println!("{report}");
@@ -180,9 +183,8 @@ impl Load<'_> {
     }
 
     fn connect(&mut self, place: u64) -> Result<(), AcceptError> {
-        if self.tally.connections.is_multiple_of(TIMED_EVERY) {
-            self.began[place as usize] = Instant::now();
-        }
+        self.begun += 1;
+        self.began[place as usize] = self.begun.is_multiple_of(TIMED_EVERY).then(Instant::now);
         let mut options = ConnectOptions::default();
         options.reset_on_close = true;
         self.channel
@@ -213,28 +215,34 @@ impl Load<'_> {
         match event {
             Event::Connect(Ok(())) => {
                 // It waits for the reset.
-                if self.channel.read(handle, 1).is_err() {
-                    self.again(handle, cookie, false)?;
+                if let Err(misuse) = self.channel.read(handle, 1) {
+                    self.again(handle, cookie, Err(misuse.to_string()))?;
                 }
                 Ok(())
             }
-            Event::Read(_) => self.again(handle, cookie, true),
-            Event::Connect(Err(_)) => self.again(handle, cookie, false),
+            Event::Read(_) => self.again(handle, cookie, Ok(())),
+            // It was established, and reset before anybody was told.
+            Event::Connect(Err(OpError::Reset)) => self.again(handle, cookie, Ok(())),
+            Event::Connect(Err(error)) => self.again(handle, cookie, Err(error.to_string())),
             _ => Ok(()),
         }
     }
 
-    fn again(&mut self, handle: Handle, place: u64, was_open: bool) -> Result<(), AcceptError> {
+    fn again(
+        &mut self,
+        handle: Handle,
+        place: u64,
+        outcome: Result<(), String>,
+    ) -> Result<(), AcceptError> {
         // Its end was seen; what unregister returns is empty.
         let _ = self.channel.unregister(handle);
-        if was_open {
-            if self.tally.connections.is_multiple_of(TIMED_EVERY) {
-                let took = self.began[place as usize].elapsed();
-                self.tally.latencies_us.push(took.as_secs_f64() * 1e6);
+        match outcome {
+            Ok(()) => {
+                self.tally.connections += 1;
+                let took = self.began[place as usize].map(|began| began.elapsed());
+                self.tally.latencies_us.extend(took.map(|took| took.as_secs_f64() * 1e6));
             }
-            self.tally.connections += 1;
-        } else {
-            self.tally.errors += 1;
+            Err(error) => *self.tally.errors.entry(error).or_default() += 1,
         }
         self.connect(place)
     }

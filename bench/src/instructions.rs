@@ -6,7 +6,7 @@
 
 use crate::process;
 use megapipe_stack::{
-    Chunk, Config, ConnId, Event, HeapMemory, Instant, Memory, PoolId, Received, Stack,
+    BufId, Chunk, Config, ConnId, Event, Instant, Memory, PoolId, Received, Stack, wire::checksum,
 };
 use std::{
     io,
@@ -19,6 +19,8 @@ use std::{
 /// Segments that are counted; enough that what comes once does not show.
 const SEGMENTS: u32 = 2_000;
 const MESSAGE_BYTES: u32 = 64;
+const BUF_BYTES: usize = 2048;
+const BUF_COUNT: u32 = 64;
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// How often a timer would run between two segments.
@@ -42,14 +44,24 @@ pub enum InstructionsError {
 }
 
 /// Runs `megapipe bench segments` under callgrind. Blocks for some seconds.
-pub(crate) fn per_segment(program: &Path, scratch: &Path) -> Result<f64, InstructionsError> {
+pub(crate) fn per_segment(program: &Path) -> Result<f64, InstructionsError> {
+    per_segment_of(Command::new(program).args(["bench", "segments"]))
+}
+
+/// Runs a program that does nothing but [`carry_segments`] under callgrind; instructions for each
+/// segment, from the frame to its event. Blocks for some seconds.
+///
+/// # Errors
+/// [`InstructionsError`]: no valgrind, or nothing was counted.
+pub fn per_segment_of(carrier: &Command) -> Result<f64, InstructionsError> {
     let valgrind = process::find_program("valgrind").ok_or(InstructionsError::NoValgrind)?;
-    let out = scratch.join("callgrind.out");
+    let variables = carrier.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let output = Command::new(valgrind)
+        .envs(variables)
         .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*measured_segment*"])
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(program)
-        .args(["bench", "segments"])
+        .arg("--callgrind-out-file=/dev/null")
+        .arg(carrier.get_program())
+        .args(carrier.get_args())
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     let collected = collected(&said).filter(|count| *count > 0 && output.status.success());
@@ -67,16 +79,57 @@ fn last_line(said: &str) -> String {
     said.lines().last().unwrap_or("it said nothing").to_owned()
 }
 
+/// Buffers as plain as can be: what they cost is counted, and is not the question.
+struct Buffers {
+    bytes: Vec<u8>,
+    free: Vec<u32>,
+}
+
+impl Buffers {
+    fn new(count: u32) -> Self {
+        Self { bytes: vec![0; count as usize * BUF_BYTES], free: (0..count).collect() }
+    }
+
+    fn range(buf: BufId, offset: u32, len: usize) -> std::ops::Range<usize> {
+        let start = buf.0 as usize * BUF_BYTES + offset as usize;
+        start..start + len
+    }
+}
+
+impl Memory for Buffers {
+    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
+        self.free.pop().map(BufId)
+    }
+
+    fn free(&mut self, buf: BufId) {
+        self.free.push(buf.0);
+    }
+
+    fn buf_bytes(&self, _buf: BufId) -> u32 {
+        BUF_BYTES as u32
+    }
+
+    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
+        self.bytes[Self::range(buf, offset, from.len())].copy_from_slice(from);
+        checksum::sum(from)
+    }
+
+    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
+        to.copy_from_slice(&self.bytes[Self::range(chunk.buf, chunk.offset, to.len())]);
+        checksum::sum(to)
+    }
+}
+
 struct Host {
     stack: Stack,
-    memory: HeapMemory,
+    memory: Buffers,
 }
 
 impl Host {
     fn new(ip: Ipv4Addr) -> Result<Self, InstructionsError> {
         let config = Config::single(ip, 24, [ip.octets()[3]; 32]);
         let stack = Stack::new(config, Instant::from_millis(1)).map_err(unexpected)?;
-        Ok(Self { stack, memory: HeapMemory::new(256, 2048) })
+        Ok(Self { stack, memory: Buffers::new(BUF_COUNT) })
     }
 
     fn send(&mut self, now: Instant, conn: ConnId) -> Result<(), InstructionsError> {
@@ -138,8 +191,11 @@ fn establish(
     }
 }
 
-/// Carries the segments that callgrind counts in. Each has its event, or it is an error.
-pub(crate) fn carry_segments() -> Result<u32, InstructionsError> {
+/// Carries the segments that callgrind counts in, and says how many. Each has its event.
+///
+/// # Errors
+/// [`InstructionsError::Unexpected`]: the stack did something else.
+pub fn carry_segments() -> Result<u32, InstructionsError> {
     let mut now = Instant::from_millis(1);
     let (mut client, mut server) = (Host::new(CLIENT)?, Host::new(SERVER)?);
     let (there, here) = establish(&mut client, &mut server, now)?;

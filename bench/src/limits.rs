@@ -94,8 +94,8 @@ pub(crate) const ACCEPT_BACKLOG: u32 = 4096;
 
 /// Idle connections that a server on our own stack is given.
 pub(crate) const STACK_IDLE_CONNECTIONS: u32 = 1_000_000;
-/// Connections that the server has room for: the most it takes.
-pub(crate) const STACK_IDLE_ROOM: u32 = 1 << 20;
+/// Connections that the server has room for.
+pub(crate) const STACK_IDLE_ROOM: u32 = 1_010_000;
 /// Transactions a second on all of them together.
 pub(crate) const STACK_IDLE_RATE: u32 = 100;
 /// How long they are held.

@@ -277,7 +277,7 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
 
 fn instructions_bar(bench: &Bench) -> BarResult {
     let what = "instructions of the stack for a received 64 B segment, to its event (callgrind)";
-    let (runs, why) = match instructions::per_segment(&bench.program, bench.scratch.path()) {
+    let (runs, why) = match instructions::per_segment(&bench.program) {
         Ok(count) => (vec![count], None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };

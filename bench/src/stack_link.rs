@@ -85,8 +85,8 @@ impl StackLink {
                 let link = format!("{},role=server", Memif(scratch));
                 options(&link, self.server_address(layout))
             }
-            Self::Tap => options(&format!("tap:{TAP}"), self.server_address(layout)),
-            Self::Xdp => options("xdp:srv", self.server_address(layout)),
+            Self::Tap => sleepy(options(&format!("tap:{TAP}"), self.server_address(layout))),
+            Self::Xdp => sleepy(options("xdp:srv", self.server_address(layout))),
         }
     }
 
@@ -126,6 +126,13 @@ impl fmt::Display for Memif<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "memif:{}", self.0.join("memif.sock").display())
     }
+}
+
+/// Sleeps whenever nothing is to be done, as servers on the kernel's TCP do, so that what its core
+/// was busy is what it cost.
+fn sleepy(mut args: Vec<String>) -> Vec<String> {
+    args.extend(["--spin", "0"].map(str::to_owned));
+    args
 }
 
 fn options(link: &str, address: IpAddr) -> Vec<String> {
