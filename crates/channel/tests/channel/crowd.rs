@@ -31,8 +31,9 @@ fn ten_thousand_connections_are_served_at_once(case: &Case) {
         println!("skipped: {}: only {limit:?} descriptors are allowed", case.name);
         return;
     }
-    // And the server in another: whenever a test beside it starts a program, the new process has
-    // copies of all descriptors for a moment, and an epoll set tells of those closed here meanwhile.
+    // And the server in another: when a test beside it starts a program, the new process has
+    // copies of all descriptors for a moment, and an epoll set tells of those that were closed
+    // here meanwhile.
     case.alone(|| serve(case));
 }
 
