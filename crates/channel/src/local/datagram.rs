@@ -13,7 +13,7 @@ use megapipe_stack::{BindError, Chunk, DatagramId, OperationError};
 use super::memory::Received;
 use super::{Local, NOBODY, Owner};
 use crate::address::Address;
-use crate::buffer::{Payload, ReadBuf};
+use crate::buffer::Payload;
 use crate::completion::Datagram;
 use crate::error::OpError;
 use crate::slot::{Body, Extra, Target};
@@ -81,7 +81,7 @@ impl Local {
         }
         // A datagram that nobody reads must not hold a buffer that connections need.
         let crowded = waiting.len() >= WAITING_MAX / 8;
-        waiting.push_back((from, if crowded { detached(buffer) } else { buffer }));
+        waiting.push_back((from, if crowded { buffer.detached() } else { buffer }));
         self.read_datagrams(state, slot);
     }
 
@@ -154,9 +154,4 @@ impl Local {
         self.endpoints[endpoint.index as usize] = NOBODY;
         state.slot(slot).target = Target::None;
     }
-}
-
-/// The same bytes in memory of their own.
-fn detached(buffer: ReadBuf) -> ReadBuf {
-    buffer.detached()
 }

@@ -37,7 +37,7 @@ impl Local {
             self.gathered = 0;
             let turn = self.server.turn(self.now).map_err(link_failed)?;
             let happened = self.take_events(state);
-            self.ask_kernel(state, Duration::ZERO)?;
+            self.ask_kernel(state)?;
             if state.has_ready() || state.woken {
                 return Ok(());
             }
@@ -81,9 +81,8 @@ impl Local {
     }
 
     /// Fetches what the kernel's driver has, if it was given something or it is time to look.
-    fn ask_kernel(&mut self, state: &mut State, period: Duration) -> Result<(), DispatchError> {
-        let period = period.max(if self.kernel_given { Duration::ZERO } else { KERNEL_PERIOD });
-        if self.now.since(self.kernel_asked) < period {
+    fn ask_kernel(&mut self, state: &mut State) -> Result<(), DispatchError> {
+        if !self.kernel_given && self.now.since(self.kernel_asked) < KERNEL_PERIOD {
             return Ok(());
         }
         self.kernel_asked = self.now;
