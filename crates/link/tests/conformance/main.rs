@@ -8,6 +8,7 @@ mod offload;
 mod packet;
 mod pair;
 mod tap;
+mod veth;
 mod wire;
 mod wrappers;
 mod xdp;

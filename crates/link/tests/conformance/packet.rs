@@ -2,32 +2,23 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, UdpSocket};
-use std::time::Instant;
 
 use megapipe_link::conformance::{self, Bench, Opened};
-use megapipe_link::packet::{self, Packet, PacketConfig};
-use megapipe_link::{Link, LinkError, Ownership};
+use megapipe_link::packet::{self, PacketConfig};
+use megapipe_link::{Link, LinkError};
 
 use crate::counting::allocations;
 use crate::hosts::{HERE, KERNELS, OURS, OURS_UDP, QUICK, at, knock, sharing, with_two_hosts};
-use crate::wire::{Wire, enter_own_namespace, ip, until_active};
+use crate::veth::{ports, veth, whole_address};
+use crate::wire::{Wire, enter_own_namespace};
 
 struct Veth(PacketConfig);
 
 impl Bench for Veth {
     fn open(&self) -> Result<Opened, String> {
-        // What the last check left: the namespace is ours.
-        let _ = ip("link del mp-near");
-        ip("link add mp-near type veth peer name mp-far")?;
-        ip("link set mp-near up")?;
-        ip("link set mp-far up")?;
-        until_active("mp-near")?;
-        until_active("mp-far")?;
+        veth()?;
         let mut link = packet::open(&self.0).map_err(|error| error.to_string())?;
-        let mut ownership = Ownership::new();
-        ownership.add_address([10, 99, 0, 1].into()).expect("room");
-        ownership.whole_address = true;
-        link.set_ownership(&ownership).map_err(|error| error.to_string())?;
+        link.set_ownership(&whole_address()).map_err(|error| error.to_string())?;
         let wire = Wire::open("mp-far", "link del mp-near")?;
         Ok((Box::new(link), Box::new(wire)))
     }
@@ -58,21 +49,6 @@ fn packet_plain() {
     let config = PacketConfig::new("mp-near");
     let config = PacketConfig { offloads: false, bypasses_qdisc: true, ..config };
     check("packet::packet_plain", config);
-}
-
-/// Destination ports of the TCP and UDP frames that wait.
-fn ports(link: &mut Packet) -> Vec<u16> {
-    let mut ports = Vec::new();
-    let deadline = Instant::now() + QUICK;
-    while ports.is_empty() && Instant::now() < deadline {
-        link.wait(Some(QUICK)).expect("wait");
-        let take = &mut |frame: &[u8], _: _| {
-            let start = if frame[12] == 8 { 34 } else { 54 };
-            ports.push(u16::from_be_bytes([frame[start + 2], frame[start + 3]]));
-        };
-        link.rx_burst(64, take).expect("rx_burst");
-    }
-    ports
 }
 
 #[test]

@@ -9,30 +9,22 @@ use std::time::{Duration, Instant};
 use megapipe_link::conformance::{self, Bench, Opened};
 use megapipe_link::spec::XdpMode;
 use megapipe_link::xdp::{self, SocketMap, Xdp, XdpConfig};
-use megapipe_link::{Link, LinkError, Ownership, Transmit};
+use megapipe_link::{Link, LinkError, Transmit};
 
 use crate::counting::allocations;
 use crate::hosts::{HERE, KERNELS, OURS, OURS_UDP, QUICK, at, knock, sharing, with_two_hosts};
+use crate::veth::{ports, veth, whole_address};
 use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 struct Veth(XdpConfig);
 
 impl Bench for Veth {
     fn open(&self) -> Result<Opened, String> {
-        // What the last check left: the namespace is ours.
-        let _ = ip("link del mp-near");
-        ip("link add mp-near type veth peer name mp-far")?;
-        ip("link set mp-near up")?;
-        ip("link set mp-far up")?;
-        until_active("mp-near")?;
-        until_active("mp-far")?;
+        veth()?;
         let mut links = xdp::open(&self.0).map_err(|error| error.to_string())?;
         assert_eq!(links.len(), 1);
         let mut link = links.remove(0);
-        let mut ownership = Ownership::new();
-        ownership.add_address([10, 99, 0, 1].into()).expect("room");
-        ownership.whole_address = true;
-        link.set_ownership(&ownership).map_err(|error| error.to_string())?;
+        link.set_ownership(&whole_address()).map_err(|error| error.to_string())?;
         let wire = Wire::open("mp-far", "link del mp-near")?;
         Ok((Box::new(link), Box::new(wire)))
     }
@@ -68,21 +60,6 @@ fn xdp_in_the_general_path() {
         ..XdpConfig::new("mp-near")
     };
     check("xdp::xdp_in_the_general_path", config);
-}
-
-/// Destination ports of the TCP and UDP frames that wait.
-fn ports(link: &mut Xdp) -> Vec<u16> {
-    let mut ports = Vec::new();
-    let deadline = Instant::now() + QUICK;
-    while ports.is_empty() && Instant::now() < deadline {
-        link.wait(Some(QUICK)).expect("wait");
-        let take = &mut |frame: &[u8], _: _| {
-            let start = if frame[12] == 8 { 34 } else { 54 };
-            ports.push(u16::from_be_bytes([frame[start + 2], frame[start + 3]]));
-        };
-        link.rx_burst(64, take).expect("rx_burst");
-    }
-    ports
 }
 
 fn opened() -> Xdp {
@@ -260,10 +237,7 @@ fn two_queues() -> Result<Vec<Xdp>, String> {
 }
 
 fn owning_all(link: &mut Xdp) {
-    let mut ownership = Ownership::new();
-    ownership.add_address([10, 99, 0, 1].into()).expect("room");
-    ownership.whole_address = true;
-    link.set_ownership(&ownership).expect("maps");
+    link.set_ownership(&whole_address()).expect("maps");
 }
 
 /// Sends a packet to 10.99.0.1 with `mark` in it.
