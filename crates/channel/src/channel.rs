@@ -6,8 +6,8 @@
 //! - A call checks its handle and arguments, puts the operation into [`State`], and tells the
 //!   driver; it never waits for the kernel (`unregister` of a registered descriptor, which takes
 //!   requests back first, is the one exception).
-//! - Operations go to the kernel when (i) a batch is full, (ii) no completion is left to hand
-//!   out, (iii) `flush` is called [MP 3.4.3].
+//! - Operations go to the kernel when (i) a batch is full (and due: `uring/batch.rs`), (ii) no
+//!   completion is left to hand out, (iii) `flush` is called [MP 3.4.3].
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -26,7 +26,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{cqueue, opcode, types};
@@ -42,11 +42,13 @@ use crate::state::State;
 
 mod accept;
 mod answer;
+mod batch;
 mod probe;
 mod request;
 mod ring;
 mod stream;
 
+use batch::{Batch, InHand, Left};
 use probe::Capabilities;
 use ring::Ring;
 use stream::{Gather, SilentSends};
@@ -123,6 +125,7 @@ pub(crate) struct Uring {
     next_answer: usize,
     /// Requests put into the submission queue since the last submission.
     queued: u32,
+    batch: Batch,
     requests: request::Table,
     /// Vectors of sends: free ones, and those that must stay until the next submission.
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
@@ -160,6 +163,7 @@ impl Uring {
             answers: Vec::with_capacity(state.config.completion_entries as usize),
             next_answer: 0,
             queued: 0,
+            batch: Batch::new(state.config.batch),
             requests: request::Table::new(),
             free_gathers: Vec::new(),
             used_gathers: Vec::new(),
@@ -210,7 +214,16 @@ impl Uring {
 
     #[inline]
     fn submit_full_batch(&mut self, state: &mut State) {
-        if self.queued >= state.config.batch {
+        if self.queued >= self.batch.full_at {
+            self.on_full_batch(state);
+        }
+    }
+
+    #[inline(never)]
+    fn on_full_batch(&mut self, state: &mut State) {
+        let position = self.next_answer;
+        let in_hand = InHand { position, more: position < self.answers.len() };
+        if self.batch.is_due(in_hand, Instant::now) {
             // A refusal leaves the requests in the queue for the next attempt.
             let _ = self.submit(state);
         }
@@ -226,6 +239,7 @@ impl Uring {
         if self.queued == 0 {
             return Ok(());
         }
+        self.batch.left(Left::Full);
         state.counters.system_calls += 1;
         let submitted = self.ring.submit();
         self.after_submit(state, submitted)
@@ -500,6 +514,7 @@ impl Driver for Uring {
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         self.ring.lend_buffers(&state.receive_pool);
+        self.batch.left(Left::WithWait);
         state.counters.system_calls += 1;
         let want = usize::from(timeout != Some(Duration::ZERO) && !state.silence_awaited);
         let submitted = self.ring.submit_and_wait(want, timeout);
