@@ -45,6 +45,13 @@ impl ReadBuf {
         Self(self.0.split_to(len))
     }
 
+    /// The bytes, for memory that keeps them under a number.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn into_span(self) -> Span {
+        self.0
+    }
+
     /// The same bytes in memory of their own, so that no pool buffer is held.
     pub(crate) fn detached(&self) -> Self {
         Self::from_vec(self.to_vec())

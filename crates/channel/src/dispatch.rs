@@ -35,15 +35,21 @@ impl Channel {
     ) -> Result<Option<Completion>, DispatchError> {
         // First of all: in a child the ring's memory is not even there to be looked at.
         self.check_fork().map_err(|_| DispatchError::Forked)?;
-        // By far the most frequent completion is made right where it is wanted.
-        if !self.state.woken
-            && !self.state.has_ready()
-            && let Some((Whose { handle, slot }, data)) = self.driver.next_read(&mut self.state)
-        {
-            let cookie = self.state.peek(slot).cookie;
-            return Ok(Some(Completion { handle, cookie, event: Event::Read(Ok(data)) }));
+        match self.next_read() {
+            Some(completion) => Ok(Some(completion)),
+            None => self.dispatch_any(timeout),
         }
-        self.dispatch_any(timeout)
+    }
+
+    /// By far the most frequent completion is made right where it is wanted.
+    #[inline(always)]
+    fn next_read(&mut self) -> Option<Completion> {
+        if self.state.woken || self.state.has_ready() {
+            return None;
+        }
+        let (Whose { handle, slot }, data) = self.driver.next_read(&mut self.state)?;
+        let cookie = self.state.peek(slot).cookie;
+        Some(Completion { handle, cookie, event: Event::Read(Ok(data)) })
     }
 
     #[inline(never)]
@@ -93,16 +99,21 @@ impl Channel {
         while count < max {
             let completion = match count {
                 0 => self.dispatch(timeout)?,
-                _ => self.next_ready().or_else(|| {
-                    self.driver.harvest(&mut self.state);
-                    self.next_ready()
-                }),
+                _ => self.next_read().or_else(|| self.next_fetched()),
             };
             let Some(completion) = completion else { break };
             out.push(completion);
             count += 1;
         }
         Ok(count)
+    }
+
+    /// What is ready, or was fetched already.
+    fn next_fetched(&mut self) -> Option<Completion> {
+        self.next_ready().or_else(|| {
+            self.driver.harvest(&mut self.state);
+            self.next_ready()
+        })
     }
 
     fn next_ready(&mut self) -> Option<Completion> {

@@ -432,15 +432,40 @@ impl State {
         id: u16,
         len: u32,
     ) -> Option<(Whose, ReadBuf)> {
+        if !self.has_sole_read(index, len) {
+            return None;
+        }
+        let held = self.receive_pool.hold(id)?;
+        self.answer_sole_read(index, held, len)
+    }
+
+    /// The same for a buffer that is held already.
+    #[cfg(feature = "local")]
+    #[inline(always)]
+    pub(crate) fn on_held_for_one(
+        &mut self,
+        index: u32,
+        held: Held,
+        len: u32,
+    ) -> Option<(Whose, ReadBuf)> {
+        if self.has_sole_read(index, len) { self.answer_sole_read(index, held, len) } else { None }
+    }
+
+    /// Exactly one read waits on a stream, takes `len` bytes, and none are before them.
+    #[inline(always)]
+    fn has_sole_read(&self, index: u32, len: u32) -> bool {
+        self.slots.get(index as usize).is_some_and(|slot| {
+            slot.first_read.is_some_and(|read| read.len >= len)
+                && slot.phase == Phase::Open
+                && slot.unread.is_empty()
+                && slot.more_reads.is_empty()
+        })
+    }
+
+    #[inline(always)]
+    fn answer_sole_read(&mut self, index: u32, held: Held, len: u32) -> Option<(Whose, ReadBuf)> {
+        let bytes = self.receive_pool.adopt(held, len)?;
         let slot = self.slots.get_mut(index as usize)?;
-        let fits = slot.first_read.is_some_and(|read| read.len >= len);
-        if !fits || slot.phase != Phase::Open || !slot.unread.is_empty() {
-            return None;
-        }
-        if !slot.more_reads.is_empty() {
-            return None;
-        }
-        let bytes = self.receive_pool.adopt(self.receive_pool.hold(id)?, len)?;
         slot.first_read = None;
         self.first_reads -= 1;
         self.counters.completions += 1;

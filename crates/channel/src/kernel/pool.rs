@@ -7,6 +7,7 @@
 //!   or owned by one or more [`PoolBuf`]s and [`Span`]s; never two of these at once.
 //! - A buffer that more than one of them owns is only read. Only a `PoolBuf` that is the only owner
 //!   hands out mutable bytes.
+//! - An owner may be a mere number ([`Span::surrender`]): whoever has the number owns the buffer.
 //! - A [`Span`] is an owner too, of a part of a buffer, or of a part of heap memory that stands in
 //!   for one where no buffer was to be had or is large enough.
 //! - The mapping lives as long as the channel or any owner.
@@ -31,7 +32,7 @@ pub(crate) struct Pool {
     stride_bytes: usize,
     buffer_count: u16,
     free: RefCell<Vec<u16>>,
-    owners: Box<[Cell<u32>]>,
+    owners: Box<[Cell<u64>]>,
     /// Instead of a mapping: all bytes of a pool that was made of them.
     heap: Vec<u8>,
 }
@@ -175,6 +176,56 @@ impl Pool {
         unsafe { std::slice::from_raw_parts(address.as_ptr(), self.buffer_len) }
     }
 
+    /// Bytes of a buffer of which there is a surrendered owner; of any other none.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn surrendered(&self, index: u16) -> &[u8] {
+        match self.owners.get(usize::from(index)).map(Cell::get) {
+            Some(HELD) | None => &[],
+            Some(owners) if owners < SURRENDERED => &[],
+            Some(_) => self.buffer(index),
+        }
+    }
+
+    /// A surrendered owner less.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn give_up(&self, index: u16) {
+        let Some(cell) = self.owners.get(usize::from(index)) else { return };
+        let owners = cell.get();
+        debug_assert!(owners >= SURRENDERED && owners != HELD, "given up twice");
+        if owners < SURRENDERED || owners == HELD {
+            return;
+        }
+        cell.set(owners - SURRENDERED);
+        if owners == SURRENDERED {
+            self.free.borrow_mut().push(index);
+        }
+    }
+
+    /// A surrendered owner is a span again, of `len` bytes from `start` on.
+    #[cfg(feature = "local")]
+    pub(crate) fn reclaim(self: &Rc<Self>, index: u16, start: u32, len: u32) -> Option<Span> {
+        let cell = self.owners.get(usize::from(index))?;
+        let end = start.checked_add(len)? as usize;
+        if cell.get() < SURRENDERED || cell.get() == HELD || end > self.buffer_len {
+            return None;
+        }
+        cell.set(cell.get() - SURRENDERED + 1);
+        Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(index, start, len) })
+    }
+
+    /// A held buffer that nobody will adopt is free again.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn put_back(&self, held: Held) {
+        let Some(owners) = self.owners.get(usize::from(held.0)) else { return };
+        if owners.get() == HELD {
+            owners.set(0);
+            self.free.borrow_mut().push(held.0);
+        }
+    }
+
     /// One owner more.
     #[inline]
     fn share(&self, index: u16) {
@@ -216,7 +267,11 @@ impl Drop for Pool {
 }
 
 /// In place of the number of owners: filled, and not adopted yet.
-const HELD: u32 = u32::MAX;
+const HELD: u64 = u64::MAX;
+
+/// A surrendered owner counts as so many: whether there is one is seen in the high half.
+#[cfg(feature = "local")]
+const SURRENDERED: u64 = 1 << 32;
 
 /// Names a filled buffer that has no owner yet; never adopted, it stays taken for ever.
 #[derive(Clone, Copy)]
@@ -272,7 +327,7 @@ impl PoolBuf {
     }
 
     #[inline]
-    fn owners(&self) -> &Cell<u32> {
+    fn owners(&self) -> &Cell<u64> {
         &self.pool.owners[usize::from(self.index)]
     }
 }
@@ -373,6 +428,25 @@ impl Span {
         &all[start..start + len]
     }
 
+    /// Becomes an owner without a name: the buffer's index in `pool`, where the bytes start and how
+    /// many there are. For whoever has room for numbers only; [`Pool::give_up`] ends it. A span of
+    /// other memory stays what it is.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn surrender(mut self, pool: &Rc<Pool>) -> Result<(u16, u32, u32), Self> {
+        let is_there = self.pool.as_ref().is_some_and(|mine| Rc::ptr_eq(mine, pool));
+        if !is_there || self.place.is_in_heap() {
+            return Err(self);
+        }
+        // Without its pool it drops nothing: it is one owner still, of the other kind.
+        self.pool = None;
+        let index = self.place.index();
+        let (start, len) = self.place.range();
+        let owners = &pool.owners[usize::from(index)];
+        owners.set(owners.get() - 1 + SURRENDERED);
+        Ok((index, start as u32, len as u32))
+    }
+
     /// The first `len` bytes, at most all; `self` keeps the rest. Both own the memory.
     pub(crate) fn split_to(&mut self, len: usize) -> Self {
         let all = self.len();
@@ -461,6 +535,28 @@ mod tests {
         assert!(pool.hold(4).is_none(), "there is no such buffer");
         drop(filled);
         assert_eq!(pool.free_count(), 1);
+    }
+
+    #[cfg(feature = "local")]
+    #[test]
+    fn a_surrendered_owner_is_an_owner() {
+        let (pool, other) = (Pool::new(64, 4).unwrap(), Pool::new(64, 4).unwrap());
+        let mut first = pool.take().unwrap();
+        first.bytes_mut().unwrap()[..5].copy_from_slice(b"abcde");
+        let mut all = first.into_span(5);
+        let front = all.split_to(2);
+        let Err(all) = all.surrender(&other) else { panic!("it is of another pool") };
+        let Ok((index, 2, 3)) = all.surrender(&pool) else { panic!("it is of this one") };
+        assert_eq!(&pool.surrendered(index)[2..5], b"cde");
+        drop(front);
+        assert_eq!(pool.free_count(), 3, "one owner is left");
+        let again = pool.reclaim(index, 2, 3).unwrap();
+        assert_eq!((again.bytes(), pool.surrendered(index)), (&b"cde"[..], &[][..]));
+        assert!(pool.reclaim(index, 2, 3).is_none(), "it is a span already");
+        let Ok((index, ..)) = again.surrender(&pool) else { panic!("it is of this one") };
+        pool.give_up(index);
+        assert_eq!(pool.free_count(), 4);
+        assert!(Span::from_vec(vec![1]).surrender(&pool).is_err());
     }
 
     #[test]

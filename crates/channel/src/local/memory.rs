@@ -3,8 +3,10 @@
 //! Read first: `megapipe_stack::Memory`; `buffer.rs` and `kernel/pool.rs` for who owns what.
 //!
 //! Received bytes are copied once, from the frame into a receive buffer, which a completion lends
-//! to the program. What is written is not copied at all before it goes into a frame: the payload
-//! itself waits here until the peer has acknowledged it.
+//! to the program. What is written is not copied at all before it goes into a frame. Where it lies
+//! in one of the channel's buffers (an echo, or what [`crate::Channel::alloc`] gave), the stack's
+//! number for it is the buffer's own, and stands for one of the buffer's owners; any other payload
+//! waits in a table until the peer has acknowledged it.
 //!
 //! What has arrived and is not asked for lies in receive buffers too. When all are taken, heap
 //! memory of the same size stands in for more, up to [`RESERVE_BYTES_MAX`]: it is what the kernel's
@@ -13,7 +15,8 @@
 //! Invariants
 //! - A receive buffer that the stack holds is out of the pool's free list and has no owner; the
 //!   completion that carries it makes the owner.
-//! - A payload lies in `payloads` from the write until the stack frees it.
+//! - A payload is in `payloads`, or a surrendered owner of a buffer, from the write until the stack
+//!   frees it.
 //! - A buffer of the reserve is the stack's until it is freed or taken for a completion.
 
 use std::rc::Rc;
@@ -22,13 +25,20 @@ use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 use slab::Slab;
 
 use crate::buffer::{Payload, ReadBuf};
-use crate::kernel::pool::{Held, Pool};
+use crate::kernel::pool::{Held, Pool, Span};
 use crate::limits::RESERVE_BYTES_MAX;
 
-/// Set in the number of a payload; a receive buffer's has it clear.
-const PAYLOAD: u32 = 1 << 31;
-/// Set in the number of a buffer of the reserve.
-const RESERVE: u32 = 1 << 30;
+/// What a number counts, in its highest bits: the indices of receive buffers that are held, of ...
+const KIND: u32 = 7 << 29;
+const HELD: u32 = 0;
+/// ... heap memory that stands in for such, ...
+const RESERVE: u32 = 1 << 29;
+/// ... payloads in the table, ...
+const PAYLOAD: u32 = 2 << 29;
+/// ... receive buffers that are sent, ...
+const RECEIVED: u32 = 3 << 29;
+/// ... and buffers that the program has filled.
+const FILLED: u32 = 4 << 29;
 
 /// Where received bytes lie.
 pub(super) enum Received {
@@ -40,34 +50,74 @@ pub(super) enum Received {
 
 pub(crate) struct ChannelMemory {
     receive_pool: Rc<Pool>,
+    send_pool: Rc<Pool>,
     payloads: Slab<Payload>,
     reserve: Slab<Vec<u8>>,
 }
 
 impl ChannelMemory {
-    pub(crate) fn new(receive_pool: Rc<Pool>) -> Self {
-        Self { receive_pool, payloads: Slab::new(), reserve: Slab::new() }
+    pub(crate) fn new(receive_pool: Rc<Pool>, send_pool: Rc<Pool>) -> Self {
+        Self { receive_pool, send_pool, payloads: Slab::new(), reserve: Slab::new() }
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
     pub(super) fn keep(&mut self, payload: Payload) -> Chunk {
+        let payload = match payload {
+            Payload::Read(bytes) => return self.keep_read(bytes),
+            Payload::Write(buffer) => match buffer.into_read() {
+                Ok(bytes) => return self.keep_read(bytes),
+                Err(buffer) => buffer.into(),
+            },
+            other => other,
+        };
+        self.keep_apart(payload)
+    }
+
+    /// As `keep`, for bytes that nearly always lie in a buffer of the channel.
+    #[inline]
+    pub(super) fn keep_read(&mut self, bytes: ReadBuf) -> Chunk {
+        let chunk = |kind, (index, offset, len): (u16, u32, u32)| Chunk {
+            buf: BufId(u32::from(index) | kind),
+            offset,
+            len,
+        };
+        match bytes.into_span().surrender(&self.receive_pool) {
+            Ok(place) => chunk(RECEIVED, place),
+            Err(span) => match span.surrender(&self.send_pool) {
+                Ok(place) => chunk(FILLED, place),
+                Err(span) => self.keep_apart(ReadBuf::new(span).into()),
+            },
+        }
+    }
+
+    fn keep_apart(&mut self, payload: Payload) -> Chunk {
         let len = payload.len() as u32;
         let index = self.payloads.insert(payload) as u32;
+        debug_assert!(index & KIND == 0, "there are far fewer operations than that");
         Chunk { buf: BufId(index | PAYLOAD), offset: 0, len }
     }
 
     /// The stack did not take it: gives it back.
+    #[cold]
     pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
-        self.payloads.try_remove((chunk.buf.0 & !PAYLOAD) as usize)
+        let reclaim = |pool: &Rc<Pool>| -> Option<Span> {
+            pool.reclaim(chunk.buf.0 as u16, chunk.offset, chunk.len)
+        };
+        match chunk.buf.0 & KIND {
+            RECEIVED => reclaim(&self.receive_pool).map(|span| ReadBuf::new(span).into()),
+            FILLED => reclaim(&self.send_pool).map(|span| ReadBuf::new(span).into()),
+            PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
+            _ => None,
+        }
     }
 
     /// A received chunk, as what a completion carries.
     #[inline]
     pub(super) fn received(&mut self, chunk: Chunk) -> Received {
-        if chunk.buf.0 & RESERVE == 0 {
-            return Received::Pool(Held::at(chunk.buf.0 as u16));
+        if let Some(held) = held(chunk) {
+            return Received::Pool(held);
         }
-        let mut bytes = self.reserve.try_remove(reserved(chunk.buf)).unwrap_or_default();
+        let mut bytes = self.reserve.try_remove(within(chunk.buf)).unwrap_or_default();
         bytes.truncate(chunk.len as usize);
         Received::Heap(ReadBuf::from_vec(bytes))
     }
@@ -81,12 +131,26 @@ impl ChannelMemory {
         Some(BufId(self.reserve.insert(vec![0; len]) as u32 | RESERVE))
     }
 
-    fn payload(&self, buf: BufId) -> Option<&Payload> {
-        self.payloads.get((buf.0 & !PAYLOAD) as usize)
+    /// What is sent: all bytes of its buffer, or of the payload.
+    #[inline]
+    fn sent(&self, buf: BufId) -> &[u8] {
+        match buf.0 & KIND {
+            RECEIVED => self.receive_pool.surrendered(buf.0 as u16),
+            FILLED => self.send_pool.surrendered(buf.0 as u16),
+            PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], Payload::as_slice),
+            _ => &[],
+        }
     }
 }
 
+/// The receive buffer that a received chunk lies in, from its first byte on; `None`: in the reserve.
+#[inline]
+pub(super) const fn held(chunk: Chunk) -> Option<Held> {
+    if chunk.buf.0 & KIND == HELD { Some(Held::at(chunk.buf.0 as u16)) } else { None }
+}
+
 impl Memory for ChannelMemory {
+    #[inline]
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         match self.receive_pool.take_held() {
             Some(held) => Some(BufId(held.index().into())),
@@ -94,39 +158,40 @@ impl Memory for ChannelMemory {
         }
     }
 
+    #[inline]
     fn free(&mut self, buf: BufId) {
-        if buf.0 & PAYLOAD != 0 {
-            drop(self.payloads.try_remove((buf.0 & !PAYLOAD) as usize));
-        } else if buf.0 & RESERVE != 0 {
-            drop(self.reserve.try_remove(reserved(buf)));
-        } else {
-            // The last owner's drop puts it on the free list.
-            drop(self.receive_pool.adopt(Held::at(buf.0 as u16), 0));
+        match buf.0 & KIND {
+            HELD => self.receive_pool.put_back(Held::at(buf.0 as u16)),
+            RECEIVED => self.receive_pool.give_up(buf.0 as u16),
+            FILLED => self.send_pool.give_up(buf.0 as u16),
+            RESERVE => drop(self.reserve.try_remove(within(buf))),
+            _ => drop(self.payloads.try_remove(within(buf))),
         }
     }
 
     fn buf_bytes(&self, buf: BufId) -> u32 {
-        if buf.0 & PAYLOAD != 0 {
-            return self.payload(buf).map_or(0, |payload| payload.len() as u32);
+        match buf.0 & KIND {
+            HELD | RESERVE => self.receive_pool.buffer_len() as u32,
+            _ => self.sent(buf).len() as u32,
         }
-        self.receive_pool.buffer_len() as u32
     }
 
+    #[inline]
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
-        if buf.0 & RESERVE != 0 {
-            let bytes = self.reserve.get_mut(reserved(buf));
-            let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
-            let len = from.len().min(to.len());
-            to[..len].copy_from_slice(&from[..len]);
+        if buf.0 & KIND == HELD {
+            self.receive_pool.fill_held(Held::at(buf.0 as u16), offset as usize, from);
             return megapipe_shm::checksum::sum(from);
         }
-        self.receive_pool.fill_held(Held::at(buf.0 as u16), offset as usize, from);
+        let bytes = self.reserve.get_mut(within(buf));
+        let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
+        let len = from.len().min(to.len());
+        to[..len].copy_from_slice(&from[..len]);
         megapipe_shm::checksum::sum(from)
     }
 
+    #[inline]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let bytes = self.payload(chunk.buf).map_or(&[][..], Payload::as_slice);
-        let from = bytes.get(chunk.offset as usize..).unwrap_or_default();
+        let from = self.sent(chunk.buf).get(chunk.offset as usize..).unwrap_or_default();
         let len = from.len().min(to.len());
         to[..len].copy_from_slice(&from[..len]);
         to[len..].fill(0);
@@ -134,6 +199,75 @@ impl Memory for ChannelMemory {
     }
 }
 
-const fn reserved(buf: BufId) -> usize {
-    (buf.0 & !RESERVE) as usize
+const fn within(buf: BufId) -> usize {
+    (buf.0 & !KIND) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> ChannelMemory {
+        ChannelMemory::new(Pool::new(64, 4).unwrap(), Pool::new(64, 4).unwrap())
+    }
+
+    fn out(memory: &ChannelMemory, chunk: Chunk) -> Vec<u8> {
+        let mut bytes = vec![0xee; chunk.len as usize];
+        memory.copy_out(chunk, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn what_was_received_is_sent_from_where_it_lies() {
+        let mut memory = memory();
+        let buf = memory.alloc(PoolId::default()).unwrap();
+        let sum = memory.copy_in(buf, 0, b"hello world");
+        let all = Chunk { buf, offset: 0, len: 11 };
+        let Received::Pool(held) = memory.received(all) else { panic!("there was a buffer") };
+        let mut bytes = ReadBuf::new(memory.receive_pool.adopt(held, 11).unwrap());
+        let front = memory.keep_read(bytes.split_to(6));
+        let rest = memory.keep(bytes.into());
+        assert_eq!((memory.payloads.len(), rest.offset), (0, 6));
+        assert_eq!((out(&memory, front), out(&memory, rest)), (b"hello ".into(), b"world".into()));
+        let again = Chunk { len: 11, ..front };
+        assert_eq!(memory.copy_out(again, &mut [0; 11]), sum);
+        memory.free(front.buf);
+        assert_eq!(memory.receive_pool.free_count(), 3);
+        memory.free(rest.buf);
+        assert_eq!(memory.receive_pool.free_count(), 4);
+    }
+
+    #[test]
+    fn what_the_stack_does_not_take_comes_back_as_it_was() {
+        let mut memory = memory();
+        let mut buffer = crate::buffer::WriteBuf::with_capacity(&memory.send_pool, 10);
+        buffer.extend_from_slice(b"filled");
+        for payload in [Payload::from(buffer), Payload::from(&b"static"[..])] {
+            let bytes = payload.as_slice().to_vec();
+            let chunk = memory.keep(payload);
+            assert_eq!(out(&memory, chunk), bytes);
+            let back = memory.give_back(chunk).unwrap();
+            assert_eq!(back.as_slice(), bytes);
+            drop(back);
+            assert!(memory.sent(chunk.buf).is_empty() && memory.give_back(chunk).is_none());
+        }
+        assert_eq!((memory.send_pool.free_count(), memory.payloads.len()), (4, 0));
+    }
+
+    #[test]
+    fn heap_memory_stands_in_when_the_buffers_are_taken() {
+        let mut memory = memory();
+        let bufs: Vec<_> = (0..5).map_while(|_| memory.alloc(PoolId::default())).collect();
+        memory.copy_in(bufs[4], 0, b"late");
+        let chunk = |buf| Chunk { buf, offset: 0, len: 4 };
+        let Received::Heap(bytes) = memory.received(chunk(bufs[4])) else { panic!("no buffer") };
+        assert_eq!(&*bytes, b"late");
+        let kept = memory.keep_read(bytes);
+        assert_eq!((memory.payloads.len(), out(&memory, kept)), (1, b"late".into()));
+        for buf in [kept.buf, bufs[0], bufs[1], bufs[2], bufs[3]] {
+            memory.free(buf);
+        }
+        assert_eq!((memory.receive_pool.free_count(), memory.payloads.len()), (4, 0));
+        assert!(memory.reserve.is_empty());
+    }
 }

@@ -25,11 +25,13 @@ use std::time::Duration;
 use megapipe_service::{Clock, Server};
 use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
 
+use crate::buffer::ReadBuf;
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::Driver;
 use crate::kernel::epoll::Epoll;
 use crate::options::OpenOptions;
+use crate::ready::Whose;
 use crate::report::DriverReport;
 use crate::slot::{FileJob, Kind, Phase, Receiving, Slot, Target};
 use crate::state::State;
@@ -98,7 +100,7 @@ pub(crate) fn create(
     }
     let (kernel, report) = Epoll::create(state, wake)?;
     let link = network.take_queue().ok_or(CreateError::NoQueue)?;
-    let memory = ChannelMemory::new(Rc::clone(&state.receive_pool));
+    let memory = ChannelMemory::new(Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
     let mut settings = network.settings().clone();
     // As the kernel's drivers have it: what is written leaves at once.
     settings.tcp.nagle = false;
@@ -238,6 +240,21 @@ impl Driver for Local {
         self.ask(state);
     }
 
+    #[inline]
+    fn sends_silently(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
+        self.send_at_once(state, slot, bytes);
+    }
+
+    #[inline]
+    fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        self.next_received(state)
+    }
+
     fn start_connect(&mut self, state: &mut State, slot: u32) {
         if !is_stacks(state.peek(slot)) {
             return self.kernels().start_connect(state, slot);
@@ -305,6 +322,7 @@ impl Driver for Local {
     }
 
     fn harvest(&mut self, state: &mut State) {
+        self.take_events(state);
         self.kernel.harvest(state);
     }
 

@@ -11,14 +11,16 @@
 use megapipe_service::PortError;
 use megapipe_stack::{Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError};
 
-use super::memory::Received;
+use super::memory::{self, Received};
 use super::{Local, set_receiving};
 use crate::address::Address;
-use crate::buffer::Payload;
+use crate::buffer::{Payload, ReadBuf};
 use crate::completion::Event;
 use crate::error::OpError;
+use crate::kernel::Driver;
 use crate::options::{ConnectOptions, Disconnect};
-use crate::slot::{Body, End, Extra, Phase, Target};
+use crate::ready::Whose;
+use crate::slot::{Body, End, Extra, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
 
 /// Bytes of a write from which on it is handed over in pieces, as the send queue has room for
@@ -150,6 +152,31 @@ impl Local {
             }
         }
         state.slot(slot).flags.writing = false;
+    }
+
+    /// A quiet write to a stream on which nothing waits to be sent: straight to the stack. What
+    /// that does not take now becomes a write like others.
+    #[inline]
+    pub(super) fn send_at_once(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
+        let mut payload = Payload::Read(bytes);
+        if payload.len() <= PIECES_FROM
+            && let Some(conn) = self.conn(state, slot)
+        {
+            match self.send_part(conn, payload) {
+                Ok(()) => return self.ask(state),
+                Err((_, Some(refused))) => payload = refused,
+                Err((_, None)) => return,
+            }
+        }
+        self.write_quietly(state, slot, payload);
+    }
+
+    #[inline(never)]
+    fn write_quietly(&mut self, state: &mut State, slot: u32, payload: Payload) {
+        let len = payload.len();
+        let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(payload), len) };
+        state.queue_write(slot, write);
+        self.start_write(state, slot);
     }
 
     /// Hands the parts of the head of the writes to the stack, as far as it takes them.
@@ -285,6 +312,21 @@ impl Local {
         let _ = stack.close(now, conn, memory);
         self.disown(conn);
         state.slot(slot).target = Target::None;
+    }
+
+    /// Bytes arrived. If exactly one read waits for them, they are its answer, past the queue of
+    /// completions; else nothing has changed.
+    #[inline]
+    pub(super) fn on_received_for_one(
+        &mut self,
+        state: &mut State,
+        conn: ConnId,
+        chunk: Chunk,
+    ) -> Option<(Whose, ReadBuf)> {
+        let slot = self.slot_of(conn)?;
+        let answered = state.on_held_for_one(slot, memory::held(chunk)?, chunk.len)?;
+        state.slot(slot).receiving = Receiving::No;
+        Some(answered)
     }
 
     /// Bytes arrived.

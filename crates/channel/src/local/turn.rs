@@ -2,20 +2,29 @@
 //!
 //! Read first: `megapipe_service::Waiting`.
 //!
-//! Invariant: before it sleeps, everything that was asked for has been handed over, and both the
-//! link and the kernel's driver have been asked to make their descriptors readable.
+//! What a turn brought stays with the stack, and is taken from it one by one, as the program takes
+//! its completions: nothing is queued twice, and what a connection has to say is looked at while its
+//! record is in the cache.
+//!
+//! Invariants
+//! - Before it sleeps, everything that was asked for has been handed over, the stack has nothing
+//!   more to say, and both the link and the kernel's driver have been asked to make their
+//!   descriptors readable.
+//! - No turn begins while the stack has something to say that could be told.
 
 use std::time::Duration;
 
 use megapipe_link::LinkError;
-use megapipe_service::Next;
+use megapipe_service::{Next, Offer};
 use megapipe_stack::Event;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Local;
+use crate::buffer::ReadBuf;
 use crate::error::DispatchError;
 use crate::kernel::Driver;
+use crate::ready::Whose;
 use crate::slot::Kind;
 use crate::state::State;
 
@@ -52,32 +61,56 @@ impl Local {
         }
     }
 
-    /// Turns what the stack says into completions. Whether it said anything.
-    fn take_events(&mut self, state: &mut State) -> bool {
+    /// Turns what the stack says into completions, until there is one. Whether it said anything.
+    pub(super) fn take_events(&mut self, state: &mut State) -> bool {
         let mut happened = false;
-        while let Some((event, offer)) = self.server.event() {
+        while !state.has_ready()
+            && let Some((event, offer)) = self.server.event()
+        {
             happened = true;
-            match event {
-                Event::Received { conn, chunk } => self.on_received(state, conn, chunk),
-                Event::Incoming { listener, conn, .. } => {
-                    self.on_incoming(state, listener, conn, offer);
-                }
-                Event::Connected { conn } => {
-                    if let Some(slot) = self.slot_of(conn) {
-                        self.connected(state, slot, Ok(()));
-                    }
-                }
-                Event::Acked { conn, .. } => self.on_acked(state, conn),
-                Event::PeerClosed { conn } => self.on_peer_closed(state, conn),
-                Event::Closed { conn, reason } => self.on_closed(state, conn, reason),
-                Event::Datagram { endpoint, from, chunk } => {
-                    self.on_datagram(state, endpoint, from, chunk);
-                }
-                // The channel has no call that would hear of these.
-                Event::Urgent { .. } | Event::DatagramRefused { .. } => {}
-            }
+            self.on_event(state, event, offer);
         }
         happened
+    }
+
+    /// Bytes for the one read that waits for them, if that is what the stack says next: they go to
+    /// the program past the queue of completions. Anything else is queued, as by `take_events`.
+    #[inline]
+    pub(super) fn next_received(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        while let Some((event, offer)) = self.server.event() {
+            if let Event::Received { conn, chunk } = event
+                && let Some(read) = self.on_received_for_one(state, conn, chunk)
+            {
+                return Some(read);
+            }
+            self.on_event(state, event, offer);
+            if state.has_ready() {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn on_event(&mut self, state: &mut State, event: Event, offer: Option<Offer>) {
+        match event {
+            Event::Received { conn, chunk } => self.on_received(state, conn, chunk),
+            Event::Incoming { listener, conn, .. } => {
+                self.on_incoming(state, listener, conn, offer);
+            }
+            Event::Connected { conn } => {
+                if let Some(slot) = self.slot_of(conn) {
+                    self.connected(state, slot, Ok(()));
+                }
+            }
+            Event::Acked { conn, .. } => self.on_acked(state, conn),
+            Event::PeerClosed { conn } => self.on_peer_closed(state, conn),
+            Event::Closed { conn, reason } => self.on_closed(state, conn, reason),
+            Event::Datagram { endpoint, from, chunk } => {
+                self.on_datagram(state, endpoint, from, chunk);
+            }
+            // The channel has no call that would hear of these.
+            Event::Urgent { .. } | Event::DatagramRefused { .. } => {}
+        }
     }
 
     /// Fetches what the kernel's driver has, if it was given something or it is time to look.
