@@ -21,9 +21,11 @@ enum Held {
 }
 
 /// What is held.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Holdings {
     held: BTreeMap<Held, Reservation>,
+    /// The link's interface.
+    interface: u32,
 }
 
 /// What is to be held from now on, with the sockets for what is new.
@@ -34,9 +36,9 @@ pub(crate) struct Change {
 }
 
 impl Holdings {
-    /// Nothing is held.
-    pub(crate) fn new() -> Self {
-        Self::default()
+    /// Nothing is held, for a link on this interface.
+    pub(crate) const fn new(interface: u32) -> Self {
+        Self { held: BTreeMap::new(), interface }
     }
 
     /// Takes what `ownership` needs and is not held yet.
@@ -46,10 +48,28 @@ impl Holdings {
     pub(crate) fn prepare(&self, ownership: &Ownership) -> Result<Change, LinkError> {
         let mut wanted = to_hold(ownership)?;
         let new = wanted.iter().filter(|held| !self.held.contains_key(held));
-        let new: Result<Vec<_>, LinkError> = new.map(|held| Ok((*held, hold(held)?))).collect();
+        let new: Result<Vec<_>, LinkError> =
+            new.map(|held| Ok((*held, self.hold(held)?))).collect();
         let new = new?;
         wanted.sort_unstable();
         Ok(Change { wanted, new })
+    }
+
+    fn hold(&self, what: &Held) -> Result<Reservation, LinkError> {
+        let done = match what {
+            Held::Port(transport, address, port) => {
+                Reservation::port(*transport, SocketAddr::new(*address, *port))
+            }
+            // The connection may become the kernel's one day, and then finds its place free.
+            Held::Flow(flow) => Reservation::flow(flow).and_then(|reservation| {
+                reservation.stand_aside(self.interface)?;
+                Ok(reservation)
+            }),
+        };
+        done.map_err(|error| match error {
+            ReservationError::Io { what, source } => LinkError::Io { what, source },
+            other => LinkError::Setting { setting: "ownership", why: other.to_string() },
+        })
     }
 
     /// Keeps what the change has taken, and lets go of what it does not want.
@@ -73,22 +93,12 @@ fn to_hold(ownership: &Ownership) -> Result<Vec<Held>, LinkError> {
             }
             for address in ownership.addresses() {
                 let ports = ports.ranges().iter().flat_map(|&(first, last)| first..=last);
+                let is_ours_to_hold =
+                    |port: &u16| !ownership.is_held_elsewhere(transport, *address, *port);
+                let ports = ports.filter(is_ours_to_hold);
                 wanted.extend(ports.map(|port| Held::Port(transport, *address, port)));
             }
         }
     }
     Ok(wanted)
-}
-
-fn hold(what: &Held) -> Result<Reservation, LinkError> {
-    let done = match what {
-        Held::Port(transport, address, port) => {
-            Reservation::port(*transport, SocketAddr::new(*address, *port))
-        }
-        Held::Flow(flow) => Reservation::flow(flow),
-    };
-    done.map_err(|error| match error {
-        ReservationError::Io { what, source } => LinkError::Io { what, source },
-        other => LinkError::Setting { setting: "ownership", why: other.to_string() },
-    })
 }

@@ -29,6 +29,7 @@ mod ownership;
 pub mod pace;
 pub mod packet;
 mod pair;
+pub mod repair;
 mod reservation;
 mod sleep;
 pub mod spec;

@@ -61,6 +61,16 @@ pub const PACKET_BATCH_MAX: usize = 32;
 pub const PACKET_SOCKET_BUFFER_BYTES: i32 = 8 << 20;
 /// Ports of one link that the kernel is kept silent on, each by a socket.
 pub const RESERVATIONS_MAX: usize = 4_096;
+/// Bytes that a moved connection's queue is filled with in one call.
+pub const REPAIR_CHUNK_BYTES_MAX: usize = 64 << 10;
+/// The same, where the kernel has no memory for as many.
+pub const REPAIR_CHUNK_BYTES_MIN: usize = 1 << 10;
+/// Bytes that fit into a queue of the kernel's whose size nobody has changed.
+pub const REPAIR_PLAIN_BYTES: usize = 8 << 10;
+/// Room beside twice the bytes in a queue that has to be made larger.
+pub const REPAIR_ROOM_BYTES: usize = 64 << 10;
+const _: () = assert!(REPAIR_CHUNK_BYTES_MIN <= REPAIR_PLAIN_BYTES);
+const _: () = assert!(REPAIR_CHUNK_BYTES_MAX.is_power_of_two());
 /// How long opening a described memif waits for its peer, in milliseconds.
 pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
 /// Queues of one interface that may have an AF_XDP socket.

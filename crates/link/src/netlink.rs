@@ -26,8 +26,11 @@ use crate::limits::{NETLINK_BUFFER_BYTES, NETLINK_LISTINGS_MAX, NETLINK_TIMEOUT_
 use crate::{LinkError, sleep};
 
 mod message;
+mod sockets;
 
 pub use message::{Address, Fact, Interface, Neighbour, Route, RouteKind};
+
+pub use sockets::Sockets;
 
 use message::{Body, Messages};
 

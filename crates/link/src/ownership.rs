@@ -12,7 +12,7 @@
 //! - IPv6 extension headers are not walked, but for a fragment header that comes first. A packet
 //!   with others is the kernel's, unless the whole address is ours.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use crate::Medium;
@@ -186,6 +186,8 @@ pub struct Ownership {
     addresses: Vec<IpAddr>,
     taken: Vec<Flow>,
     released: Vec<Flow>,
+    /// Ports of TCP that a socket of the program's own keeps the kernel silent on.
+    held_elsewhere: Vec<SocketAddr>,
     /// TCP ports at each of the addresses that are ours.
     pub tcp_ports: PortRanges,
     /// UDP ports at each of the addresses that are ours.
@@ -246,6 +248,29 @@ impl Ownership {
     pub fn forget(&mut self, flow: &Flow) {
         self.taken.retain(|other| other != flow);
         self.released.retain(|other| other != flow);
+    }
+
+    /// A TCP port at one address is held by a socket of the program's own, a deaf one: the link does
+    /// not have to.
+    ///
+    /// # Errors
+    /// [`OwnershipError::Full`].
+    pub fn hold_elsewhere(&mut self, port: SocketAddr) -> Result<(), OwnershipError> {
+        add(&mut self.held_elsewhere, port, OWNED_PORT_RANGES_MAX, "ports held elsewhere")
+    }
+
+    /// That socket is going: the link holds the port again, if it is still ours.
+    pub fn hold_again(&mut self, port: SocketAddr) {
+        self.held_elsewhere.retain(|other| *other != port);
+    }
+
+    pub(crate) fn is_held_elsewhere(
+        &self,
+        transport: Transport,
+        address: IpAddr,
+        port: u16,
+    ) -> bool {
+        transport == Transport::Tcp && self.held_elsewhere.contains(&SocketAddr::new(address, port))
     }
 
     /// The local addresses, in order.

@@ -116,7 +116,7 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
         caps,
         counters: Counters::default(),
         socket,
-        holdings: Holdings::new(),
+        holdings: Holdings::new(index.unsigned_abs()),
         rx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         tx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         slot_bytes,

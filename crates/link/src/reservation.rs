@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
+use crate::repair::bind_to_interface;
 use crate::{Flow, Transport};
 
 /// A port, or a flow, that the kernel leaves to us.
@@ -110,6 +111,17 @@ impl Reservation {
         // In repair mode this sends nothing: the socket is established at once.
         connect(&socket, &remote).map_err(refused)?;
         Ok(Self { socket })
+    }
+
+    /// Makes room beside a flow's reservation: another socket may have the same addresses and ports,
+    /// if it is bound to no interface, which is what a connection that moves needs
+    /// ([`Successor`](crate::repair::Successor)). The frames of this interface are held still.
+    ///
+    /// # Errors
+    /// [`ReservationError::Io`].
+    pub fn stand_aside(&self, interface: u32) -> Result<(), ReservationError> {
+        bind_to_interface(self.socket.as_fd(), interface)
+            .map_err(|source| ReservationError::Io { what: "stand aside", source })
     }
 
     /// What is reserved: the port that the kernel chose, if 0 was asked for.

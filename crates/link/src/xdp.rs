@@ -247,7 +247,7 @@ impl Steering {
                 format!("the XDP program runs in the general path; the driver refused: {why}")
             }
         };
-        Ok((Self::Own(filter, Holdings::new()), vec![note]))
+        Ok((Self::Own(filter, Holdings::new(index)), vec![note]))
     }
 
     /// From now on frames of ours on `queue` go to `socket`.

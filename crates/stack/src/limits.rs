@@ -1,5 +1,7 @@
 //! Every ceiling of this crate, by name, and how they hang together.
 
+use core::time::Duration;
+
 /// Most connections of one shard.
 pub const CONNECTIONS_MAX: u32 = 1 << 22;
 /// Most listeners of one shard.
@@ -78,6 +80,12 @@ pub const SPARSE_CHUNK_BYTES_MIN: u32 = 256;
 const _: () = assert!(SPARSE_CHUNKS_MAX < OUT_OF_ORDER_CHUNKS_MAX);
 /// Answers that wait to be sent and belong to no connection.
 pub const REPLIES_MAX: usize = 256;
+/// Connections that left a moment ago and are remembered, so that nobody's late segment is answered
+/// by a RST.
+pub const DEPARTED_MAX: usize = 256;
+/// How long they are remembered: what was queued before a link stopped taking their segments has
+/// been handed over by then, and a new connection of the same flow may come.
+pub const DEPARTED_LASTS: Duration = Duration::from_secs(1);
 /// Most connections between SYN and its last ACK, of all listeners of a shard.
 pub const EMBRYOS_MAX: u32 = 1 << 16;
 /// Most connections that wait to be accepted by one listener.

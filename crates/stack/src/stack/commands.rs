@@ -201,9 +201,16 @@ impl Stack {
         self.tcp.set_pool(conn, pool)
     }
 
+    /// Whether there is a connection between these two ends, be it in TIME-WAIT.
+    #[must_use]
+    pub fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.tcp.knows(local, remote)
+    }
+
     /// Takes an established connection out, to go on somewhere else: the id is stale, nothing is
-    /// sent, and no event comes. Keep its segments away from this stack first. The snapshot's
-    /// chunks are the caller's, who gives them up by [`Memory::free`] or to [`Stack::import`].
+    /// sent, and no event comes. Keep its segments away from this stack: those that are on their way
+    /// to it are dropped for a second ([`crate::limits::DEPARTED_LASTS`]). The snapshot's chunks are
+    /// the caller's, who gives them up by [`Memory::free`] or to [`Stack::import`].
     ///
     /// # Errors
     ///

@@ -85,6 +85,9 @@ impl Tcp {
         hash: u32,
         segment: &Segment<'_>,
     ) {
+        if self.shard.departed.holds(&segment.flow, cx.now) {
+            return cx.counters.drop(Drop::DepartedConnection);
+        }
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
         let Some(listener) = listener else {
             return reset_sender(&mut self.shard, cx, segment);

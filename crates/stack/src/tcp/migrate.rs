@@ -5,12 +5,15 @@
 //!
 //! Invariants
 //! - A connection that left is gone without a segment: its peer notices nothing. Whoever moves it
-//!   keeps its segments away from this stack before, or they are answered by RSTs.
+//!   keeps its segments away from this stack; those that were on their way to it are not answered
+//!   for [`DEPARTED_LASTS`], as if they had been lost.
 //! - Buffers go with the snapshot: each chunk is whoever holds the snapshot's to free, or the
 //!   stack's again after an import that succeeded.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use super::Tcp;
 use super::connection::{Begin, Connection};
@@ -18,22 +21,25 @@ use super::facts::Facts;
 use super::handshake::{Offer, mss_of_mtu};
 use super::isn::timestamp;
 use super::recovery::Sent;
+use super::segment_arrives::TS_RECENT_AGE_MS_MAX;
 use super::state::{Established, State};
 use crate::chunk::Chunk;
 use crate::cx::Cx;
 use crate::error::{ConnectError, OperationError};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, PoolId};
+use crate::limits::{DEPARTED_LASTS, DEPARTED_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
+use crate::time::Instant;
 
 /// The clocks of timestamps (RFC 7323 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clocks {
     /// What we would send now, in milliseconds.
     pub value: u32,
-    /// What the peer sent last.
-    pub recent: u32,
+    /// What the peer sent last; `None`: nobody knows, and its next segment tells.
+    pub recent: Option<u32>,
 }
 
 /// An established connection, on its way.
@@ -67,13 +73,51 @@ pub struct Snapshot {
     pub sack: bool,
     /// ECN is in use.
     pub ecn: bool,
+    /// Small segments are not held back.
+    pub no_delay: bool,
+    /// Smoothed round-trip time; `None`: no sample yet.
+    pub srtt: Option<Duration>,
     /// Bytes that the peer has not acknowledged, sent or not.
     pub unacked: Vec<Chunk>,
     /// Bytes that the application has not taken.
     pub unread: Vec<Chunk>,
 }
 
+/// Flows of connections that have left: segments that were on their way to them are dropped, as the
+/// peer of a connection that lives elsewhere must not get a RST from here.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    /// With the time until which it counts, the oldest first. At most [`DEPARTED_MAX`].
+    flows: VecDeque<(Flow, Instant)>,
+}
+
+impl Departed {
+    pub(super) fn add(&mut self, flow: Flow, now: Instant) {
+        while self.flows.front().is_some_and(|(_, until)| *until <= now)
+            || self.flows.len() >= DEPARTED_MAX
+        {
+            self.flows.pop_front();
+        }
+        self.flows.push_back((flow, now + DEPARTED_LASTS));
+    }
+
+    pub(super) fn remove(&mut self, flow: &Flow) {
+        self.flows.retain(|(other, _)| other != flow);
+    }
+
+    /// The flow's connection left a moment ago.
+    pub(super) fn holds(&self, flow: &Flow, now: Instant) -> bool {
+        self.flows.iter().any(|(other, until)| other == flow && now < *until)
+    }
+}
+
 impl Tcp {
+    /// There is a connection of this flow, be it in TIME-WAIT.
+    pub(crate) fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let flow = flow_of(local, remote);
+        self.find(self.shard.flows.hash(&flow), &flow).is_some()
+    }
+
     /// Takes a connection out. Bytes that came out of order stay behind: they were never
     /// acknowledged, and the peer sends them again (RFC 2018 §8).
     ///
@@ -107,15 +151,18 @@ impl Tcp {
             window_scale: has(Facts::WINDOW_SCALE).then_some((conn.snd_scale, conn.rcv_scale)),
             clocks: has(Facts::TIMESTAMPS).then(|| Clocks {
                 value: timestamp(cx.now, conn.cold.ts_offset),
-                recent: conn.ts_recent,
+                recent: Some(conn.ts_recent),
             }),
             sack: has(Facts::SACK),
             ecn: has(Facts::ECN),
+            no_delay: has(Facts::NO_DELAY),
+            srtt: conn.cold.recovery.srtt(),
             unacked: conn.send.release(&mut shard.nodes),
             unread: core::iter::from_fn(|| conn.receive.pop(&mut shard.nodes)).collect(),
         };
         conn.cold.recovery.clear(&mut shard.records);
         conn.receive.clear(&mut shard.nodes, cx.memory);
+        shard.departed.add(conn.flow, cx.now);
         self.vanish(id.index);
         Ok(snapshot)
     }
@@ -132,12 +179,7 @@ impl Tcp {
         pool: PoolId,
     ) -> Result<ConnId, ConnectError> {
         let (local, remote) = (snapshot.local, snapshot.remote);
-        let flow = Flow {
-            local: local.ip(),
-            remote: remote.ip(),
-            local_port: local.port(),
-            remote_port: remote.port(),
-        };
+        let flow = flow_of(local, remote);
         if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(flow.local) {
             return Err(ConnectError::BadLocalAddress);
         }
@@ -150,6 +192,7 @@ impl Tcp {
             return Err(ConnectError::TooManyConnections);
         }
         let index = self.place(conn).ok_or(ConnectError::TooManyConnections)?;
+        self.shard.departed.remove(&flow);
         self.settle(cx, index);
         Ok(self.id(index))
     }
@@ -178,7 +221,8 @@ impl Tcp {
         if let Some((_, ours)) = snapshot.window_scale {
             conn.rcv_scale = ours.min(crate::limits::WINDOW_SCALE_MAX);
         }
-        conn.begin_recovery(&self.shard.records, cx.now, None);
+        conn.begin_recovery(&self.shard.records, cx.now, snapshot.srtt);
+        conn.facts.put(Facts::NO_DELAY, snapshot.no_delay);
         conn.snd_una = snapshot.snd_una;
         conn.snd_nxt = snapshot.snd_una;
         conn.snd_wnd = snapshot.snd_wnd;
@@ -189,10 +233,14 @@ impl Tcp {
         conn.rcv_nxt = snapshot.rcv_nxt;
         conn.rcv_adv = snapshot.rcv_nxt + snapshot.rcv_wnd.min(crate::limits::BUFFER_BYTES_MAX);
         conn.last_ack_sent = snapshot.rcv_nxt;
-        conn.ts_recent = snapshot.clocks.map_or(0, |clocks| clocks.recent);
-        conn.cold.ts_recent_at_ms = now_ms;
-        // The peer hears where its bytes go now, and answers with its window.
-        conn.facts.set(Facts::ACK_NOW);
+        let recent = snapshot.clocks.and_then(|clocks| clocks.recent);
+        conn.ts_recent = recent.unwrap_or(0);
+        // What nobody knows is too old to compare with (RFC 7323 §5.5).
+        let age_ms = if recent.is_some() { 0 } else { TS_RECENT_AGE_MS_MAX + 1 };
+        conn.cold.ts_recent_at_ms = now_ms.wrapping_sub(age_ms);
+        // The peer hears where its bytes go now. What it said meanwhile may be lost: a probe makes
+        // it say again what it has and what it takes.
+        conn.facts.set(Facts::ACK_NOW.or(Facts::PROBE_DUE));
         conn
     }
 
@@ -227,5 +275,14 @@ impl Tcp {
     fn vanish(&mut self, index: u32) {
         self.release(index);
         self.free(index);
+    }
+}
+
+const fn flow_of(local: SocketAddr, remote: SocketAddr) -> Flow {
+    Flow {
+        local: local.ip(),
+        remote: remote.ip(),
+        local_port: local.port(),
+        remote_port: remote.port(),
     }
 }

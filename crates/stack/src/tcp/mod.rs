@@ -69,6 +69,7 @@ pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;
 use lists::Lists;
+use migrate::Departed;
 pub use migrate::{Clocks, Snapshot};
 use ports::PortCounters;
 use recovery::Records;
@@ -110,6 +111,7 @@ pub(crate) struct Shard {
     replies: Replies,
     challenges: Challenges,
     ports: PortCounters,
+    departed: Departed,
     /// What buffers may grow to by themselves.
     receive_buffer_max: u32,
     send_buffer_max: u32,
@@ -171,6 +173,7 @@ impl Tcp {
                 replies: Replies::new(),
                 challenges: Challenges::new(config.tcp.challenge_acks_per_s),
                 ports: PortCounters::new(),
+                departed: Departed::default(),
                 receive_buffer_max: config.tcp.receive_buffer_max,
                 send_buffer_max: config.tcp.send_buffer_max,
                 epoch: 0,

@@ -29,7 +29,7 @@ use crate::wire::Ecn;
 use crate::wire::tcp::Flags;
 
 /// A timestamp older than this says nothing (RFC 7323 §5.5): 24 days.
-const TS_RECENT_AGE_MS_MAX: u32 = 24 * 24 * 3600 * 1000;
+pub(super) const TS_RECENT_AGE_MS_MAX: u32 = 24 * 24 * 3600 * 1000;
 
 /// Least time between answers to segments without text that lie outside the window.
 const REFUSALS_APART_MS: u32 = 100;

@@ -168,6 +168,74 @@ fn a_closed_window_is_probed_and_opens() {
 }
 
 #[test]
+fn late_segments_for_a_connection_that_left_are_not_answered() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    let (now, flow) = (pair.now, pair.b.conn(b).flow);
+    let ends = |flow: &crate::flow_table::Flow| {
+        let end = SocketAddr::new;
+        (end(flow.local, flow.local_port), end(flow.remote, flow.remote_port))
+    };
+    let (local, remote) = ends(&flow);
+    assert!(pair.b.tcp.knows(local, remote) && !pair.b.tcp.knows(remote, local));
+    let snapshot = pair.b.with(now, |tcp, cx| tcp.export(cx, b)).unwrap();
+    assert!(!pair.b.tcp.knows(local, remote));
+    assert!(pair.a.send(now, a, b"on its way"));
+    let (frame, _) = pair.a.frame(now).unwrap();
+    pair.b.take(now, &frame);
+    assert_eq!(pair.b.frame(now), None, "no RST, and no connection to acknowledge it");
+    assert_eq!(pair.b.counters.dropped(crate::Drop::DepartedConnection), 1);
+    // It comes back: what was dropped is sent again.
+    let b = pair.b.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0))).unwrap();
+    pair.b.tcp.receive(b).unwrap();
+    pair.run(2000);
+    assert_eq!(pair.b.received, b"on its way");
+    // A while after it has left for good, the flow is nobody's.
+    let now = pair.now;
+    pair.b.with(now, |tcp, cx| tcp.export(cx, b)).unwrap();
+    let later = now + crate::limits::DEPARTED_LASTS;
+    pair.b.take(later, &frame);
+    assert_eq!(pair.b.counters.dropped(crate::Drop::DepartedConnection), 1);
+    assert!(pair.b.frame(later).is_some(), "a RST");
+}
+
+#[test]
+fn no_more_connections_are_remembered_than_there_is_room_for() {
+    let mut departed = migrate::Departed::default();
+    let flow = |port| crate::flow_table::Flow {
+        local: Ipv4Addr::new(10, 0, 0, 1).into(),
+        remote: Ipv4Addr::new(10, 0, 0, 2).into(),
+        local_port: 80,
+        remote_port: port,
+    };
+    let last = crate::limits::DEPARTED_MAX as u16;
+    for port in 0..=last {
+        departed.add(flow(port), Instant::ZERO);
+    }
+    assert!(!departed.holds(&flow(0), Instant::ZERO), "the oldest went");
+    assert!(departed.holds(&flow(1), Instant::ZERO) && departed.holds(&flow(last), Instant::ZERO));
+    departed.remove(&flow(1));
+    assert!(!departed.holds(&flow(1), Instant::ZERO));
+}
+
+#[test]
+fn a_timestamp_that_nobody_knows_is_learned_from_the_next_segment() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    let now = pair.now;
+    let mut snapshot = pair.b.with(now, |tcp, cx| tcp.export(cx, b)).unwrap();
+    let clocks = snapshot.clocks.as_mut().unwrap();
+    clocks.recent = None;
+    let b = pair.b.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0))).unwrap();
+    pair.b.tcp.receive(b).unwrap();
+    assert!(pair.a.send(now, a, b"later than nothing"));
+    pair.run(1000);
+    assert_eq!(pair.b.received, b"later than nothing");
+    assert_ne!(pair.b.conn(b).ts_recent, 0);
+    assert_eq!(pair.b.counters.dropped(crate::Drop::OldTimestamp), 0);
+}
+
+#[test]
 fn a_connection_moves_in_the_middle_of_a_transfer() {
     for change in [|_: &mut Config| {}, |config: &mut Config| config.tcp.timestamps = false] {
         let mut pair = Pair::new(change);
