@@ -17,13 +17,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use megapipe_link::netlink::{Change, Fact, Neighbour, Netlink, Route, RouteKind};
-use megapipe_link::{LinkError, MacAddress, Ownership, Transport};
+use megapipe_link::{LinkError, MacAddress, Ownership, OwnershipError, Transport};
 use megapipe_stack as stack;
 use stack::{Instant, Memory};
 
 use crate::limits::{HOST_LOOK_PERIOD, HOST_ROUTES_MAX, SHARED_CLIENT_PORTS};
 use crate::link_server::LinkServer;
 use crate::transport_server::TransportServer;
+
+mod moved;
+
+use moved::Moved;
 
 /// The main routing table.
 const MAIN_TABLE: u32 = 254;
@@ -124,6 +128,7 @@ pub(crate) struct Host {
     /// The ports that connections leave from are ours.
     has_client_ports: bool,
     looked_at: Option<Instant>,
+    moved: Moved,
 }
 
 impl Host {
@@ -146,12 +151,18 @@ impl Host {
             ownership: Ownership::new(),
             has_client_ports: false,
             looked_at: None,
+            moved: Moved::default(),
         })
     }
 
     /// The interface's addresses, with their prefixes.
     pub(crate) fn addresses(&self) -> &[(IpAddr, u8)] {
         &self.picture.addresses
+    }
+
+    /// The interface's index.
+    pub(crate) const fn interface(&self) -> Option<u32> {
+        self.picture.index
     }
 
     /// From now on these are the addresses whose ports may be ours.
@@ -251,14 +262,27 @@ impl Host {
         transport: Transport,
         (first, last): (u16, u16),
     ) -> Result<(), LinkError> {
+        self.change(link, |ownership| {
+            let ports = match transport {
+                Transport::Tcp => &mut ownership.tcp_ports,
+                Transport::Udp => &mut ownership.udp_ports,
+            };
+            ports.insert(first..=last)
+        })
+    }
+
+    /// Changes what is ours, if the link can do it.
+    ///
+    /// # Errors
+    /// What the link says, or that there is no room; nothing has changed then.
+    pub(crate) fn change(
+        &mut self,
+        link: &mut LinkServer,
+        change: impl FnOnce(&mut Ownership) -> Result<(), OwnershipError>,
+    ) -> Result<(), LinkError> {
         let mut wanted = self.ownership.clone();
-        let ports = match transport {
-            Transport::Tcp => &mut wanted.tcp_ports,
-            Transport::Udp => &mut wanted.udp_ports,
-        };
-        ports
-            .insert(first..=last)
-            .map_err(|error| LinkError::Setting { setting: "ports", why: error.to_string() })?;
+        change(&mut wanted)
+            .map_err(|error| LinkError::Setting { setting: "ownership", why: error.to_string() })?;
         link.set_ownership(&wanted)?;
         self.ownership = wanted;
         Ok(())

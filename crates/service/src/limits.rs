@@ -18,6 +18,10 @@ pub const EPHEMERAL_PORTS: (u16, u16) = (32_768, 60_999);
 pub const SHARED_CLIENT_PORTS: (u16, u16) = (61_000, 61_511);
 /// How often a busy server asks what has changed in a host's network.
 pub const HOST_LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// How often it is asked whether the connections that moved are still there.
+pub const MOVED_LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// Most of them that are asked for at once.
+pub const MOVED_LOOKS: usize = 64;
 /// Most routes that are kept of a host's interface.
 pub const HOST_ROUTES_MAX: usize = 64;
 /// Most acceptors of one listener.

@@ -53,12 +53,12 @@ impl Turn {
 
 /// One core's servers, composed.
 pub struct Server<M> {
-    link: LinkServer,
+    pub(crate) link: LinkServer,
     transport: TransportServer<M>,
     manager: ConnectionManager,
     waiting: Waiting,
     /// Where the link shares the host's address.
-    host: Option<Host>,
+    pub(crate) host: Option<Host>,
 }
 
 impl<M: Memory> Server<M> {
@@ -98,10 +98,9 @@ impl<M: Memory> Server<M> {
 
     #[inline]
     fn look_at_host(&mut self, now: Instant, at_once: bool) -> Result<bool, LinkError> {
-        match &mut self.host {
-            Some(host) => host.look(now, &mut self.transport, at_once),
-            None => Ok(false),
-        }
+        let Some(host) = &mut self.host else { return Ok(false) };
+        host.look_after_moved(now, &mut self.link, self.transport.stack());
+        host.look(now, &mut self.transport, at_once)
     }
 
     /// One turn: hands over what is to be sent, takes what has come, runs what is due.
@@ -145,7 +144,9 @@ impl<M: Memory> Server<M> {
     /// How long it may sleep at `now` for its own timers' sake.
     #[must_use]
     pub fn patience(&self, now: Instant) -> Option<Duration> {
-        self.transport.stack().poll_timeout().map(|at| at.since(now))
+        let own = self.transport.stack().poll_timeout();
+        let moved = self.host.as_ref().and_then(|host| host.next_look_after_moved());
+        own.into_iter().chain(moved).min().map(|at| at.since(now))
     }
 
     /// Prepares for sleep on [`Server::wait_fd`]. `false`: there is work already.

@@ -172,7 +172,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();
     let (now, flow) = (pair.now, pair.b.conn(b).flow);
-    let ends = |flow: &crate::flow_table::Flow| {
+    let ends = |flow: &Flow| {
         let end = SocketAddr::new;
         (end(flow.local, flow.local_port), end(flow.remote, flow.remote_port))
     };
@@ -202,7 +202,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
 #[test]
 fn no_more_connections_are_remembered_than_there_is_room_for() {
     let mut departed = migrate::Departed::default();
-    let flow = |port| crate::flow_table::Flow {
+    let flow = |port| Flow {
         local: Ipv4Addr::new(10, 0, 0, 1).into(),
         remote: Ipv4Addr::new(10, 0, 0, 2).into(),
         local_port: 80,

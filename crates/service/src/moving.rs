@@ -1,0 +1,82 @@
+//! Flows that change hands between this server and the host's kernel.
+//!
+//! Read first: `megapipe_link::Ownership`, which says what a taken and a released flow are;
+//! `megapipe_link::repair`, by which a connection moves.
+//!
+//! A port is ours as a whole or the kernel's; a connection that moves makes its flow an exception.
+//! An exception lasts as long as its connection: [`Server::turn`] looks from time to time whether
+//! the kernel still has those that were released, and the stack those that were taken.
+//!
+//! Invariant: what the link takes and what it leaves changes at once, and only by these calls.
+
+use std::net::SocketAddr;
+
+use megapipe_link::{Flow, LinkError, Transport};
+use megapipe_stack::Memory;
+
+use crate::server::Server;
+
+/// Why a connection of this server's cannot become the kernel's, nor the other way round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotShared {
+    /// The link has an address of its own, which the kernel does not have.
+    OwnAddress,
+    /// The link shares an address, but nobody said with which interface.
+    NoInterface,
+}
+
+/// The flow between two addresses, seen from this host.
+#[must_use]
+pub const fn tcp_flow(local: SocketAddr, remote: SocketAddr) -> Flow {
+    Flow {
+        transport: Transport::Tcp,
+        local: local.ip(),
+        local_port: local.port(),
+        remote: remote.ip(),
+        remote_port: remote.port(),
+    }
+}
+
+impl<M: Memory> Server<M> {
+    /// The index of the interface whose address the link shares with the kernel.
+    ///
+    /// # Errors
+    /// [`NotShared`]: no connection can move.
+    pub fn shared_interface(&self) -> Result<u32, NotShared> {
+        if !self.caps().shares_host_address {
+            return Err(NotShared::OwnAddress);
+        }
+        self.host.as_ref().and_then(|host| host.interface()).ok_or(NotShared::NoInterface)
+    }
+
+    /// From now on the flow is the kernel's: the link does not take its frames any more. Somebody
+    /// has to be there for them, or the kernel answers with resets.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn release(&mut self, flow: Flow) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| ownership.release(flow))
+    }
+
+    /// From now on the flow is ours: the link takes its frames, and the kernel is silent.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn take(&mut self, flow: Flow) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| ownership.take(flow))
+    }
+
+    /// The flow is no exception any more: its port decides.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn forget(&mut self, flow: &Flow) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| {
+            ownership.forget(flow);
+            Ok(())
+        })
+    }
+}
