@@ -5,6 +5,7 @@
 use super::connection::Connection;
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
+use super::isn::timestamp;
 use super::replies::Reply;
 use super::segment_arrives::queue_reset;
 use super::state::{Action, Closed, Input, State, transition};
@@ -13,7 +14,7 @@ use crate::cx::Cx;
 use crate::error::{CloseReason, OperationError};
 use crate::id::ConnId;
 use crate::memory::Memory;
-use crate::wire::tcp::{Flags, Options};
+use crate::wire::tcp::{Flags, Options, Timestamps};
 
 /// Changes the state as `input` says, with all that follows.
 pub(super) fn apply<M: Memory>(
@@ -28,7 +29,7 @@ pub(super) fn apply<M: Memory>(
         Action::SendAck => conn.facts.set(Facts::ACK_NOW),
         Action::SendSyn | Action::SendSynAck => conn.facts.set(Facts::SYN_DUE),
         Action::CloseLater => conn.facts.set(Facts::CLOSE_LATER),
-        Action::SendReset => queue_reset(shard, cx, reset(conn)),
+        Action::SendReset => queue_reset(shard, cx, reset(conn, cx)),
         // A FIN is sent because the state owes one; `settle` starts the wait.
         Action::Nothing | Action::SendFin | Action::Forget | Action::StartTimeWait => {}
     }
@@ -51,15 +52,21 @@ fn apply_close(conn: &mut Connection) {
     }
 }
 
-/// The RST of an abort: at `snd.nxt`, so that the peer believes it (RFC 5961 §3.2).
-fn reset(conn: &Connection) -> Reply {
+/// The RST of an abort: at `snd.nxt`, so that the peer believes it (RFC 5961 §3.2), and with a
+/// timestamp where the others have one (RFC 7323 §3.2).
+fn reset<M>(conn: &Connection, cx: &Cx<'_, M>) -> Reply {
+    let mut options = Options::default();
+    if conn.facts.has(Facts::TIMESTAMPS) {
+        let value = timestamp(cx.now, conn.cold.ts_offset);
+        options.timestamps = Some(Timestamps { value, echo: conn.ts_recent });
+    }
     Reply {
         flow: conn.flow,
         seq: conn.snd_nxt,
         ack: conn.rcv_nxt,
         flags: Flags::RST | Flags::ACK,
         window: 0,
-        options: Options::default(),
+        options,
     }
 }
 

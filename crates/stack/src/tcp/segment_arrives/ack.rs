@@ -8,6 +8,35 @@ use crate::tcp::isn::microseconds;
 use crate::tcp::recovery::{Ack, Acked};
 use crate::wire::tcp::SACK_BLOCKS_MAX;
 
+/// Whether the ACK may be of this connection; one that cannot be is answered, and its segment says
+/// nothing else either.
+pub(super) fn is_believable<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) -> bool {
+    if let State::SynReceived(_) = conn.state {
+        // A segment that acknowledges anything else is of another connection.
+        if segment.ack == conn.snd_nxt {
+            return true;
+        }
+        cx.counters.drop(Drop::BadAck);
+        if let Some(reply) = Reply::reset(segment) {
+            queue_reset(shard, cx, reply);
+        }
+        return false;
+    }
+    // RFC 5961 §5.2: not of what was never sent, and not older than any window.
+    let oldest = conn.snd_una - conn.cold.snd_wnd_max;
+    if segment.ack.after(conn.snd_nxt) || segment.ack.before(oldest) {
+        cx.counters.drop(Drop::BadAck);
+        challenge(conn, shard, cx);
+        return false;
+    }
+    true
+}
+
 /// Takes in acknowledgment and window. `false`: the segment is done with.
 pub(super) fn on_ack<M: Memory>(
     conn: &mut Connection,
@@ -16,33 +45,13 @@ pub(super) fn on_ack<M: Memory>(
     segment: &Segment<'_>,
 ) -> bool {
     if let State::SynReceived(SynReceived { passive }) = conn.state {
-        // A segment that acknowledges anything else is of another connection.
-        if segment.ack != conn.snd_nxt {
-            cx.counters.drop(Drop::BadAck);
-            if let Some(reply) = Reply::reset(segment) {
-                queue_reset(shard, cx, reply);
-            }
-            return false;
-        }
         on_established(conn, shard, cx, segment);
         close::apply(conn, shard, cx, Input::AckOfSyn);
         if !passive {
             conn.facts.set(Facts::CONNECTED);
         }
     }
-    if segment.ack.after(conn.snd_nxt) {
-        // RFC 9293: ack of what was never sent. RFC 5961 §5.2.
-        cx.counters.drop(Drop::BadAck);
-        challenge(conn, shard, cx);
-        return false;
-    }
     if segment.ack.before(conn.snd_una) {
-        let oldest = conn.snd_una - conn.cold.snd_wnd_max;
-        if segment.ack.before(oldest) {
-            cx.counters.drop(Drop::BadAck);
-            challenge(conn, shard, cx);
-            return false;
-        }
         // Old, but of this connection: its text counts.
         return true;
     }

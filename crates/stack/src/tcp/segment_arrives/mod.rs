@@ -23,6 +23,7 @@ use super::state::{Input, State, SynReceived, transition};
 use super::{Shard, close, window};
 use crate::counters::Drop;
 use crate::cx::Cx;
+use crate::error::CloseReason;
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::wire::Ecn;
@@ -75,6 +76,9 @@ fn synchronized<M: Memory>(
     if !segment.has(Flags::ACK) {
         return cx.counters.drop(Drop::UnexpectedSegment);
     }
+    if !ack::is_believable(conn, shard, cx, segment) {
+        return;
+    }
     heard(conn, cx, segment);
     if !ack::on_ack(conn, shard, cx, segment) {
         return;
@@ -84,7 +88,7 @@ fn synchronized<M: Memory>(
     if conn.state.is_closed() {
         return;
     }
-    text::on_fin(conn, segment);
+    text::on_fin(conn, cx, segment);
 }
 
 /// RFC 7323 §5.3 R1. Timestamps from the past are of old segments, and so are segments without
