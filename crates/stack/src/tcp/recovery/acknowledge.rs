@@ -1,7 +1,7 @@
 //! What an acknowledgment does, from the cheapest case to all of it.
 //!
 //! Read first: RFC 5681 §2 (what a duplicate ACK is), RFC 8985 §6.2 (the steps on an ACK), RFC
-//! 6937 §3 (how much may leave in recovery).
+//! 9937 §6 (how much may leave in recovery).
 //!
 //! Most ACKs in a server's life cover the one burst that is outstanding: [`Recovery::on_ack`]
 //! tries that first and touches one record.
@@ -158,7 +158,9 @@ impl Recovery {
             // What ends a recovery was sent by its rules, not by the window that grows now.
             _ if matches!(before, Phase::Recovery | Phase::Reduced) => {}
             _ if progress.acked > 0 => {
-                self.grow(records, millis(ack.now), progress.acked);
+                // What was SACKed before left the network then, and was replaced at once.
+                let news = progress.acked.min(progress.delivered);
+                self.grow(records, millis(ack.now), news);
             }
             _ => {}
         }
@@ -379,7 +381,7 @@ impl Recovery {
         }
     }
 
-    /// Proportional rate reduction (RFC 6937 §3).
+    /// Proportional rate reduction (RFC 9937 §6).
     pub(super) fn pace(&mut self, records: &Records, progress: &Progress) {
         let first = self.phase == Phase::Recovery && self.prr_out == 0;
         if progress.delivered == 0 && !first {
@@ -393,12 +395,12 @@ impl Recovery {
             let earned = earned.div_ceil(u64::from(self.prr_flight));
             u32::try_from(earned).unwrap_or(u32::MAX).saturating_sub(self.prr_out)
         } else {
-            let mut limit = self.prr_delivered.saturating_sub(self.prr_out);
-            if progress.acked > 0 && progress.lost == 0 {
-                // Slow start reduction bound, while nothing more is lost.
-                limit = limit.max(progress.delivered).saturating_add(self.mss());
-            }
-            limit.min(ssthresh - pipe)
+            // What was delivered is replaced; an ACK that advances and shows no further loss
+            // earns one segment more.
+            let behind = self.prr_delivered.saturating_sub(self.prr_out);
+            let is_safe = progress.acked > 0 && progress.lost == 0;
+            let more = if is_safe { self.mss() } else { 0 };
+            behind.max(progress.delivered).saturating_add(more).min(ssthresh - pipe)
         };
         // The fast retransmission itself leaves in any case, and without SACK the next hole that a
         // partial acknowledgment shows (RFC 6582 §3.2, step 3).

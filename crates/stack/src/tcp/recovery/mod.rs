@@ -1,7 +1,7 @@
 //! What was sent, what became of it, what must be sent again, and how much may be in flight.
 //!
 //! Read first: RFC 6298 (the timer), RFC 5681 §3 (congestion control), RFC 8985 (RACK-TLP), RFC
-//! 6937 (how recovery is paced), then RFC 6582 (recovery without SACK) and RFC 3522 / RFC 5682
+//! 9937 (how recovery is paced), then RFC 6582 (recovery without SACK) and RFC 3522 / RFC 5682
 //! (recovery that was needless).
 //!
 //! ```text
@@ -153,7 +153,7 @@ pub(crate) struct Recovery {
     round_end: SeqNum,
     /// What `phase` says.
     mark: SeqNum,
-    /// PRR (RFC 6937 §3): delivered and sent since recovery began, and outstanding then.
+    /// PRR (RFC 9937 §6): delivered and sent since recovery began, and outstanding then.
     prr_delivered: u32,
     prr_out: u32,
     prr_flight: u32,

@@ -97,11 +97,9 @@ impl Recovery {
         self.timer = Timer::Retransmit;
         self.at = rto_at;
         if self.may_probe() {
-            let pto_at = after(now, self.pto_us(records));
-            if pto_at < rto_at {
-                self.timer = Timer::Probe;
-                self.at = pto_at;
-            }
+            // RFC 8985 §7.2: no later than the RTO would have been.
+            self.timer = Timer::Probe;
+            self.at = rto_at.min(after(now, self.pto_us(records)));
         }
     }
 
@@ -153,7 +151,7 @@ impl Recovery {
         let flight = self.outstanding(records);
         let reorder = self.detect(records, stamp(now));
         if self.recover_if_lost(records, flight, nxt) {
-            // RFC 6937 §3: the fast retransmission leaves at once.
+            // RFC 9937 §6: the fast retransmission leaves at once.
             self.window.cwnd = self.in_flight(records) + self.mss();
         }
         // Whatever is lost now is resent now, and the RTO counts from that.

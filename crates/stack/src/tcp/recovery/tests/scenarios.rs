@@ -286,7 +286,7 @@ fn rfc6675_4_lost_is_what_has_more_than_two_segments_above_it() {
 }
 
 #[test]
-fn rfc6937_3_sending_in_recovery_is_paced_to_the_new_window() {
+fn rfc9937_6_sending_in_recovery_is_paced_to_the_new_window() {
     let mut sender = warmed(&config(Congestion::NewReno), 10);
     sender.wait_ms(100);
     sender.ack(0, &[(1, 2)]);
