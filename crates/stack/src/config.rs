@@ -111,6 +111,9 @@ pub struct TcpConfig {
     /// So many of a connection's first segments are acknowledged at once, while no data goes the
     /// other way.
     pub quick_acks: u8,
+    /// A FIN after text is acknowledged as late as text is: the FIN that answers it may carry the
+    /// ACK. Else at once.
+    pub delay_fin_ack: bool,
     /// Nagle's algorithm for new connections (RFC 9293 §3.7.4).
     pub nagle: bool,
     /// Maximum segment lifetime; TIME-WAIT lasts twice that.
@@ -175,6 +178,7 @@ impl Default for TcpConfig {
             rto_max: Duration::from_secs(120),
             delayed_ack: Duration::from_millis(40),
             quick_acks: 16,
+            delay_fin_ack: false,
             nagle: true,
             msl: Duration::from_secs(30),
             fin_timeout: Duration::from_secs(60),

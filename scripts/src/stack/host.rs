@@ -188,7 +188,8 @@ fn config(settings: &Settings) -> Config {
         listeners: CONNECTIONS,
         datagram_endpoints: CONNECTIONS,
         ephemeral_ports: (32_768, 60_999),
-        tcp: TcpConfig::default(),
+        // As Linux, which most scripts have been written for.
+        tcp: TcpConfig { delay_fin_ack: true, ..TcpConfig::default() },
         secret: SECRET,
     }
 }

@@ -447,7 +447,7 @@ pub(super) fn apply_options(stream: &Stream, host: &mut Host) -> Result<(), Syst
         user_timeout,
         option(libc::SOL_SOCKET, libc::SO_RCVBUF).map(|it| ConnOption::ReceiveBuffer(buffer(it))),
         option(libc::SOL_SOCKET, libc::SO_SNDBUF).map(|it| ConnOption::SendBuffer(buffer(it))),
-        option(tcp, libc::TCP_QUICKACK).filter(|&on| on != 0).map(|_| ConnOption::QuickAck),
+        option(tcp, libc::TCP_QUICKACK).map(|on| ConnOption::QuickAck(on != 0)),
     ];
     let now = host.now();
     let (stack, memory) = host.parts()?;

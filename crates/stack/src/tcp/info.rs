@@ -145,8 +145,9 @@ pub enum ConnOption {
     Dscp(u8),
     /// What was queued so far is urgent (MUST-30).
     Urgent,
-    /// Acknowledge at once what has been received.
-    QuickAck,
+    /// Acknowledge at once what has been received, and the next segments; `false`: late, from now
+    /// on.
+    QuickAck(bool),
 }
 
 fn state(state: State) -> TcpState {
@@ -265,7 +266,9 @@ impl Tcp {
             }
             ConnOption::HopLimit(hops) => conn.cold.service.hop_limit = hops.max(1),
             ConnOption::Dscp(dscp) => conn.cold.service.dscp = dscp & 0x3f,
-            ConnOption::QuickAck => {
+            ConnOption::QuickAck(false) => conn.facts.set(Facts::INTERACTIVE),
+            ConnOption::QuickAck(true) => {
+                conn.facts.clear(Facts::INTERACTIVE);
                 conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);
             }
             ConnOption::Urgent => {}

@@ -70,9 +70,18 @@ pub(crate) fn on_received<M>(
     if advanced == 0 {
         return;
     }
-    let delay = cx.config.tcp.delayed_ack.min(Duration::from_millis(DELAYED_ACK_MS_MAX - 1));
     let unacked = conn.rcv_nxt.since(conn.last_ack_sent);
-    if unacked >= 2 * u32::from(conn.cold.rcv_mss) || delay.is_zero() || is_young(conn, cx) {
+    if unacked > u32::from(conn.cold.rcv_mss) || is_young(conn, cx) {
+        conn.facts.set(Facts::ACK_NOW);
+    } else {
+        acknowledge_late(conn, cx);
+    }
+}
+
+/// An ACK when something else carries it, or when the delay is over (SHLD-18).
+pub(crate) fn acknowledge_late<M>(conn: &mut Connection, cx: &Cx<'_, M>) {
+    let delay = cx.config.tcp.delayed_ack.min(Duration::from_millis(DELAYED_ACK_MS_MAX - 1));
+    if delay.is_zero() {
         conn.facts.set(Facts::ACK_NOW);
     } else if !conn.cold.ack_at.is_set() {
         conn.cold.ack_at = Deadline::after(cx.now, delay);
@@ -82,8 +91,9 @@ pub(crate) fn on_received<M>(
 /// A peer that begins to send waits for each ACK: the first segments get theirs at once, as from
 /// Linux, unless there is data to carry it.
 fn is_young<M>(conn: &Connection, cx: &Cx<'_, M>) -> bool {
-    let young = u64::from(cx.config.tcp.quick_acks) * u64::from(conn.cold.rcv_mss);
-    conn.cold.tally.bytes_in <= young && !conn.facts.has(Facts::INTERACTIVE)
+    // The handshake brought one segment.
+    let young = 1 + u32::from(cx.config.tcp.quick_acks);
+    conn.cold.tally.segments_in <= young && !conn.facts.has(Facts::INTERACTIVE)
 }
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It

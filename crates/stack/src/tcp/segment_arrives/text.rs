@@ -89,9 +89,12 @@ fn on_text_for_nobody<M: Memory>(
     if end.at_or_before(conn.rcv_nxt) {
         return conn.facts.set(Facts::ACK_NOW);
     }
-    conn.rcv_nxt = conn.rcv_nxt.later(end);
-    conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
-    close::apply(conn, shard, cx, Input::Abort);
+    // The RST has to be where the peer's ACK is, or it is not believed: it may not have our FIN, or
+    // our last bytes (RFC 5961 §3.2).
+    if let Some(reply) = Reply::reset(segment) {
+        queue_reset(shard, cx, reply);
+    }
+    close::apply(conn, shard, cx, Input::GiveUp(CloseReason::Aborted));
 }
 
 /// What of a payload lies in the window; `None`: nothing. What was received before stays: the
@@ -105,7 +108,7 @@ fn within_window<'a>(conn: &Connection, seq: SeqNum, payload: &'a [u8]) -> Optio
 
 /// §3.10.7.4 eighth. A FIN counts when everything before it is here; one that came early is
 /// remembered.
-pub(super) fn on_fin(conn: &mut Connection, segment: &Segment<'_>) {
+pub(super) fn on_fin<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) {
     if segment.has(Flags::FIN) {
         if conn.state.peer_has_closed() {
             // It was sent again: our ACK was lost.
@@ -125,7 +128,13 @@ pub(super) fn on_fin(conn: &mut Connection, segment: &Segment<'_>) {
     conn.rcv_nxt += 1;
     conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
     conn.facts.clear(Facts::RCV_FIN);
-    conn.facts.set(Facts::ACK_NOW);
+    // Where nothing came before, there is nothing to answer either.
+    let is_answered = conn.cold.tally.bytes_in > 0 && matches!(conn.state, State::CloseWait(_));
+    if cx.config.tcp.delay_fin_ack && is_answered {
+        window::acknowledge_late(conn, cx);
+    } else {
+        conn.facts.set(Facts::ACK_NOW);
+    }
     // Nothing beyond a FIN is urgent, whatever the pointer says.
     conn.cold.rcv_up = conn.cold.rcv_up.earlier(conn.cold.rcv_fin);
     conn.pass_urgent();
