@@ -85,9 +85,7 @@ pub(crate) fn sample(
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
     let path = LoadPath::new(trial.server, layout, scratch);
     let report = trial.load.run(server.address, window, &path)?;
-    if !matches!(trial.server, Server::Local(link) if link.ends_with_load()) {
-        server.check()?;
-    }
+    server.check()?;
     reduce(&report).ok_or_else(|| MeasureError::Nothing { server: trial.server.label() })
 }
 

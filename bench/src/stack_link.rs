@@ -106,11 +106,6 @@ impl StackLink {
         };
         Place { netns, ..layout.load.clone() }
     }
-
-    /// Whether the server's link is over, and with it the server, as soon as the load ends.
-    pub(crate) const fn ends_with_load(self) -> bool {
-        matches!(self, Self::Memif)
-    }
 }
 
 /// `count` more addresses of the load's end, for more connections than one has ports.
@@ -162,12 +157,5 @@ mod tests {
         assert!(load.contains(&format!("{socket},role=client")));
         assert!(load.contains(&"198.51.100.2/24".to_owned()));
         assert!(StackLink::Tap.load_args(Path::new("/scratch")).is_empty());
-    }
-
-    #[test]
-    fn only_a_memif_ends_with_its_load() {
-        let ending = |link: &StackLink| link.ends_with_load();
-        let all = [StackLink::Memif, StackLink::Tap, StackLink::Xdp];
-        assert_eq!(all.iter().copied().filter(ending).collect::<Vec<_>>(), [StackLink::Memif]);
     }
 }

@@ -46,6 +46,8 @@ pub const MEMIF_POLLS_PER_CONTROL_LOOK: u32 = 4096;
 pub const MEMIF_FULL_SLEEP_US: u32 = 100;
 /// Turns to wait before the last look ahead of a sleep; see `Memif::arm`.
 pub const MEMIF_SPINS_BEFORE_SLEEP: u32 = 64;
+/// Clients that one look at a server's socket sends away at most.
+pub const MEMIF_CLIENTS_PER_LOOK: usize = 8;
 /// How long a peer may take over one message of the control channel, in milliseconds.
 pub const MEMIF_MESSAGE_TIMEOUT_MS: u64 = 2_000;
 const _: () = assert!(1u32 << MEMIF_RING_SIZE_LOG2_MAX <= (u16::MAX as u32).div_ceil(2));

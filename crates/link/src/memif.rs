@@ -15,12 +15,12 @@
 //! - Polling by default: our receiving ring masks interrupts but between [`Link::arm`] and the next
 //!   burst.
 //! - Head and tail move once per burst.
-//! - A session that is over stays over ([`LinkError::Gone`]); a server serves the next client by
-//!   [`Listener::accept`], a client connects again by [`connect`].
+//! - A session that is over stays over ([`LinkError::Gone`]); a client connects again by
+//!   [`connect`]. The links of a server that [`open`] made go on with the next client's session.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ mod control;
 mod copy;
 mod handshake;
 mod lane;
+mod listener;
 mod region;
 mod ring;
 mod session;
@@ -46,12 +47,17 @@ use crate::limits::{
 use control::{SECRET_BYTES, Text};
 use handshake::Terms;
 use lane::{Gathered, Nonsense};
+pub use listener::Listener;
+use listener::Place;
 use session::{Lanes, NoSession, Session, Wanted};
 
 const DRIVER: &str = "memif";
 
 /// How long a client waits between two tries to connect to a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A timer of zero would be none.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
 
 /// Which end of the cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,21 +162,25 @@ impl Settings {
             secret,
             name: Text::new(&self.name),
             queue_count: self.queue_count,
+            all_queues: false,
             ring_size_log2: self.ring_size_log2,
         }
     }
 }
 
 /// Opens a memif in either role and waits until the peer is there, at most `timeout`. One link per
-/// queue. A server's listener is closed again: to serve one client after another, use
-/// [`Listener`].
+/// queue.
+///
+/// A server's links outlive their client. Until the next one comes, on the same socket and with as
+/// many queues, nothing is received and what is sent is lost, as with a cable that is not plugged
+/// in. Use [`Listener`] for links that end with their client.
 ///
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
 /// agreed with; [`LinkError::Io`].
 pub fn open(role: Role, settings: &Settings, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
     match role {
-        Role::Server => Listener::bind(settings)?.accept(timeout),
+        Role::Server => Listener::bind(settings)?.serve(timeout),
         Role::Client => connect(settings, timeout),
     }
 }
@@ -240,87 +250,6 @@ fn links(
     lanes.into_iter().map(open).collect()
 }
 
-/// A server's socket, where one client after another can be served.
-#[derive(Debug)]
-pub struct Listener {
-    settings: Settings,
-    listener: OwnedFd,
-    refused_count: u64,
-    last_refusal: Option<String>,
-}
-
-impl Listener {
-    /// Listens. A socket file that nobody listens on any more is replaced; the file is removed
-    /// when the listener is dropped. Access is by the file's permissions and the secret.
-    ///
-    /// # Errors
-    /// [`LinkError::Setting`] or [`LinkError::Io`].
-    pub fn bind(settings: &Settings) -> Result<Self, LinkError> {
-        settings.check()?;
-        let listener = socket::listen(&settings.socket)
-            .map_err(|source| LinkError::Io { what: "listening for a memif", source })?;
-        let settings = settings.clone();
-        Ok(Self { settings, listener, refused_count: 0, last_refusal: None })
-    }
-
-    /// Waits for the next client with which everything can be agreed, at most `timeout`; one link
-    /// per queue that it wants. Clients that are sent away meanwhile are counted. Blocks.
-    ///
-    /// # Errors
-    /// [`LinkError::Unavailable`] when none came in time; [`LinkError::Io`].
-    pub fn accept(&mut self, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
-        let deadline = Instant::now() + timeout;
-        let terms = self.settings.terms();
-        loop {
-            let channel = socket::accept(&self.listener, Some(deadline))
-                .map_err(|source| LinkError::Io { what: "accepting a memif client", source })?;
-            let Some(channel) = channel else {
-                return Err(unavailable(match &self.last_refusal {
-                    Some(reason) => format!("no client in time; the last one left: {reason}"),
-                    None => "no client in time".to_owned(),
-                }));
-            };
-            match session::serve(channel, &terms, deadline) {
-                Ok((session, lanes)) => {
-                    return links(Role::Server, &self.settings, &session, lanes);
-                }
-                Err(why) => {
-                    self.refused_count += 1;
-                    self.last_refusal = Some(match why {
-                        NoSession::Refused(reason) | NoSession::SentAway(reason) => reason,
-                        NoSession::Io(what, error) => format!("{what}: {error}"),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Clients that were sent away, or left before they were connected.
-    #[must_use]
-    pub fn refused_count(&self) -> u64 {
-        self.refused_count
-    }
-
-    /// Becomes readable when a client wants to be accepted.
-    #[must_use]
-    pub fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        remove_socket(&self.settings.socket);
-    }
-}
-
-/// Removes the socket's file, if it has one. A file that is gone already is as good.
-fn remove_socket(path: &Path) {
-    if !path.as_os_str().as_encoded_bytes().starts_with(b"@") {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
 /// One queue of a memif.
 pub struct Memif {
     caps: Caps,
@@ -337,6 +266,10 @@ pub struct Memif {
     is_full: bool,
     /// Polls that found nothing to do since the control channel was last looked at.
     idle_polls: u32,
+    /// A server that goes on without its client.
+    place: Option<Place>,
+    /// The client is gone, and the next one not there yet.
+    is_unplugged: bool,
     /// What `wait_fd` shows: our interrupt, the control channel, the timer for a full ring.
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -367,8 +300,7 @@ impl Memif {
             .map_err(io("timerfd_create"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create"))?;
         for fd in [lanes.wakes_us.as_fd(), session.channel(), timer.as_fd()] {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&epoll, fd, data, epoll::EventFlags::IN).map_err(io("epoll_ctl"))?;
+            watch(&epoll, fd)?;
         }
         let caps = Caps {
             driver: DRIVER,
@@ -391,9 +323,17 @@ impl Memif {
             is_armed: false,
             is_full: false,
             idle_polls: 0,
+            place: None,
+            is_unplugged: false,
             epoll,
             timer,
         })
+    }
+
+    /// The link outlives its client from now on.
+    fn goes_on(&mut self, place: Place) {
+        self.caps.notes.push("serves the next client when this one leaves".to_owned());
+        self.place = Some(place);
     }
 
     /// Why the session is over, if it is: the peer's words or ours.
@@ -402,14 +342,57 @@ impl Memif {
         self.session.reason()
     }
 
-    fn check_session(&self) -> Result<(), LinkError> {
-        if self.session.is_gone() { Err(LinkError::Gone { driver: DRIVER }) } else { Ok(()) }
+    /// `false`: there is no client just now. An error: there will not be one any more.
+    fn has_peer(&mut self) -> Result<bool, LinkError> {
+        if !self.session.is_gone() {
+            return Ok(true);
+        }
+        if !self.is_unplugged {
+            self.unplug()?;
+        }
+        Ok(false)
     }
 
-    /// Ends the session: there is nothing to go on with.
-    fn broken(&self, nonsense: Nonsense) -> LinkError {
+    /// The peer broke the protocol: there is nothing to go on with, but perhaps the next client.
+    fn broken(&mut self, nonsense: Nonsense) -> Result<(), LinkError> {
         self.session.disconnect(&nonsense.to_string());
-        LinkError::Gone { driver: DRIVER }
+        self.has_peer().map(drop)
+    }
+
+    /// The client is gone: from now on the next one is waited for, if there can be one.
+    #[cold]
+    fn unplug(&mut self) -> Result<(), LinkError> {
+        let Some(place) = &self.place else { return Err(LinkError::Gone { driver: DRIVER }) };
+        self.is_unplugged = true;
+        self.is_armed = false;
+        self.is_full = false;
+        for fd in [self.lanes.wakes_us.as_fd(), self.session.channel()] {
+            // What is not in the set any more needs no removing.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+        watch(&self.epoll, place.wait_fd())
+    }
+
+    /// Looks for the next client. `true`: it is there, and with it may be frames.
+    #[cold]
+    fn plug_in(&mut self) -> Result<bool, LinkError> {
+        self.counters.system_calls += 1;
+        let Some(place) = &mut self.place else { return Ok(false) };
+        let Some((session, lanes)) = place.next_lanes(Instant::now()) else { return Ok(false) };
+        let _ = epoll::delete(&self.epoll, place.wait_fd());
+        watch(&self.epoll, lanes.wakes_us.as_fd())?;
+        watch(&self.epoll, session.channel())?;
+        (self.session, self.lanes) = (session, lanes);
+        self.is_unplugged = false;
+        Ok(true)
+    }
+
+    /// Without a client frames go nowhere.
+    #[cold]
+    fn lose(&mut self, max: usize, fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>) -> usize {
+        let lost = (0..max).take_while(|_| fill(&mut self.tx_frame).is_some()).count();
+        self.counters.tx_dropped_refused += lost as u64;
+        lost
     }
 
     /// Nothing was to be done; now and then that is because the peer is gone.
@@ -417,15 +400,20 @@ impl Memif {
         self.idle_polls += 1;
         if self.idle_polls >= MEMIF_POLLS_PER_CONTROL_LOOK {
             self.idle_polls = 0;
-            self.look()?;
+            if self.is_unplugged {
+                self.plug_in()?;
+            } else {
+                self.look()?;
+            }
         }
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), LinkError> {
+    /// As `has_peer`, after a look at the control channel.
+    fn look(&mut self) -> Result<bool, LinkError> {
         self.counters.system_calls += 1;
         self.session.look();
-        self.check_session()
+        self.has_peer()
     }
 
     /// Back to polling after a sleep.
@@ -508,6 +496,27 @@ impl Memif {
         let _ = rustix::io::write(&self.lanes.wakes_peer, &1u64.to_ne_bytes());
     }
 
+    fn arm_for_frames(&mut self) -> Result<bool, Disturbed> {
+        if self.has_work()? {
+            return Ok(false);
+        }
+        if !self.has_peer()? {
+            return Err(Disturbed::Unplugged);
+        }
+        self.prepare_wake()?;
+        self.is_armed = true;
+        self.lanes.receiving.ring.mask_interrupt(false);
+        for _ in 0..MEMIF_SPINS_BEFORE_SLEEP {
+            std::hint::spin_loop();
+        }
+        if self.has_work()? {
+            self.disarm();
+            return Ok(false);
+        }
+        // The peer may have sent its last frames just before it left.
+        if self.look()? { Ok(true) } else { Err(Disturbed::Unplugged) }
+    }
+
     fn has_work(&self) -> Result<bool, Nonsense> {
         if self.lanes.receiving.waiting()? > 0 {
             return Ok(true);
@@ -521,15 +530,50 @@ impl Memif {
         let mut count = [0; 8];
         // Empty is what it should be.
         let _ = rustix::io::read(&self.lanes.wakes_us, &mut count);
-        self.counters.system_calls += 2;
-        // Zero stops the timer, and setting it makes it unreadable.
-        let tv_nsec = if self.is_full { i64::from(MEMIF_FULL_SLEEP_US) * 1000 } else { 0 };
+        self.counters.system_calls += 1;
+        let full_sleep = Duration::from_micros(MEMIF_FULL_SLEEP_US.into());
+        self.set_timer(if self.is_full { full_sleep } else { Duration::ZERO })
+    }
+
+    /// Makes `wait_fd` readable after a while; zero: the timer is stopped.
+    fn set_timer(&mut self, after: Duration) -> Result<(), LinkError> {
+        self.counters.system_calls += 1;
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let once = Itimerspec { it_interval: never, it_value: Timespec { tv_sec: 0, tv_nsec } };
+        // The longest is that of a message.
+        let it_value = Timespec::try_from(after).unwrap_or(never);
+        // Setting it makes it unreadable.
+        let once = Itimerspec { it_interval: never, it_value };
         rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)
             .map_err(|errno| LinkError::Io { what: "timerfd_settime", source: errno.into() })?;
         Ok(())
     }
+}
+
+/// Why no frame can be waited for.
+enum Disturbed {
+    Nonsense(Nonsense),
+    /// The client is gone; the next one can be waited for.
+    Unplugged,
+    Failed(LinkError),
+}
+
+impl From<Nonsense> for Disturbed {
+    fn from(nonsense: Nonsense) -> Self {
+        Self::Nonsense(nonsense)
+    }
+}
+
+impl From<LinkError> for Disturbed {
+    fn from(error: LinkError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Makes `fd` wake who waits on `epoll`.
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(epoll, fd, data, epoll::EventFlags::IN)
+        .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
 }
 
 fn notes(role: Role, peer: &str, lanes: &Lanes) -> Vec<String> {
@@ -559,11 +603,19 @@ impl Link for Memif {
         each: &mut dyn FnMut(&[u8], Received),
     ) -> Result<usize, LinkError> {
         self.disarm();
-        let waiting = self.lanes.receiving.waiting().map_err(|nonsense| self.broken(nonsense))?;
+        if self.is_unplugged {
+            self.idle()?;
+            return Ok(0);
+        }
+        let waiting = match self.lanes.receiving.waiting() {
+            Ok(waiting) => waiting,
+            Err(nonsense) => return self.broken(nonsense).map(|()| 0),
+        };
         if waiting == 0 {
             // Only now: what a peer sent before it left is received.
-            self.check_session()?;
-            self.idle()?;
+            if self.has_peer()? {
+                self.idle()?;
+            }
             return Ok(0);
         }
         let lent = self.receive(max, waiting, each);
@@ -576,12 +628,17 @@ impl Link for Memif {
         max: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> Result<usize, LinkError> {
-        self.check_session()?;
+        if !self.has_peer()? {
+            return Ok(self.lose(max, fill));
+        }
         let outcome = self.fill(max, fill);
         if self.lanes.sending.publish() {
             self.interrupt();
         }
-        let filled = outcome.map_err(|nonsense| self.broken(nonsense))?;
+        let filled = match outcome {
+            Ok(filled) => filled,
+            Err(nonsense) => return self.broken(nonsense).map(|()| 0),
+        };
         if filled == 0 && self.is_full {
             self.idle()?;
         }
@@ -593,22 +650,21 @@ impl Link for Memif {
     /// look at our mask, so its last store may still be on its way when we look; after a short
     /// spin, longer than a store takes to leave the core, we look again.
     fn arm(&mut self) -> Result<bool, LinkError> {
-        if self.has_work().map_err(|nonsense| self.broken(nonsense))? {
+        if !self.is_unplugged {
+            match self.arm_for_frames() {
+                Ok(is_armed) => return Ok(is_armed),
+                Err(Disturbed::Nonsense(nonsense)) => self.broken(nonsense)?,
+                Err(Disturbed::Unplugged) => {}
+                Err(Disturbed::Failed(error)) => return Err(error),
+            }
+        }
+        // The next client, or the end of the patience with the one on its way in.
+        if self.plug_in()? {
             return Ok(false);
         }
-        self.check_session()?;
-        self.prepare_wake()?;
-        self.is_armed = true;
-        self.lanes.receiving.ring.mask_interrupt(false);
-        for _ in 0..MEMIF_SPINS_BEFORE_SLEEP {
-            std::hint::spin_loop();
-        }
-        if self.has_work().map_err(|nonsense| self.broken(nonsense))? {
-            self.disarm();
-            return Ok(false);
-        }
-        // The peer may have sent its last frames just before it left.
-        self.look()?;
+        let due = self.place.as_ref().and_then(Place::due);
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+        self.set_timer(left.map_or(Duration::ZERO, |left| left.max(SHORTEST_SLEEP)))?;
         Ok(true)
     }
 

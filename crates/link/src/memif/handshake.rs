@@ -40,6 +40,8 @@ pub(super) struct Terms {
     pub(super) name: Name,
     /// Rings in each direction: wanted by the client, at most taken by the server.
     pub(super) queue_count: u16,
+    /// A server's: all of its queues have to be taken.
+    pub(super) all_queues: bool,
     /// Ring size, as a power of two: wanted by the client, at most taken by the server.
     pub(super) ring_size_log2: u8,
 }
@@ -121,6 +123,11 @@ impl<F> ServerHandshake<F> {
         self.peer.unwrap_or_else(|| Text::new(""))
     }
 
+    /// What we call ourselves.
+    pub(super) const fn name(&self) -> Name {
+        self.terms.name
+    }
+
     /// Takes the client's next message and says what to answer.
     pub(super) fn on_message(&mut self, message: Message, fd: Option<F>) -> Result<Reply, Refusal> {
         match message {
@@ -192,6 +199,9 @@ impl<F> ServerHandshake<F> {
     fn on_connect(&self) -> Result<Reply, Refusal> {
         if self.to_server.is_empty() || self.to_server.len() != self.to_client.len() {
             return Err(Refusal("as many rings are wanted one way as the other"));
+        }
+        if self.terms.all_queues && self.to_server.len() != usize::from(self.terms.queue_count) {
+            return Err(Refusal("as many queues are wanted as there were before"));
         }
         Ok(Reply::Connected)
     }

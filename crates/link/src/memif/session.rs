@@ -5,6 +5,7 @@
 //! - Once a session is gone it stays so, and the first reason is kept.
 
 use std::io;
+use std::mem::take;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +21,9 @@ use super::region::Region;
 use super::ring::{Ring, ring_bytes};
 use super::socket::{self, Arrival};
 use crate::limits::{MEMIF_MESSAGE_TIMEOUT_MS, MEMIF_REGION_BYTES_MAX};
+
+/// How long a peer may take over one message.
+const MESSAGE_TIMEOUT: Duration = Duration::from_millis(MEMIF_MESSAGE_TIMEOUT_MS);
 
 /// Both rings of one queue, and what wakes their consumers.
 pub(super) struct Lanes {
@@ -131,57 +135,120 @@ fn say(session: &Session, message: &Message, fd: Option<BorrowedFd<'_>>) -> Resu
 /// The next message that is due, or why there is none.
 fn hear(session: &Session, deadline: Instant) -> Result<(Message, Option<OwnedFd>), NoSession> {
     // The whole handshake has a deadline, and each message has one of its own.
-    let deadline = deadline.min(Instant::now() + Duration::from_millis(MEMIF_MESSAGE_TIMEOUT_MS));
+    let deadline = deadline.min(Instant::now() + MESSAGE_TIMEOUT);
+    heard(session, deadline)?.ok_or_else(too_late)
+}
+
+/// The next message; `None`: none came until `deadline`.
+fn heard(
+    session: &Session,
+    deadline: Instant,
+) -> Result<Option<(Message, Option<OwnedFd>)>, NoSession> {
     match socket::receive(session.channel(), deadline) {
         Ok(Arrival::Message(Message::Disconnect { reason, .. }, _)) => {
             Err(NoSession::SentAway(format!("the peer disconnected: {}", reason.to_text())))
         }
-        Ok(Arrival::Message(message, fd)) => Ok((message, fd)),
+        Ok(Arrival::Message(message, fd)) => Ok(Some((message, fd))),
         Ok(Arrival::Nonsense(nonsense)) => Err(NoSession::Refused(nonsense.to_string())),
         Ok(Arrival::Closed) => {
             Err(NoSession::SentAway("the peer closed the control channel".to_owned()))
         }
-        Ok(Arrival::Nothing) => Err(NoSession::SentAway("the peer took too long".to_owned())),
+        Ok(Arrival::Nothing) => Ok(None),
         Err(error) => Err(NoSession::Io("receiving on the control channel", error)),
     }
 }
 
-/// Serves one client that has just connected.
+fn too_late() -> NoSession {
+    NoSession::SentAway("the peer took too long".to_owned())
+}
+
+/// A client that has connected, until everything is agreed with it.
+pub(super) struct Joining {
+    session: Session,
+    handshake: ServerHandshake<OwnedFd>,
+    /// When its next message has to be there.
+    due: Instant,
+}
+
+/// A session and the rings of each of its queues.
+pub(super) type Joined = (Arc<Session>, Vec<Lanes>);
+
+impl Joining {
+    /// Says HELLO.
+    pub(super) fn begin(channel: OwnedFd, terms: &Terms, now: Instant) -> Result<Self, NoSession> {
+        let session = Session::new(channel);
+        let handshake = ServerHandshake::new(terms.clone());
+        say(&session, &handshake.hello(), None)?;
+        Ok(Self { session, handshake, due: now + MESSAGE_TIMEOUT })
+    }
+
+    /// Answers what the client has said so far. `None`: more is to come. Does not block. After an
+    /// error the client is gone.
+    pub(super) fn go_on(&mut self, now: Instant) -> Result<Option<Vec<Lanes>>, NoSession> {
+        let outcome = self.answer(now);
+        if let Err(NoSession::Refused(reason)) = &outcome {
+            self.session.disconnect(reason);
+        }
+        outcome
+    }
+
+    fn answer(&mut self, now: Instant) -> Result<Option<Vec<Lanes>>, NoSession> {
+        while let Some((message, fd)) = heard(&self.session, now)? {
+            self.due = now + MESSAGE_TIMEOUT;
+            match self.handshake.on_message(message, fd)? {
+                Reply::Ack => say(&self.session, &Message::Ack, None)?,
+                Reply::Connected => return self.connected().map(Some),
+            }
+        }
+        if now >= self.due { Err(too_late()) } else { Ok(None) }
+    }
+
+    fn connected(&mut self) -> Result<Vec<Lanes>, NoSession> {
+        let _ = self.session.peer.set(self.handshake.peer().to_text());
+        let name = self.handshake.name();
+        let lanes = adopt(&mut self.handshake)?;
+        say(&self.session, &Message::Connected { name }, None)?;
+        Ok(lanes)
+    }
+
+    /// The descriptor that becomes readable when the client says something or goes.
+    pub(super) fn channel(&self) -> BorrowedFd<'_> {
+        self.session.channel()
+    }
+
+    /// When its next message has to be there.
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// The session, after `go_on` gave its rings.
+    pub(super) fn into_session(self) -> Arc<Session> {
+        Arc::new(self.session)
+    }
+}
+
+/// Serves one client that has just connected. Blocks until `deadline` at most.
 pub(super) fn serve(
     channel: OwnedFd,
     terms: &Terms,
     deadline: Instant,
-) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
-    let session = Session::new(channel);
-    let outcome = serve_client(&session, terms, deadline);
-    if let Err(NoSession::Refused(reason)) = &outcome {
-        session.disconnect(reason);
-    }
-    outcome.map(|lanes| (Arc::new(session), lanes))
-}
-
-fn serve_client(
-    session: &Session,
-    terms: &Terms,
-    deadline: Instant,
-) -> Result<Vec<Lanes>, NoSession> {
-    let mut handshake = ServerHandshake::new(terms.clone());
-    say(session, &handshake.hello(), None)?;
+) -> Result<Joined, NoSession> {
+    let mut joining = Joining::begin(channel, terms, Instant::now())?;
     loop {
-        let (message, fd) = hear(session, deadline)?;
-        match handshake.on_message(message, fd)? {
-            Reply::Ack => say(session, &Message::Ack, None)?,
-            Reply::Connected => break,
+        if let Some(lanes) = joining.go_on(Instant::now())? {
+            return Ok((joining.into_session(), lanes));
+        }
+        let until = deadline.min(joining.due());
+        let is_heard = socket::readable(joining.channel(), Some(until))
+            .map_err(|error| NoSession::Io("waiting on the control channel", error))?;
+        if !is_heard && Instant::now() >= deadline {
+            return Err(too_late());
         }
     }
-    let _ = session.peer.set(handshake.peer().to_text());
-    let lanes = adopt(handshake)?;
-    say(session, &Message::Connected { name: terms.name }, None)?;
-    Ok(lanes)
 }
 
 /// Maps what a client offered.
-fn adopt(offer: ServerHandshake<OwnedFd>) -> Result<Vec<Lanes>, NoSession> {
+fn adopt(offer: &mut ServerHandshake<OwnedFd>) -> Result<Vec<Lanes>, NoSession> {
     let mut regions = Vec::with_capacity(offer.regions.len());
     for region in &offer.regions {
         regions.push(Arc::new(Region::adopt(&region.fd, region.bytes)?));
@@ -195,8 +262,9 @@ fn adopt(offer: ServerHandshake<OwnedFd>) -> Result<Vec<Lanes>, NoSession> {
         check_eventfd(&offer.fd)?;
         Ok((ring, offer.fd))
     };
-    let mut lanes = Vec::with_capacity(offer.to_server.len());
-    for (to_us, to_client) in offer.to_server.into_iter().zip(offer.to_client) {
+    let (to_server, to_client) = (take(&mut offer.to_server), take(&mut offer.to_client));
+    let mut lanes = Vec::with_capacity(to_server.len());
+    for (to_us, to_client) in to_server.into_iter().zip(to_client) {
         let buffers = Buffers::Theirs { regions: Arc::clone(&regions) };
         let (ring, wakes_us) = adopt_ring(to_us)?;
         ring.mask_interrupt(true);

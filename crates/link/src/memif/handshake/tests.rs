@@ -9,6 +9,7 @@ fn terms() -> Terms {
         secret: [0; SECRET_BYTES],
         name: Text::new("test"),
         queue_count: 2,
+        all_queues: false,
         ring_size_log2: 4,
     }
 }

@@ -1,0 +1,173 @@
+//! Clients that come and go, and links that stay.
+
+use std::thread::{self, JoinHandle};
+
+use super::super::{connect, open};
+use super::*;
+use crate::{Link, Transmit};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn settings(name: &str, queue_count: u16) -> Settings {
+    let socket = format!("@mp-memif-{}-door-{name}", std::process::id());
+    Settings { ring_size_log2: 6, queue_count, ..Settings::new(socket, [2, 0, 0, 0, 0, 1]) }
+}
+
+fn connecting(settings: &Settings) -> JoinHandle<Result<Vec<Memif>, LinkError>> {
+    let settings = settings.clone();
+    thread::spawn(move || connect(&settings, SOON))
+}
+
+fn opened(settings: &Settings) -> (Vec<Memif>, Vec<Memif>) {
+    let client = connecting(settings);
+    let server = open(Role::Server, settings, SOON).expect("a client");
+    (server, client.join().expect("no panic").expect("a server"))
+}
+
+/// Sends one frame of 60 bytes; how many were taken.
+fn send(link: &mut Memif, byte: u8) -> usize {
+    let mut is_filled = false;
+    let filled = link.tx_burst(2, &mut |room| {
+        room[..60].fill(byte);
+        (!std::mem::replace(&mut is_filled, true))
+            .then_some(Transmit { len: 60, ..Transmit::default() })
+    });
+    filled.expect("a link that stays")
+}
+
+fn received(link: &mut Memif) -> Vec<u8> {
+    let mut firsts = Vec::new();
+    link.rx_burst(100, &mut |frame, _| firsts.push(frame[0])).expect("a link that stays");
+    firsts
+}
+
+/// What arrives first, from whichever client it is.
+fn awaited(link: &mut Memif) -> Vec<u8> {
+    let deadline = Instant::now() + SOON;
+    while Instant::now() < deadline {
+        let frames = received(link);
+        if !frames.is_empty() {
+            return frames;
+        }
+        link.wait(Some(Duration::from_millis(100))).expect("a link that stays");
+    }
+    panic!("no frame in time");
+}
+
+#[test]
+fn the_links_of_a_server_outlive_its_clients() {
+    let wanted = settings("next", 1);
+    let (mut server, mut client) = opened(&wanted);
+    for round in 0..4u8 {
+        assert_eq!(send(&mut client[0], round), 1);
+        assert_eq!(awaited(&mut server[0]), [round]);
+        assert_eq!(send(&mut server[0], 0x80 | round), 1);
+        assert_eq!(received(&mut client[0]), [0x80 | round]);
+        assert_eq!(send(&mut client[0], 0x40 | round), 1, "its last word");
+        drop(client);
+        assert_eq!(awaited(&mut server[0]), [0x40 | round], "sent before it left");
+        let next = connecting(&wanted);
+        let deadline = Instant::now() + SOON;
+        while !next.is_finished() {
+            assert!(Instant::now() < deadline, "the next client is not served");
+            server[0].wait(Some(Duration::from_millis(100))).expect("a link that stays");
+            assert_eq!(received(&mut server[0]), [0; 0]);
+        }
+        client = next.join().expect("no panic").expect("a server");
+    }
+    let notes = &server[0].caps().notes;
+    assert!(notes.iter().any(|note| note.contains("serves the next client")), "{notes:?}");
+}
+
+#[test]
+fn without_a_client_frames_are_lost_and_counted() {
+    let (mut server, client) = opened(&settings("lost", 1));
+    drop(client);
+    while !server[0].is_unplugged {
+        server[0].wait(Some(Duration::from_millis(10))).expect("a link that stays");
+    }
+    for _ in 0..100 {
+        assert_eq!(send(&mut server[0], 1), 1);
+    }
+    assert_eq!(server[0].counters().tx_dropped_refused, 100);
+    let start = Instant::now();
+    assert!(!server[0].wait(Some(Duration::from_millis(50))).expect("a link that stays"));
+    assert!(start.elapsed() >= Duration::from_millis(50), "it sleeps while nobody is there");
+}
+
+#[test]
+fn each_queue_gets_the_next_clients_rings() {
+    let wanted = settings("queues", 3);
+    let (mut server, client) = opened(&wanted);
+    drop(client);
+    let next = connecting(&wanted);
+    let deadline = Instant::now() + SOON;
+    while !next.is_finished() && Instant::now() < deadline {
+        server[1].wait(Some(Duration::from_millis(10))).expect("a link that stays");
+    }
+    let mut client = next.join().expect("no panic").expect("a server");
+    for (queue, (server, client)) in server.iter_mut().zip(&mut client).enumerate() {
+        assert_eq!(send(client, queue as u8), 1);
+        assert_eq!(awaited(server), [queue as u8]);
+        assert_eq!(send(server, 0x80 | queue as u8), 1);
+        assert_eq!(received(client), [0x80 | queue as u8]);
+    }
+}
+
+#[test]
+fn a_client_with_other_queues_is_sent_away() {
+    let wanted = settings("fewer", 2);
+    let (mut server, client) = opened(&wanted);
+    drop(client);
+    let fewer = Settings { queue_count: 1, ..wanted.clone() };
+    let next = thread::spawn(move || {
+        let refused = connect(&fewer, Duration::from_millis(300)).expect_err("too few queues");
+        (refused.to_string(), connect(&wanted, SOON).map(|links| links.len()))
+    });
+    let deadline = Instant::now() + SOON;
+    while !next.is_finished() && Instant::now() < deadline {
+        for link in &mut server {
+            link.wait(Some(Duration::from_millis(10))).expect("a link that stays");
+        }
+    }
+    let (refused, served) = next.join().expect("no panic");
+    assert!(refused.contains("as many queues are wanted as there were before"), "{refused}");
+    assert_eq!(served.expect("the right number"), 2);
+}
+
+#[test]
+fn a_client_that_says_nothing_keeps_the_next_one_out_for_a_while_only() {
+    let wanted = settings("silent", 1);
+    let (mut server, client) = opened(&wanted);
+    drop(client);
+    let silent = socket::connect(&wanted.socket).expect("the socket is there");
+    while server[0].wait(Some(Duration::from_millis(100))).expect("a link that stays") {}
+    let next = connecting(&wanted);
+    let deadline = Instant::now() + SOON;
+    while !next.is_finished() && Instant::now() < deadline {
+        server[0].wait(Some(SOON)).expect("a link that stays");
+    }
+    let mut client = next.join().expect("no panic").expect("a server");
+    assert_eq!(send(&mut client[0], 9), 1);
+    assert_eq!(awaited(&mut server[0]), [9]);
+    drop(silent);
+}
+
+#[test]
+fn nonsense_costs_the_client_that_writes_it() {
+    let wanted = settings("nonsense", 1);
+    let (mut server, client) = opened(&wanted);
+    // The client's index runs far past the ring.
+    client[0].lanes.sending.scribble_index(12_345);
+    while !server[0].is_unplugged {
+        server[0].wait(Some(Duration::from_millis(10))).expect("a link that stays");
+        assert_eq!(received(&mut server[0]), [0; 0]);
+    }
+    drop(client);
+    let next = connecting(&wanted);
+    let deadline = Instant::now() + SOON;
+    while !next.is_finished() && Instant::now() < deadline {
+        server[0].wait(Some(Duration::from_millis(10))).expect("a link that stays");
+    }
+    assert_eq!(send(&mut next.join().expect("no panic").expect("a server")[0], 3), 1);
+}
