@@ -41,6 +41,17 @@ impl Channel {
         }
     }
 
+    /// The next completion, if it is there already: hands nothing over, fetches nothing and does
+    /// not wait. For a program that does something once for all that came together, such as
+    /// looking at the clock; only [`Channel::dispatch`] brings more.
+    #[inline(always)]
+    pub fn dispatch_ready(&mut self) -> Option<Completion> {
+        if self.check_fork().is_err() {
+            return None;
+        }
+        self.next_read().or_else(|| self.next_fetched())
+    }
+
     /// By far the most frequent completion is made right where it is wanted.
     #[inline(always)]
     fn next_read(&mut self) -> Option<Completion> {

@@ -143,7 +143,7 @@ impl ChannelMemory {
     }
 }
 
-/// The receive buffer that a received chunk lies in, from its first byte on; `None`: in the reserve.
+/// The receive buffer whose first bytes a received chunk is; `None`: it lies in the reserve.
 #[inline]
 pub(super) const fn held(chunk: Chunk) -> Option<Held> {
     if chunk.buf.0 & KIND == HELD { Some(Held::at(chunk.buf.0 as u16)) } else { None }

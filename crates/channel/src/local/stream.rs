@@ -50,7 +50,10 @@ impl Local {
         slot: u32,
         options: &ConnectOptions,
     ) -> Result<(), PortError<ConnectError>> {
-        self.now = self.clock.now();
+        if self.gathered == 0 {
+            // Nothing was asked for since the last turn, which may be long ago.
+            self.now = self.clock.now();
+        }
         let begun = self.connect(state, slot, options);
         self.lwsockets_open += u32::from(begun.is_ok());
         self.ask(state);

@@ -3,8 +3,8 @@
 //! Read first: `megapipe_service::Waiting`.
 //!
 //! What a turn brought stays with the stack, and is taken from it one by one, as the program takes
-//! its completions: nothing is queued twice, and what a connection has to say is looked at while its
-//! record is in the cache.
+//! its completions: nothing is queued twice, and what a connection has to say is looked at while
+//! its record is in the cache.
 //!
 //! Invariants
 //! - Before it sleeps, everything that was asked for has been handed over, the stack has nothing
