@@ -123,6 +123,14 @@ impl<T> Arena<T> {
         self.nodes.get_mut(queue.head as usize).and_then(|node| node.value.as_mut())
     }
 
+    /// The youngest element, to be changed in place.
+    pub(crate) fn back_mut(&mut self, queue: Queue) -> Option<&mut T> {
+        if queue.head == NIL {
+            return None;
+        }
+        self.nodes.get_mut(queue.tail as usize).and_then(|node| node.value.as_mut())
+    }
+
     /// The elements of a queue, oldest first.
     pub(crate) fn iter(&self, queue: Queue) -> impl Iterator<Item = &T> {
         let mut at = queue.head;

@@ -332,6 +332,37 @@ impl Channel {
         }
         let nonblocking = self.report.driver == DriverKind::Epoll;
         let socket = sys::connecting_socket(address, options, nonblocking)?;
+        self.start_connect(socket, address, options.timeout, cookie)
+    }
+
+    /// Connects a stream socket of the kernel that the program has made, bound and set up itself;
+    /// otherwise as [`Channel::connect`]. The socket is the channel's from now on, and its handle
+    /// an lwsocket's: `unregister` closes it.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if the attempt could not even start; the socket is closed then.
+    pub fn connect_socket(
+        &mut self,
+        socket: OwnedFd,
+        address: &Address,
+        cookie: u64,
+    ) -> Result<Handle, ConnectError> {
+        self.check_fork()?;
+        self.state.admit()?;
+        if self.report.driver == DriverKind::Epoll {
+            sys::set_nonblocking(socket.as_fd(), true)
+                .map_err(|source| ConnectError::Kernel { what: "set O_NONBLOCK", source })?;
+        }
+        self.start_connect(socket, address, None, cookie)
+    }
+
+    fn start_connect(
+        &mut self,
+        socket: OwnedFd,
+        address: &Address,
+        timeout: Option<Duration>,
+        cookie: u64,
+    ) -> Result<Handle, ConnectError> {
         let kind = if address.as_inet().is_some() { Kind::Tcp } else { Kind::UnixStream };
         let index = self.state.allocate(kind, cookie)?;
         let slot = self.state.slot(index);
@@ -340,7 +371,7 @@ impl Channel {
         slot.extra =
             Some(Box::new(Extra::Connecting { raw: RawAddress::new(address), abandoned: false }));
         self.attach(index).map_err(|source| ConnectError::Kernel { what: "watch", source })?;
-        if let Some(timeout) = options.timeout {
+        if let Some(timeout) = timeout {
             self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
         }
         self.driver.start_connect(&mut self.state, index);

@@ -54,6 +54,17 @@ impl Channel {
         asked.map_err(|error| OpError::from_io(&error))?.ok_or(OpError::NotConnected)
     }
 
+    /// The kernel's descriptor of a handle, for options that only the kernel knows; `None` for
+    /// what has none: a direct descriptor, a connection of our own stack. It stays the channel's.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    pub fn descriptor(&self, handle: Handle) -> Result<Option<BorrowedFd<'_>>, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        Ok(self.state.peek(index).fd.as_ref().map(AsFd::as_fd))
+    }
+
     /// Who serves a slot.
     fn backend_of(&self, index: u32) -> &'static str {
         #[cfg(feature = "local")]

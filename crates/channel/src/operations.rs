@@ -212,6 +212,20 @@ impl Channel {
         Ok(self.state.unsent_bytes(index))
     }
 
+    /// Asks for a completion of the last write that waits, if it is a quiet one: for a program that
+    /// finds too much unsent and wants to hear when there is room. `false`: no write waits.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    pub fn report_last_write(&mut self, handle: Handle) -> Result<bool, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        let queue = self.state.peek(index).writes;
+        let Some(last) = self.state.writes.back_mut(queue) else { return Ok(false) };
+        last.quiet = false;
+        Ok(last.is_data())
+    }
+
     /// Sends several pieces of memory as one write, without joining them. (Only a message of more
     /// than 64 pieces is joined, because it has to go out in one go.)
     ///
