@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-sim", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
     ("megapipe-scripts", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
+    ("megapipe-sockets", &["megapipe", "megapipe-link"]),
     ("megapipe-capi", &["megapipe"]),
     ("megapipe-apps", &["megapipe"]),
     (

@@ -1,0 +1,165 @@
+//! A context of one thread: the calls wait by driving the channel themselves.
+
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use thiserror::Error as ThisError;
+
+use crate::calls::Run;
+use crate::descriptors::Fd;
+use crate::error::Error;
+use crate::limits::{DESCRIPTORS_DEFAULT, DESCRIPTORS_MAX};
+use crate::sockets::{Attempt, Sockets};
+
+/// What a context is made of. Start from `Config::default()`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The channel beneath: who does TCP, its buffers and its batch.
+    pub channel: megapipe::Config,
+    /// Descriptors that may be open at once (RLIMIT_NOFILE of the context). Default 65,536.
+    pub descriptors: u32,
+    /// The lowest descriptor. Default 3, because 0 to 2 are the process's.
+    pub first_descriptor: Fd,
+    /// How old the answer "would block" may be. A program that goes by epoll reads until it is told
+    /// so, once per message: an answer from the last turn will do. Default 20 µs; zero looks each
+    /// time.
+    pub freshness: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            channel: megapipe::Config::default(),
+            descriptors: DESCRIPTORS_DEFAULT,
+            first_descriptor: 3,
+            freshness: Duration::from_micros(20),
+        }
+    }
+}
+
+impl Config {
+    /// Sets [`Config::channel`].
+    #[must_use]
+    pub fn channel(mut self, channel: megapipe::Config) -> Self {
+        self.channel = channel;
+        self
+    }
+
+    /// Sets [`Config::descriptors`].
+    #[must_use]
+    pub const fn descriptors(mut self, descriptors: u32) -> Self {
+        self.descriptors = descriptors;
+        self
+    }
+
+    /// Sets [`Config::first_descriptor`].
+    #[must_use]
+    pub const fn first_descriptor(mut self, first: Fd) -> Self {
+        self.first_descriptor = first;
+        self
+    }
+
+    /// Sets [`Config::freshness`].
+    #[must_use]
+    pub const fn freshness(mut self, freshness: Duration) -> Self {
+        self.freshness = freshness;
+        self
+    }
+
+    fn check(&self) -> Result<(), CreateError> {
+        let range = |field, value: i64, max: i64| {
+            if (0..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(CreateError::OutOfRange { field, value, max })
+            }
+        };
+        let max = i64::from(DESCRIPTORS_MAX);
+        range("descriptors", self.descriptors.into(), max)?;
+        range("first_descriptor", self.first_descriptor.into(), max)
+    }
+}
+
+/// Why a context could not be made.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A value of the configuration is out of range.
+    #[error("configuration: {field} = {value} is outside 0..={max}")]
+    OutOfRange {
+        /// The field's name.
+        field: &'static str,
+        /// What was given.
+        value: i64,
+        /// The largest allowed.
+        max: i64,
+    },
+    /// The channel could not be made.
+    #[error(transparent)]
+    Channel(#[from] megapipe::CreateError),
+}
+
+/// BSD sockets and epoll for one thread, which drives them by its calls ([`crate::Bsd`]).
+///
+/// Make it on the thread that uses it: it is neither `Send` nor `Sync`. No call takes a lock.
+pub struct Context {
+    sockets: Sockets,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Context {
+    /// Makes a context for the calling thread. Tries what the kernel offers; does not block.
+    ///
+    /// # Errors
+    /// [`CreateError`] names what is wrong or missing.
+    pub fn create(config: Config) -> Result<Self, CreateError> {
+        config.check()?;
+        Ok(Self { sockets: Sockets::create(config)?, not_send: PhantomData })
+    }
+
+    /// Drives the sockets: hands over what was asked for, and takes what has happened. For a
+    /// program that goes long without a call that waits. Waits at most `timeout` for something to
+    /// happen.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`]: the link is gone.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.sockets.turn(timeout)
+    }
+
+    /// What serves the context, and why.
+    #[must_use]
+    pub const fn report(&self) -> &megapipe::DriverReport {
+        self.sockets.channel.report()
+    }
+}
+
+impl Run for Context {
+    #[inline]
+    fn run<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+    ) -> Result<T, Error> {
+        let mut wait = match attempt(&mut self.sockets, false) {
+            Attempt::Done(result) => return result,
+            Attempt::Wait(wait) => wait,
+        };
+        let deadline = wait.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            self.sockets.turn(left)?;
+            let is_over = deadline.is_some_and(|at| at <= Instant::now());
+            match attempt(&mut self.sockets, is_over) {
+                Attempt::Done(result) => return result,
+                Attempt::Wait(again) => wait = again,
+            }
+            debug_assert!(!is_over, "an attempt that asks to wait when the time is over: {wait:?}");
+        }
+    }
+
+    #[inline]
+    fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error> {
+        call(&mut self.sockets)
+    }
+}

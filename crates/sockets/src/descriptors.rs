@@ -1,0 +1,239 @@
+//! Descriptors: small numbers of one context, and what they stand for.
+//!
+//! A new one is the lowest that is free, as POSIX has it. (mTCP takes any that is free [MT 3.3];
+//! the lowest is one of them, and costs two looks at a bitmap.)
+//!
+//! Invariants
+//! - A bit of `free_words` is set exactly where the entry is empty; a bit of `summary` exactly
+//! where   the word has a bit.
+//! - The tables only grow, up to `max`.
+
+use crate::error::Error;
+
+/// A descriptor of a context, as C has it: not negative, and a number of this context alone.
+pub type Fd = i32;
+
+const NOTHING: u32 = u32::MAX;
+const WORD_BITS: usize = u64::BITS as usize;
+
+pub(crate) struct Descriptors {
+    /// The object behind each descriptor, from `first` on.
+    entries: Vec<u32>,
+    free_words: Vec<u64>,
+    summary: Vec<u64>,
+    /// Close-on-exec, which is told as it was set.
+    close_on_exec: Vec<u64>,
+    first: Fd,
+    max: usize,
+}
+
+impl Descriptors {
+    /// No descriptor yet; the first one will be `first`, and there are `max` at most.
+    pub(crate) const fn new(first: Fd, max: usize) -> Self {
+        Self {
+            entries: Vec::new(),
+            free_words: Vec::new(),
+            summary: Vec::new(),
+            close_on_exec: Vec::new(),
+            first,
+            max,
+        }
+    }
+
+    /// The object behind a descriptor.
+    #[inline]
+    pub(crate) fn object(&self, fd: Fd) -> Result<u32, Error> {
+        let place = fd.wrapping_sub(self.first);
+        match self.entries.get(place as usize) {
+            Some(object) if *object != NOTHING => Ok(*object),
+            _ => Err(Error::BadDescriptor),
+        }
+    }
+
+    /// The lowest descriptor that is free, at least `least`.
+    ///
+    /// # Errors
+    /// [`Error::NoDescriptors`].
+    pub(crate) fn lowest_free(&mut self, least: Fd) -> Result<Fd, Error> {
+        let least = least.saturating_sub(self.first).max(0) as usize;
+        let mut place = self.find_free(least);
+        if place.is_none() {
+            self.grow(least)?;
+            place = self.find_free(least);
+        }
+        place.map(|place| self.first + place as Fd).ok_or(Error::NoDescriptors)
+    }
+
+    fn find_free(&self, least: usize) -> Option<usize> {
+        let word = least / WORD_BITS;
+        let from = self.free_words.get(word)? & (u64::MAX << (least % WORD_BITS));
+        if from != 0 {
+            return Some(word * WORD_BITS + from.trailing_zeros() as usize);
+        }
+        let after = word + 1;
+        let mut mask = u64::MAX << (after % WORD_BITS);
+        for (index, summary) in self.summary.iter().enumerate().skip(after / WORD_BITS) {
+            let found = summary & mask;
+            mask = u64::MAX;
+            if found != 0 {
+                let word = index * WORD_BITS + found.trailing_zeros() as usize;
+                let bit = self.free_words[word].trailing_zeros() as usize;
+                return Some(word * WORD_BITS + bit);
+            }
+        }
+        None
+    }
+
+    /// Makes place for at least one more, at `least` or beyond.
+    fn grow(&mut self, least: usize) -> Result<(), Error> {
+        let old = self.entries.len();
+        let new = (old * 2).max(WORD_BITS).max(least + 1).min(self.max);
+        if new <= old || least >= new {
+            return Err(Error::NoDescriptors);
+        }
+        self.entries.resize(new, NOTHING);
+        let words = new.div_ceil(WORD_BITS);
+        self.free_words.resize(words, 0);
+        self.close_on_exec.resize(words, 0);
+        self.summary.resize(words.div_ceil(WORD_BITS), 0);
+        for place in old..new {
+            self.mark(place, true);
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, place: usize, is_free: bool) {
+        let (word, bit) = (place / WORD_BITS, 1 << (place % WORD_BITS));
+        if is_free {
+            self.free_words[word] |= bit;
+        } else {
+            self.free_words[word] &= !bit;
+        }
+        let (group, bit) = (word / WORD_BITS, 1 << (word % WORD_BITS));
+        if self.free_words[word] == 0 {
+            self.summary[group] &= !bit;
+        } else {
+            self.summary[group] |= bit;
+        }
+    }
+
+    /// Lets a descriptor stand for an object. What it stood for before is answered.
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`] beyond the last.
+    pub(crate) fn set(
+        &mut self,
+        fd: Fd,
+        object: u32,
+        close_on_exec: bool,
+    ) -> Result<Option<u32>, Error> {
+        let place = usize::try_from(fd.wrapping_sub(self.first)).unwrap_or(usize::MAX);
+        if place >= self.max {
+            return Err(Error::BadDescriptor);
+        }
+        if place >= self.entries.len() {
+            self.grow(place)?;
+        }
+        let before = std::mem::replace(&mut self.entries[place], object);
+        self.mark(place, false);
+        self.set_close_on_exec(fd, close_on_exec);
+        Ok((before != NOTHING).then_some(before))
+    }
+
+    /// Takes a descriptor out; what it stood for.
+    pub(crate) fn remove(&mut self, fd: Fd) -> Result<u32, Error> {
+        let object = self.object(fd)?;
+        let place = (fd - self.first) as usize;
+        self.entries[place] = NOTHING;
+        self.mark(place, true);
+        Ok(object)
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "fcntl is not here yet"))]
+    pub(crate) fn closes_on_exec(&self, fd: Fd) -> bool {
+        let place = fd.wrapping_sub(self.first) as usize;
+        self.close_on_exec
+            .get(place / WORD_BITS)
+            .is_some_and(|word| word & (1 << (place % WORD_BITS)) != 0)
+    }
+
+    pub(crate) fn set_close_on_exec(&mut self, fd: Fd, on: bool) {
+        let place = fd.wrapping_sub(self.first) as usize;
+        let bit = 1 << (place % WORD_BITS);
+        if let Some(word) = self.close_on_exec.get_mut(place / WORD_BITS) {
+            *word = if on { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn open(table: &mut Descriptors, object: u32) -> Result<Fd, Error> {
+        let fd = table.lowest_free(0)?;
+        table.set(fd, object, false)?;
+        Ok(fd)
+    }
+
+    #[test]
+    fn the_lowest_free_number_is_taken_and_there_is_a_last_one() {
+        let mut table = Descriptors::new(3, 70);
+        for expected in 3..73 {
+            assert_eq!(open(&mut table, 7), Ok(expected));
+        }
+        assert_eq!(open(&mut table, 7), Err(Error::NoDescriptors));
+        assert_eq!(table.remove(5), Ok(7));
+        assert_eq!(table.remove(5), Err(Error::BadDescriptor));
+        assert_eq!(open(&mut table, 8), Ok(5));
+        assert_eq!((table.object(5), table.object(2)), (Ok(8), Err(Error::BadDescriptor)));
+        assert_eq!(table.object(-1), Err(Error::BadDescriptor));
+        assert_eq!(table.set(73, 1, false), Err(Error::BadDescriptor));
+    }
+
+    proptest! {
+        #[test]
+        fn it_behaves_like_a_map_searched_from_below(
+            steps in prop::collection::vec((0u8..4, 0i32..300, any::<bool>()), 0..400),
+        ) {
+            let mut table = Descriptors::new(0, 256);
+            let mut oracle = BTreeMap::<Fd, (u32, bool)>::new();
+            for (object, (what, number, flag)) in (0u32..).zip(steps) {
+                let free = |least: Fd, oracle: &BTreeMap<Fd, _>| {
+                    (least..256).find(|fd| !oracle.contains_key(fd))
+                };
+                match what {
+                    0 | 1 => {
+                        let least = if what == 0 { 0 } else { number };
+                        let expected = free(least, &oracle);
+                        prop_assert_eq!(table.lowest_free(least).ok(), expected);
+                        if let Some(fd) = expected {
+                            prop_assert_eq!(table.set(fd, object, flag), Ok(None));
+                            oracle.insert(fd, (object, flag));
+                        }
+                    }
+                    2 => {
+                        let before = (number < 256)
+                            .then(|| oracle.insert(number, (object, flag)).map(|it| it.0));
+                        prop_assert_eq!(table.set(number, object, flag).ok(), before);
+                    }
+                    _ => {
+                        let expected = oracle.remove(&number).map(|it| it.0);
+                        prop_assert_eq!(table.remove(number).ok(), expected);
+                    }
+                }
+                for fd in 0..300 {
+                    let entry = oracle.get(&fd);
+                    prop_assert_eq!(table.object(fd).ok(), entry.map(|it| it.0));
+                    if let Some((_, flag)) = entry {
+                        prop_assert_eq!(table.closes_on_exec(fd), *flag);
+                    }
+                }
+            }
+        }
+    }
+}

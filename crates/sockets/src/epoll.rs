@@ -1,0 +1,440 @@
+//! epoll: sets of descriptors, and who of them is ready.
+//!
+//! Read first: epoll(7), epoll_ctl(2), epoll_wait(2); `readiness.rs` for the bits themselves.
+//!
+//! An *item* is one descriptor in one set. What happens to an object reaches its items
+//! ([`Sockets::notify`]), and those that asked for it join their set's ready queue; `epoll_wait`
+//! takes them from there and asks each object what it is ready for *now*. An item that is level
+//! triggered goes back to the end of the queue after it was told, so that the next call looks at
+//! it again; an edge-triggered one does not.
+//!
+//! Invariants
+//! - An item is in its set's queue exactly while `queued` is set.
+//! - An item that was taken out of its set while queued stays, without an object, until the queue
+//!   gives it back.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::descriptors::Fd;
+use crate::error::Error;
+use crate::flags::{Events, OpenFlags};
+use crate::limits::{EVENTS_MAX, SET_DEPTH_MAX};
+use crate::sockets::{Attempt, Kind, NIL, Sockets, Wait};
+
+/// What `epoll_ctl` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EpollOp {
+    /// EPOLL_CTL_ADD.
+    Add(EpollEvent),
+    /// EPOLL_CTL_MOD.
+    Modify(EpollEvent),
+    /// EPOLL_CTL_DEL.
+    Delete,
+}
+
+/// What is watched for, or happened; and the program's own 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpollEvent {
+    /// Which events.
+    pub events: Events,
+    /// Handed back as it is.
+    pub data: u64,
+}
+
+/// The bits that say how, not what.
+const HOW: Events =
+    Events::EXCLUSIVE.union(Events::WAKEUP).union(Events::ONE_SHOT).union(Events::EDGE);
+
+/// What may stand beside EPOLLEXCLUSIVE.
+const EXCLUSIVE_MAY: Events = Events::IN
+    .union(Events::OUT)
+    .union(Events::ALWAYS)
+    .union(Events::WAKEUP)
+    .union(Events::EDGE)
+    .union(Events::EXCLUSIVE);
+
+#[derive(Default)]
+pub(crate) struct Epolls {
+    sets: Slab<Set>,
+    items: Slab<Item>,
+}
+
+struct Set {
+    /// The set's own object.
+    object: u32,
+    /// Items that may have something to tell, oldest first.
+    ready: VecDeque<u32>,
+    members: Vec<u32>,
+}
+
+struct Item {
+    set: u32,
+    /// What it watches; `NIL`: nothing any more.
+    object: u32,
+    fd: Fd,
+    /// What it asks for; without any event, only `HOW`: it is switched off.
+    events: Events,
+    data: u64,
+    /// The next item that watches the object.
+    next: u32,
+    /// Where it is among the set's members.
+    place: u32,
+    queued: bool,
+}
+
+impl Sockets {
+    pub(crate) fn epoll_create(&mut self, flags: OpenFlags) -> Result<Fd, Error> {
+        if !OpenFlags::CLOEXEC.contains(flags) {
+            return Err(Error::InvalidArgument);
+        }
+        let fd = self.table.lowest_free(0)?;
+        let set = Set { object: NIL, ready: VecDeque::new(), members: Vec::new() };
+        let set = self.epolls.sets.insert(set);
+        let object = self.insert(Kind::Epoll(set as u32), false);
+        self.epolls.sets[set].object = object;
+        self.name(fd, object, flags)?;
+        Ok(fd)
+    }
+
+    /// The set behind a descriptor, and its object.
+    fn set(&self, fd: Fd) -> Result<(u32, u32), Error> {
+        let object = self.table.object(fd)?;
+        match self.object(object).map(|entry| &entry.kind) {
+            Some(Kind::Epoll(set)) => Ok((*set, object)),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    pub(crate) fn epoll_ctl(&mut self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Error> {
+        // In the kernel's order: both descriptors, then what they are.
+        self.table.object(epoll)?;
+        let object = self.table.object(fd)?;
+        let (set, own) = self.set(epoll)?;
+        if own == object {
+            return Err(Error::InvalidArgument);
+        }
+        let found = self.item_of(set, object, fd);
+        match op {
+            EpollOp::Add(event) => {
+                self.check_exclusive(event.events, object)?;
+                self.check_depth(own, object)?;
+                match found {
+                    Some(_) => Err(Error::Exists),
+                    None => self.add_item(set, object, (fd, event)),
+                }
+            }
+            EpollOp::Modify(event) => {
+                if event.events.contains(Events::EXCLUSIVE) {
+                    return Err(Error::InvalidArgument);
+                }
+                let item = found.ok_or(Error::NotFound)?;
+                // What was added as exclusive stays so.
+                if self.epolls.items[item as usize].events.contains(Events::EXCLUSIVE) {
+                    return Err(Error::InvalidArgument);
+                }
+                self.change_item(item, event);
+                Ok(())
+            }
+            EpollOp::Delete => {
+                self.remove_item(found.ok_or(Error::NotFound)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_exclusive(&self, events: Events, object: u32) -> Result<(), Error> {
+        if !events.contains(Events::EXCLUSIVE) {
+            return Ok(());
+        }
+        let is_set = matches!(self.object(object).map(|it| &it.kind), Some(Kind::Epoll(_)));
+        if is_set || !EXCLUSIVE_MAY.contains(events) {
+            return Err(Error::InvalidArgument);
+        }
+        Ok(())
+    }
+
+    /// A set that joins another must not contain it, nor make the nest too deep.
+    fn check_depth(&self, outer: u32, inner: u32) -> Result<(), Error> {
+        let Some(Kind::Epoll(_)) = self.object(inner).map(|entry| &entry.kind) else {
+            return Ok(());
+        };
+        let below = self.depth_below(inner, outer, 0)?;
+        let above = self.depth_above(outer, 0);
+        if below + above > SET_DEPTH_MAX { Err(Error::Loop) } else { Ok(()) }
+    }
+
+    /// Levels of sets beneath a set, itself included.
+    fn depth_below(&self, object: u32, forbidden: u32, level: usize) -> Result<usize, Error> {
+        if object == forbidden || level > SET_DEPTH_MAX {
+            return Err(Error::Loop);
+        }
+        let Some(Kind::Epoll(set)) = self.object(object).map(|entry| &entry.kind) else {
+            return Ok(0);
+        };
+        let mut deepest = 0;
+        for item in &self.epolls.sets[*set as usize].members {
+            let member = self.epolls.items[*item as usize].object;
+            deepest = deepest.max(self.depth_below(member, forbidden, level + 1)?);
+        }
+        Ok(deepest + 1)
+    }
+
+    /// Levels of sets that a set lies in.
+    fn depth_above(&self, object: u32, level: usize) -> usize {
+        if level > SET_DEPTH_MAX {
+            return level;
+        }
+        let mut highest = 0;
+        let mut item = self.object(object).map_or(NIL, |entry| entry.watchers);
+        while let Some(watcher) = self.epolls.items.get(item as usize) {
+            let outer = self.epolls.sets[watcher.set as usize].object;
+            highest = highest.max(self.depth_above(outer, level + 1) + 1);
+            item = watcher.next;
+        }
+        highest
+    }
+
+    fn item_of(&self, set: u32, object: u32, fd: Fd) -> Option<u32> {
+        let mut at = self.object(object)?.watchers;
+        while let Some(item) = self.epolls.items.get(at as usize) {
+            if item.set == set && item.fd == fd {
+                return Some(at);
+            }
+            at = item.next;
+        }
+        None
+    }
+
+    fn add_item(
+        &mut self,
+        set: u32,
+        object: u32,
+        (fd, event): (Fd, EpollEvent),
+    ) -> Result<(), Error> {
+        let members = &mut self.epolls.sets[set as usize].members;
+        let place = members.len() as u32;
+        let EpollEvent { events, data } = event;
+        let events = events | Events::ALWAYS;
+        let item = Item { set, object, fd, events, data, next: NIL, place, queued: false };
+        let item = self.epolls.items.insert(item) as u32;
+        self.epolls.sets[set as usize].members.push(item);
+        self.link(object, item);
+        self.queue_if_ready(item);
+        Ok(())
+    }
+
+    /// Puts an item among the watchers of its object: exclusive ones last, so that everybody else
+    /// hears before one of them is chosen.
+    fn link(&mut self, object: u32, item: u32) {
+        let Some(entry) = self.objects.get_mut(object as usize) else { return };
+        let items = &mut self.epolls.items;
+        if !items[item as usize].events.contains(Events::EXCLUSIVE) {
+            items[item as usize].next = entry.watchers;
+            entry.watchers = item;
+            return;
+        }
+        let mut last = entry.watchers;
+        if last == NIL {
+            entry.watchers = item;
+            return;
+        }
+        // The list is short: the sets that watch one object.
+        while items[last as usize].next != NIL {
+            last = items[last as usize].next;
+        }
+        items[last as usize].next = item;
+    }
+
+    fn unlink(&mut self, object: u32, item: u32) {
+        let next = self.epolls.items[item as usize].next;
+        let Some(entry) = self.objects.get_mut(object as usize) else { return };
+        if entry.watchers == item {
+            entry.watchers = next;
+            return;
+        }
+        let mut at = entry.watchers;
+        while let Some(other) = self.epolls.items.get_mut(at as usize) {
+            if other.next == item {
+                other.next = next;
+                return;
+            }
+            at = other.next;
+        }
+    }
+
+    fn change_item(&mut self, item: u32, event: EpollEvent) {
+        let entry = &mut self.epolls.items[item as usize];
+        entry.events = event.events | Events::ALWAYS;
+        entry.data = event.data;
+        self.queue_if_ready(item);
+    }
+
+    fn queue_if_ready(&mut self, item: u32) {
+        let Item { object, events, .. } = self.epolls.items[item as usize];
+        if self.readiness(object).intersects(events.difference(HOW)) {
+            self.queue(item);
+        }
+    }
+
+    /// Takes an item out of its set.
+    fn remove_item(&mut self, item: u32) {
+        let object = self.epolls.items[item as usize].object;
+        self.unlink(object, item);
+        self.retire_item(item);
+    }
+
+    /// The item, which no object knows any more, leaves its set.
+    fn retire_item(&mut self, item: u32) {
+        let Epolls { sets, items } = &mut self.epolls;
+        let Item { set, place, queued, .. } = items[item as usize];
+        let members = &mut sets[set as usize].members;
+        members.swap_remove(place as usize);
+        if let Some(moved) = members.get(place as usize) {
+            items[*moved as usize].place = place;
+        }
+        if queued {
+            items[item as usize].object = NIL;
+        } else {
+            items.remove(item as usize);
+        }
+    }
+
+    /// An object is gone, and with it its items (epoll(7), question 6).
+    pub(crate) fn forget_watchers(&mut self, object: u32) {
+        let Some(entry) = self.object_mut(object) else { return };
+        let mut item = std::mem::replace(&mut entry.watchers, NIL);
+        while item != NIL {
+            let next = self.epolls.items[item as usize].next;
+            self.retire_item(item);
+            item = next;
+        }
+    }
+
+    pub(crate) fn close_set(&mut self, set: u32) {
+        while let Some(item) = self.epolls.sets[set as usize].members.last().copied() {
+            self.remove_item(item);
+        }
+        let closed = self.epolls.sets.remove(set as usize);
+        for item in closed.ready {
+            self.epolls.items.remove(item as usize);
+        }
+    }
+
+    // -- events
+
+    /// Something happened to an object: whoever watches it for that, or waits for it, hears.
+    #[inline]
+    pub(crate) fn notify(&mut self, object: u32, happened: Events) {
+        let Some(entry) = self.objects.get(object as usize) else { return };
+        if entry.sleepers > 0 {
+            self.wakes.push(object);
+        }
+        let mut item = entry.watchers;
+        while item != NIL {
+            let Item { events, next, .. } = self.epolls.items[item as usize];
+            if events.intersects(happened) {
+                let woke = self.queue(item);
+                // Of those that want to hear alone, one that wakes a thread is enough.
+                if woke && events.contains(Events::EXCLUSIVE) {
+                    return;
+                }
+            }
+            item = next;
+        }
+    }
+
+    /// Puts an item into its set's queue. Whether a thread waits for the set.
+    fn queue(&mut self, item: u32) -> bool {
+        let Epolls { sets, items } = &mut self.epolls;
+        let entry = &mut items[item as usize];
+        let set = &mut sets[entry.set as usize];
+        if !entry.queued {
+            entry.queued = true;
+            set.ready.push_back(item);
+        }
+        let object = set.object;
+        let Some(own) = self.objects.get(object as usize) else { return false };
+        let is_awaited = own.sleepers > 0;
+        if is_awaited || own.watchers != NIL {
+            self.notify(object, Events::READABLE);
+        }
+        is_awaited
+    }
+
+    /// A set is readable when one of its items has something to tell.
+    pub(crate) fn readiness_of_set(&self, set: u32) -> Events {
+        let Epolls { sets, items } = &self.epolls;
+        let tells = |item: &u32| {
+            let item = &items[*item as usize];
+            let asked = item.events.difference(HOW);
+            item.object != NIL && self.readiness(item.object).intersects(asked)
+        };
+        if sets[set as usize].ready.iter().any(tells) { Events::READABLE } else { Events::empty() }
+    }
+
+    // -- epoll_wait
+
+    /// `timeout`: `None` waits for ever, zero not at all.
+    pub(crate) fn epoll_wait(
+        &mut self,
+        epoll: Fd,
+        out: &mut [EpollEvent],
+        (timeout, is_over): (Option<Duration>, bool),
+    ) -> Attempt<usize> {
+        if out.is_empty() || out.len() > EVENTS_MAX {
+            return Attempt::Done(Err(Error::InvalidArgument));
+        }
+        let (set, object) = match self.set(epoll) {
+            Ok(set) => set,
+            Err(error) => return Attempt::Done(Err(error)),
+        };
+        let count = self.collect(set, out);
+        if count > 0 {
+            // What a program answers leaves with its next call, also if it is never idle.
+            let driven = self.turn(Some(Duration::ZERO));
+            return Attempt::Done(driven.map(|()| count));
+        }
+        if is_over {
+            return Attempt::Done(Ok(0));
+        }
+        if timeout == Some(Duration::ZERO) {
+            let driven = self.turn(Some(Duration::ZERO));
+            return Attempt::Done(driven.map(|()| self.collect(set, out)));
+        }
+        Attempt::Wait(Wait::on(object, timeout))
+    }
+
+    /// What the items that are in the queue now have to tell, as far as there is room for it.
+    fn collect(&mut self, set: u32, out: &mut [EpollEvent]) -> usize {
+        let mut count = 0;
+        for _ in 0..self.epolls.sets[set as usize].ready.len() {
+            if count == out.len() {
+                break;
+            }
+            let Some(item) = self.epolls.sets[set as usize].ready.pop_front() else { break };
+            let Item { object, events, data, .. } = self.epolls.items[item as usize];
+            if object == NIL {
+                self.epolls.items.remove(item as usize);
+                continue;
+            }
+            let happened = self.readiness(object) & events.difference(HOW);
+            let entry = &mut self.epolls.items[item as usize];
+            entry.queued = false;
+            if happened.is_empty() {
+                continue;
+            }
+            out[count] = EpollEvent { events: happened, data };
+            count += 1;
+            if events.contains(Events::ONE_SHOT) {
+                entry.events &= HOW;
+            } else if !events.contains(Events::EDGE) {
+                entry.queued = true;
+                self.epolls.sets[set as usize].ready.push_back(item);
+            }
+        }
+        count
+    }
+}

@@ -1,0 +1,137 @@
+//! The caller's memory on both ways, in one piece or several (readv(2), writev(2)).
+//!
+//! Invariants
+//! - `filled + left` (`taken + left`) is the length of all pieces together.
+//! - `at` names the piece that `filled` (`taken`) is in, and `offset` the place in it.
+
+use std::io::{IoSlice, IoSliceMut};
+
+/// Memory to be filled, from the front.
+pub(crate) struct Scatter<'pieces, 'bytes> {
+    pieces: &'pieces mut [IoSliceMut<'bytes>],
+    at: usize,
+    offset: usize,
+    filled: usize,
+    left: usize,
+}
+
+impl<'pieces, 'bytes> Scatter<'pieces, 'bytes> {
+    pub(crate) fn new(pieces: &'pieces mut [IoSliceMut<'bytes>]) -> Self {
+        let left = pieces.iter().map(|piece| piece.len()).sum();
+        Self { pieces, at: 0, offset: 0, filled: 0, left }
+    }
+
+    pub(crate) const fn filled(&self) -> usize {
+        self.filled
+    }
+
+    pub(crate) const fn left(&self) -> usize {
+        self.left
+    }
+
+    /// From the front again.
+    pub(crate) const fn rewind(&mut self) {
+        self.left += self.filled;
+        (self.at, self.offset, self.filled) = (0, 0, 0);
+    }
+
+    /// Copies `bytes` to where it is, or only counts them. No more than `left`.
+    pub(crate) fn put(&mut self, mut bytes: &[u8], discards: bool) {
+        let len = bytes.len().min(self.left);
+        self.filled += len;
+        self.left -= len;
+        if discards {
+            return;
+        }
+        bytes = &bytes[..len];
+        while !bytes.is_empty() {
+            let Some(piece) = self.pieces.get_mut(self.at) else { return };
+            let room = &mut piece[self.offset..];
+            if room.is_empty() {
+                (self.at, self.offset) = (self.at + 1, 0);
+                continue;
+            }
+            let step = room.len().min(bytes.len());
+            room[..step].copy_from_slice(&bytes[..step]);
+            self.offset += step;
+            bytes = &bytes[step..];
+        }
+    }
+}
+
+/// Bytes to be sent, from the front.
+pub(crate) struct Gather<'bytes> {
+    pieces: &'bytes [IoSlice<'bytes>],
+    at: usize,
+    offset: usize,
+    taken: usize,
+    left: usize,
+}
+
+impl<'bytes> Gather<'bytes> {
+    pub(crate) fn new(pieces: &'bytes [IoSlice<'bytes>]) -> Self {
+        let left = pieces.iter().map(|piece| piece.len()).sum();
+        Self { pieces, at: 0, offset: 0, taken: 0, left }
+    }
+
+    pub(crate) const fn taken(&self) -> usize {
+        self.taken
+    }
+
+    pub(crate) const fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Gives the next `len` bytes, no more than `left`, in as many parts as they lie in.
+    pub(crate) fn take(&mut self, len: usize, mut each: impl FnMut(&[u8])) {
+        let mut len = len.min(self.left);
+        self.taken += len;
+        self.left -= len;
+        while len > 0 {
+            let Some(piece) = self.pieces.get(self.at) else { return };
+            let rest = &piece[self.offset..];
+            if rest.is_empty() {
+                (self.at, self.offset) = (self.at + 1, 0);
+                continue;
+            }
+            let step = rest.len().min(len);
+            each(&rest[..step]);
+            self.offset += step;
+            len -= step;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pieces_on_both_ways_are_one_string_of_bytes(
+            from in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..6),
+            to in prop::collection::vec(0usize..9, 0..6),
+            steps in prop::collection::vec(0usize..12, 0..12),
+        ) {
+            let all: Vec<u8> = from.concat();
+            let slices: Vec<IoSlice<'_>> = from.iter().map(|piece| IoSlice::new(piece)).collect();
+            let mut room: Vec<Vec<u8>> = to.iter().map(|len| vec![0; *len]).collect();
+            let capacity: usize = to.iter().sum();
+            let mut room: Vec<IoSliceMut<'_>> =
+                room.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+            let mut gather = Gather::new(&slices);
+            let mut scatter = Scatter::new(&mut room);
+            for step in steps {
+                gather.take(step, |part| scatter.put(part, false));
+                prop_assert_eq!(gather.taken() + gather.left(), all.len());
+                prop_assert_eq!(scatter.filled() + scatter.left(), capacity);
+            }
+            let (taken, filled) = (gather.taken(), scatter.filled());
+            prop_assert_eq!(filled, taken.min(capacity));
+            let got: Vec<u8> = room.iter().flat_map(|piece| piece.to_vec()).collect();
+            prop_assert_eq!(&got[..filled], &all[..filled]);
+        }
+    }
+}

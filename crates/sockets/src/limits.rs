@@ -1,0 +1,35 @@
+//! Every bound of this crate, in one place, related by assertions.
+
+/// Descriptors of one context unless asked otherwise.
+pub const DESCRIPTORS_DEFAULT: u32 = 1 << 16;
+/// Descriptors of one context at most: object indices are cookies' lower halves.
+pub const DESCRIPTORS_MAX: u32 = 1 << 20;
+
+/// Bytes that one read asks the channel for; a completion carries at most one buffer.
+pub(crate) const READ_BYTES: usize = 1 << 20;
+/// Bytes that a connection takes from the channel ahead of the program's reads. What is beyond
+/// waits in the stack, and closes the peer's window.
+pub(crate) const INBOX_BYTES_MAX: usize = 64 << 10;
+/// Buffers of the channel that a connection holds ahead of the program's reads: small segments must
+/// not eat the pool that others live on.
+pub(crate) const INBOX_BUFFERS_MAX: usize = 8;
+
+/// Bytes that one write to the channel carries; longer ones go in pieces.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that the kernel has not taken yet and a connection may have before it is full.
+pub(crate) const OUTBOX_BYTES_MAX: usize = 128 << 10;
+
+/// Connections that are taken from the channel ahead of the program's accepts, where the backlog is
+/// no smaller.
+pub(crate) const ACCEPT_AHEAD: usize = 64;
+/// The longest backlog (`net.core.somaxconn` as Linux has had it since 5.4).
+pub(crate) const BACKLOG_MAX: usize = 4096;
+
+/// Sets within sets (`EP_MAX_NESTS` in the kernel).
+pub(crate) const SET_DEPTH_MAX: usize = 4;
+/// Events that one call of `epoll_wait` gives at most (`EP_MAX_EVENTS`).
+pub(crate) const EVENTS_MAX: usize = i32::MAX as usize / 12;
+
+const _: () = assert!(DESCRIPTORS_DEFAULT <= DESCRIPTORS_MAX);
+const _: () = assert!(PIECE_BYTES <= OUTBOX_BYTES_MAX);
+const _: () = assert!(ACCEPT_AHEAD <= BACKLOG_MAX);

@@ -1,0 +1,408 @@
+//! Listening sockets, and the calls that give a socket its place: bind(2), listen(2), accept(2).
+//!
+//! Read first: listen(2), accept(2), ip(7).
+//!
+//! A backlog of `n` lets `n + 1` connections wait, as in Linux. They wait in two places: a few were
+//! taken from the channel already and are in `queue`, the rest is the kernel's or our stack's.
+//!
+//! Invariant: `asked + queue.len()` is never more than `ahead`, the first place's share.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+
+use megapipe::{
+    Accept, Accepted, Address, Connection, Disconnect, Handle, ListenError, ListenOptions, OpError,
+    RegisterError,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::descriptors::Fd;
+use crate::error::Error;
+use crate::flags::{Events, OpenFlags};
+use crate::limits::{ACCEPT_AHEAD, BACKLOG_MAX, READ_BYTES};
+use crate::options::Options;
+use crate::ports::{Bound, Transport};
+use crate::readiness::{self, Progress};
+use crate::sockets::{Attempt, Kind, Sockets, Wait};
+use crate::stream::{Blank, Connecting, Stream, check_family};
+
+/// A listening socket.
+pub(crate) struct Listener {
+    pub(crate) handle: Handle,
+    /// Connections for the program, oldest first: objects without a descriptor.
+    queue: VecDeque<u32>,
+    /// Connections that the channel was asked for and has not brought yet.
+    asked: usize,
+    /// How many are taken from the channel ahead of the program.
+    ahead: usize,
+    pub(crate) error: Option<Error>,
+    pub(crate) is_v6: bool,
+    pub(crate) options: Options,
+    pub(crate) bound: Option<Bound>,
+}
+
+impl Listener {
+    pub(crate) fn readiness(&self) -> Events {
+        let events = readiness::of_listener(!self.queue.is_empty());
+        if self.error.is_some() { events | Events::ERR } else { events }
+    }
+}
+
+/// How many of `backlog + 1` connections are taken ahead, and how many may wait behind them.
+fn share(backlog: i32) -> (usize, usize) {
+    // A negative backlog is a very large one: it is unsigned in the kernel.
+    let backlog = usize::try_from(backlog).unwrap_or(BACKLOG_MAX).min(BACKLOG_MAX);
+    let ahead = if backlog > ACCEPT_AHEAD { ACCEPT_AHEAD } else { 1 };
+    (ahead, (backlog + 1 - ahead).max(1))
+}
+
+/// Making and naming.
+impl Sockets {
+    /// A fresh TCP socket in the kernel, or only a promise of one.
+    pub(crate) fn blank(&self, is_v6: bool) -> Result<Blank, Error> {
+        if self.is_local {
+            return Ok(Blank::Local);
+        }
+        let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        Ok(Blank::Kernel(fd))
+    }
+
+    /// socket(2) with the numbers of its three arguments.
+    pub(crate) fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Error> {
+        const FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let flags = OpenFlags::from_bits_truncate(kind & FLAGS);
+        let kind = kind & !FLAGS;
+        // SOCK_PACKET is the last that Linux knows.
+        if !(0..=10).contains(&kind) {
+            return Err(Error::InvalidArgument);
+        }
+        let is_v6 = match domain {
+            libc::AF_INET => false,
+            libc::AF_INET6 => true,
+            _ => return Err(Error::FamilyNotSupported),
+        };
+        match (kind, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                self.table.lowest_free(0)?;
+                let stream = Stream::new(self.blank(is_v6)?, is_v6);
+                self.open(Kind::Stream(stream), flags)
+            }
+            (libc::SOCK_STREAM | libc::SOCK_DGRAM, 0..=255) => Err(Error::ProtocolNotSupported),
+            (_, 256..) | (_, ..0) => Err(Error::InvalidArgument),
+            _ => Err(Error::TypeNotSupported),
+        }
+    }
+
+    pub(crate) fn bind(&mut self, fd: Fd, address: SocketAddr) -> Result<(), Error> {
+        let object = self.table.object(fd)?;
+        let Self { objects, ports, addresses, .. } = self;
+        let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+        match &mut entry.kind {
+            Kind::Stream(stream) => {
+                check_family(stream.is_v6, address)?;
+                if let Blank::Kernel(fd) = &stream.blank {
+                    return Ok(rustix::net::bind(fd, &address)?);
+                }
+                if stream.bound.is_some() || !matches!(stream.blank, Blank::Local) {
+                    return Err(Error::InvalidArgument);
+                }
+                check_ours(addresses, address.ip())?;
+                let sharing = stream.options.sharing;
+                stream.bound = Some(ports.bind(Transport::Tcp, address, sharing)?);
+                Ok(())
+            }
+            Kind::Listener(_) => Err(Error::InvalidArgument),
+            Kind::Epoll(_) => Err(Error::NotASocket),
+        }
+    }
+
+    pub(crate) fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), Error> {
+        let object = self.table.object(fd)?;
+        let (ahead, behind) = share(backlog);
+        let entry = self.objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+        match &mut entry.kind {
+            Kind::Stream(stream) => {
+                let is_fresh = matches!(stream.progress, Progress::Closed)
+                    && stream.connecting == Connecting::Not;
+                if !is_fresh {
+                    return Err(Error::InvalidArgument);
+                }
+            }
+            Kind::Listener(listener) => {
+                listener.ahead = ahead;
+                let handle = listener.handle;
+                // Our own stack's part of the backlog stays as it was first asked for.
+                if let Ok(Some(fd)) = self.channel.descriptor(handle) {
+                    rustix::net::listen(fd, behind as i32)?;
+                }
+                self.ask_for_connections(object);
+                return Ok(());
+            }
+            Kind::Epoll(_) => return Err(Error::NotASocket),
+        }
+        let handle = match self.is_local {
+            true => self.listen_on_stack(object, behind)?,
+            false => self.listen_in_kernel(object, behind)?,
+        };
+        self.become_listener(object, handle, ahead);
+        self.ask_for_connections(object);
+        Ok(())
+    }
+
+    fn listen_in_kernel(&mut self, object: u32, behind: usize) -> Result<Handle, Error> {
+        let Self { objects, channel, .. } = self;
+        let Some(Kind::Stream(stream)) = objects.get_mut(object as usize).map(|it| &mut it.kind)
+        else {
+            return Err(Error::InvalidArgument);
+        };
+        let Blank::Kernel(fd) = &stream.blank else { return Err(Error::InvalidArgument) };
+        rustix::net::listen(fd, behind as i32)?;
+        let Blank::Kernel(fd) = std::mem::replace(&mut stream.blank, Blank::Used) else {
+            return Err(Error::InvalidArgument);
+        };
+        channel.register(fd, object.into(), None).map_err(|error| match error {
+            RegisterError::Kernel { source, .. } => source.into(),
+            RegisterError::Misuse(misuse) => misuse.into(),
+            _ => Error::InvalidArgument,
+        })
+    }
+
+    fn listen_on_stack(&mut self, object: u32, behind: usize) -> Result<Handle, Error> {
+        let Self { objects, channel, ports, .. } = self;
+        let Some(Kind::Stream(stream)) = objects.get_mut(object as usize).map(|it| &mut it.kind)
+        else {
+            return Err(Error::InvalidArgument);
+        };
+        let bound = match stream.bound {
+            Some(bound) => bound,
+            None => {
+                let any: IpAddr = match stream.is_v6 {
+                    true => Ipv6Addr::UNSPECIFIED.into(),
+                    false => Ipv4Addr::UNSPECIFIED.into(),
+                };
+                let sharing = stream.options.sharing;
+                let bound = ports.bind(Transport::Tcp, SocketAddr::new(any, 0), sharing)?;
+                *stream.bound.insert(bound)
+            }
+        };
+        ports.listen(bound)?;
+        let options = ListenOptions::default().backlog(behind as u32).share(false);
+        let address = Address::Inet(bound.address);
+        channel.listen(&address, &options, object.into()).map_err(|error| match error {
+            ListenError::Kernel { source, .. } => source.into(),
+            ListenError::Misuse(misuse) => misuse.into(),
+            _ => Error::InvalidArgument,
+        })
+    }
+
+    fn become_listener(&mut self, object: u32, handle: Handle, ahead: usize) {
+        let Some(entry) = self.object_mut(object) else { return };
+        let Kind::Stream(stream) = &mut entry.kind else { return };
+        let listener = Listener {
+            handle,
+            queue: VecDeque::new(),
+            asked: 0,
+            ahead,
+            error: None,
+            is_v6: stream.is_v6,
+            options: stream.options,
+            bound: stream.bound,
+        };
+        entry.kind = Kind::Listener(Box::new(listener));
+    }
+}
+
+/// Accepting.
+impl Sockets {
+    fn listener_mut(&mut self, object: u32) -> Option<&mut Listener> {
+        match &mut self.object_mut(object)?.kind {
+            Kind::Listener(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    fn ask_for_connections(&mut self, object: u32) {
+        let Self { objects, channel, .. } = self;
+        let entry = objects.get_mut(object as usize).map(|entry| &mut entry.kind);
+        let Some(Kind::Listener(listener)) = entry else { return };
+        let more = listener.ahead.saturating_sub(listener.asked + listener.queue.len());
+        if more == 0 {
+            return;
+        }
+        let accept = Accept::lwsocket(more as u32).cookie(object.into()).first_read(READ_BYTES);
+        if channel.accept(listener.handle, accept).is_ok() {
+            listener.asked += more;
+        }
+    }
+
+    pub(crate) fn on_accepted(&mut self, object: u32, result: Result<Accepted, OpError>) {
+        let Some(listener) = self.listener_mut(object) else { return };
+        match result {
+            Ok(Accepted { connection: Connection::Lwsocket(handle), .. }) => {
+                listener.asked = listener.asked.saturating_sub(1);
+                let stream = Stream::accepted(handle, listener.is_v6, listener.options);
+                let connection = self.insert(Kind::Stream(stream), false);
+                // It is there: it was accepted just now.
+                let _ = self.channel.set_cookie(handle, connection.into());
+                if let Some(listener) = self.listener_mut(object) {
+                    listener.queue.push_back(connection);
+                }
+                self.notify(object, Events::READABLE);
+            }
+            // Descriptors were not asked for.
+            Ok(_) => {}
+            Err(error) => {
+                listener.error = Some(error.into());
+                self.notify(object, Events::READABLE | Events::ERR);
+            }
+        }
+    }
+
+    pub(crate) fn accept(&mut self, fd: Fd, flags: OpenFlags, is_over: bool) -> Attempt<Fd> {
+        let mut looked_again = false;
+        loop {
+            let object = match self.table.object(fd) {
+                Ok(object) => object,
+                Err(error) => return Attempt::Done(Err(error)),
+            };
+            let Some(entry) = self.objects.get_mut(object as usize) else {
+                return Attempt::Done(Err(Error::BadDescriptor));
+            };
+            let listener = match &mut entry.kind {
+                Kind::Listener(listener) => listener,
+                Kind::Stream(_) => return Attempt::Done(Err(Error::InvalidArgument)),
+                Kind::Epoll(_) => return Attempt::Done(Err(Error::NotASocket)),
+            };
+            // In Linux's order: first a descriptor, then a connection for it.
+            let free = match self.table.lowest_free(0) {
+                Ok(free) => free,
+                Err(error) => return Attempt::Done(Err(error)),
+            };
+            if let Some(connection) = listener.queue.pop_front() {
+                if listener.queue.len() + listener.asked <= listener.ahead / 2 {
+                    self.ask_for_connections(object);
+                }
+                return Attempt::Done(self.hand_over(free, connection, flags));
+            }
+            if let Some(error) = listener.error.take() {
+                return Attempt::Done(Err(error));
+            }
+            if !entry.nonblocking && !is_over {
+                return Attempt::Wait(Wait::on(object, listener.options.receive_timeout));
+            }
+            if looked_again || !self.refreshed(object) {
+                return Attempt::Done(Err(Error::WouldBlock));
+            }
+            looked_again = true;
+        }
+    }
+
+    fn hand_over(&mut self, fd: Fd, connection: u32, flags: OpenFlags) -> Result<Fd, Error> {
+        if let Some(entry) = self.object_mut(connection) {
+            entry.nonblocking = flags.contains(OpenFlags::NONBLOCK);
+        }
+        self.name(fd, connection, flags)?;
+        Ok(fd)
+    }
+
+    /// The listener is gone: connections that nobody accepted are reset.
+    pub(crate) fn close_listener(&mut self, listener: Listener) {
+        for connection in listener.queue {
+            if let Some(entry) = self.objects.try_remove(connection as usize)
+                && let Kind::Stream(stream) = entry.kind
+            {
+                let _ = self.channel.disconnect(stream.handle, Disconnect::Reset);
+                self.close_stream(stream);
+            }
+        }
+        // A descriptor that comes back is closed with what it is in.
+        drop(self.channel.unregister(listener.handle));
+        if let Some(bound) = listener.bound {
+            self.ports.release(bound);
+        }
+    }
+}
+
+/// Which addresses a socket has.
+impl Sockets {
+    pub(crate) fn getsockname(&mut self, fd: Fd) -> Result<SocketAddr, Error> {
+        let object = self.table.object(fd)?;
+        let Self { objects, channel, .. } = self;
+        let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+        let (handle, is_v6, bound) = match &entry.kind {
+            Kind::Stream(Stream { blank: Blank::Kernel(fd), .. }) => return kernel_name(fd),
+            Kind::Stream(stream) => (stream.handle, stream.is_v6, stream.bound),
+            Kind::Listener(listener) => (listener.handle, listener.is_v6, listener.bound),
+            Kind::Epoll(_) => return Err(Error::NotASocket),
+        };
+        let known = match handle {
+            Handle::NONE => None,
+            handle => channel.local_address(handle).ok().and_then(|address| address.as_inet()),
+        };
+        let any: IpAddr = match is_v6 {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let otherwise = bound.map_or_else(|| SocketAddr::new(any, 0), |bound| bound.address);
+        Ok(known.unwrap_or(otherwise))
+    }
+
+    pub(crate) fn getpeername(&mut self, fd: Fd) -> Result<SocketAddr, Error> {
+        let object = self.table.object(fd)?;
+        let Self { objects, channel, .. } = self;
+        let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+        match &entry.kind {
+            Kind::Stream(stream) if matches!(stream.progress, Progress::Connected) => {
+                let address = channel.peer_address(stream.handle)?;
+                address.as_inet().ok_or(Error::NotConnected)
+            }
+            Kind::Stream(_) | Kind::Listener(_) => Err(Error::NotConnected),
+            Kind::Epoll(_) => Err(Error::NotASocket),
+        }
+    }
+}
+
+fn kernel_name(fd: impl AsFd) -> Result<SocketAddr, Error> {
+    SocketAddr::try_from(rustix::net::getsockname(fd)?).map_err(|_| Error::InvalidArgument)
+}
+
+/// The address is one of this host's, or any.
+fn check_ours(ours: &[IpAddr], ip: IpAddr) -> Result<(), Error> {
+    if ip.is_unspecified() || ours.is_empty() || ours.contains(&ip) {
+        return Ok(());
+    }
+    Err(Error::AddressNotAvailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_is_shared_between_us_and_the_stack() {
+        for (backlog, expected) in [
+            (0, (1, 1)),
+            (1, (1, 1)),
+            (64, (1, 64)),
+            (65, (64, 2)),
+            (128, (64, 65)),
+            (i32::MAX, (64, BACKLOG_MAX + 1 - 64)),
+            (-1, (64, BACKLOG_MAX + 1 - 64)),
+        ] {
+            assert_eq!(share(backlog), expected, "{backlog}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_addresses_can_be_bound_where_they_are_known() {
+        let ours = [IpAddr::from([10, 0, 0, 1])];
+        assert_eq!(check_ours(&ours, ours[0]), Ok(()));
+        assert_eq!(check_ours(&ours, IpAddr::from([0, 0, 0, 0])), Ok(()));
+        let other = IpAddr::from([10, 0, 0, 2]);
+        assert_eq!(check_ours(&ours, other), Err(Error::AddressNotAvailable));
+        assert_eq!(check_ours(&[], other), Ok(()));
+    }
+}

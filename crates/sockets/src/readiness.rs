@@ -1,0 +1,166 @@
+//! When is a descriptor ready? From what is known of a socket to the bits of poll(2) and epoll(7).
+//!
+//! Read first: tcp(7), poll(2); for what each bit means on a TCP socket, RFC 9293 §3.3.2 beside it.
+//!
+//! Pure: facts go in, bits come out. Who is told, and how often, is the sets' part (`epoll.rs`).
+//!
+//! Invariant: Linux and this function give the same bits for the same history; the tests that
+//! compare them are in `tests/`.
+
+use crate::flags::Events;
+
+/// How far a stream socket is, as far as readiness depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Not begun, or over (CLOSED; TIME-WAIT and what comes before it count as shut down instead).
+    Closed,
+    /// Connecting (SYN-SENT).
+    Connecting,
+    /// Connected, also where one direction or both are shut down.
+    Connected,
+}
+
+/// Which directions have ended, for whatever reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Shut {
+    /// The peer sends no more, or we want to hear no more.
+    pub(crate) receive: bool,
+    /// We send no more.
+    pub(crate) send: bool,
+}
+
+impl Shut {
+    pub(crate) const BOTH: Self = Self { receive: true, send: true };
+}
+
+/// What readiness of a stream socket depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamFacts {
+    pub(crate) progress: Progress,
+    pub(crate) shut: Shut,
+    /// As many bytes as the low-water mark asks for can be read.
+    pub(crate) has_data: bool,
+    /// More can be written.
+    pub(crate) has_room: bool,
+    /// The next byte to be read is urgent, or an urgent byte was not taken yet.
+    pub(crate) is_urgent: bool,
+    /// An error waits to be told.
+    pub(crate) has_error: bool,
+}
+
+/// The bits of a stream socket that is no listener.
+pub(crate) const fn of_stream(facts: StreamFacts) -> Events {
+    let StreamFacts { progress, shut, has_data, has_room, is_urgent, has_error } = facts;
+    let mut events = Events::empty();
+    if (shut.receive && shut.send) || matches!(progress, Progress::Closed) {
+        events = events.union(Events::HUP);
+    }
+    if shut.receive {
+        events = events.union(Events::READABLE).union(Events::RDHUP);
+    }
+    if !matches!(progress, Progress::Connecting) {
+        if has_data {
+            events = events.union(Events::READABLE);
+        }
+        // A closed direction is "writable": the write answers at once.
+        if has_room || shut.send {
+            events = events.union(Events::WRITABLE);
+        }
+        if is_urgent {
+            events = events.union(Events::PRI);
+        }
+    }
+    if has_error {
+        events = events.union(Events::ERR);
+    }
+    events
+}
+
+/// The bits of a listening socket.
+pub(crate) const fn of_listener(has_connection: bool) -> Events {
+    if has_connection { Events::READABLE } else { Events::empty() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRESH: StreamFacts = StreamFacts {
+        progress: Progress::Closed,
+        shut: Shut { receive: false, send: false },
+        has_data: false,
+        has_room: true,
+        is_urgent: false,
+        has_error: false,
+    };
+    const OPEN: StreamFacts = StreamFacts { progress: Progress::Connected, ..FRESH };
+    const RECEIVE_SHUT: Shut = Shut { receive: true, send: false };
+    const SEND_SHUT: Shut = Shut { receive: false, send: true };
+
+    #[test]
+    fn each_situation_of_a_stream_has_linuxs_bits() {
+        let ended = Events::READABLE | Events::RDHUP;
+        let over = ended | Events::WRITABLE | Events::HUP;
+        let table = [
+            ("fresh", FRESH, Events::HUP | Events::WRITABLE),
+            (
+                "connecting",
+                StreamFacts { progress: Progress::Connecting, ..FRESH },
+                Events::empty(),
+            ),
+            (
+                "connecting, told to hear no more",
+                StreamFacts { progress: Progress::Connecting, shut: RECEIVE_SHUT, ..FRESH },
+                ended,
+            ),
+            ("open", OPEN, Events::WRITABLE),
+            ("open and full", StreamFacts { has_room: false, ..OPEN }, Events::empty()),
+            ("data", StreamFacts { has_data: true, ..OPEN }, Events::READABLE | Events::WRITABLE),
+            (
+                "urgent data",
+                StreamFacts { is_urgent: true, ..OPEN },
+                Events::PRI | Events::WRITABLE,
+            ),
+            (
+                "the peer closed",
+                StreamFacts { shut: RECEIVE_SHUT, ..OPEN },
+                ended | Events::WRITABLE,
+            ),
+            (
+                "the peer closed, and we are full",
+                StreamFacts { shut: RECEIVE_SHUT, has_room: false, ..OPEN },
+                ended,
+            ),
+            (
+                "we closed",
+                StreamFacts { shut: SEND_SHUT, has_room: false, ..OPEN },
+                Events::WRITABLE,
+            ),
+            ("both closed", StreamFacts { shut: Shut::BOTH, ..OPEN }, over),
+            (
+                "reset",
+                StreamFacts {
+                    progress: Progress::Closed,
+                    shut: Shut::BOTH,
+                    has_error: true,
+                    ..FRESH
+                },
+                over | Events::ERR,
+            ),
+            (
+                "refused, and the error is taken",
+                StreamFacts { progress: Progress::Closed, shut: Shut::BOTH, ..FRESH },
+                over,
+            ),
+        ];
+        for (name, facts, expected) in table {
+            assert_eq!(of_stream(facts), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_listener_is_readable_while_a_connection_waits() {
+        assert_eq!(of_listener(true), Events::IN | Events::RDNORM);
+        assert_eq!(of_listener(false), Events::empty());
+    }
+}

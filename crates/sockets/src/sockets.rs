@@ -1,0 +1,269 @@
+//! All of a context's sockets: a step of each call that never waits, and what completions do to
+//! them.
+//!
+//! A call is an *attempt*: it does what can be done now, or says what it would have to wait for
+//! ([`Attempt`]). Who waits, and how, is the part of [`crate::Context`] and
+//! [`crate::SharedContext`]. Between attempts, [`Sockets::turn`] drives the channel and hands each
+//! completion to the object that it is about.
+//!
+//! Read first: `readiness.rs`; then `stream.rs` and `listener.rs`, and `epoll.rs` for who is told.
+//!
+//! Invariants
+//! - The cookie of a handle in the channel is the index of its object.
+//! - An object lives as long as a descriptor stands for it, or it waits in a listener's queue.
+//! - Nothing that refers to the channel's memory leaves an attempt: bytes are copied to and from
+//!   the caller's.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use megapipe::{Channel, Completion, DispatchError, Event};
+use slab::Slab;
+
+use crate::context::{Config, CreateError};
+use crate::descriptors::{Descriptors, Fd};
+use crate::epoll::Epolls;
+use crate::error::Error;
+use crate::flags::{Events, OpenFlags};
+use crate::listener::Listener;
+use crate::ports::Ports;
+use crate::stream::Stream;
+
+/// No item, no object: the end of a list.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// What came of an attempt.
+#[derive(Debug)]
+pub enum Attempt<T> {
+    /// The call is over.
+    Done(Result<T, Error>),
+    /// It has to wait.
+    Wait(Wait),
+}
+
+/// What a call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Wait {
+    /// The object whose readiness matters; `None`: anything may.
+    pub on: Option<u32>,
+    /// From the first attempt on; `None`: for ever. When it is over, the call is tried once more
+    /// and told so.
+    pub timeout: Option<Duration>,
+}
+
+impl Wait {
+    pub(crate) const fn on(object: u32, timeout: Option<Duration>) -> Self {
+        Self { on: Some(object), timeout }
+    }
+}
+
+/// What a descriptor stands for (POSIX's open file description).
+pub(crate) struct Object {
+    pub(crate) kind: Kind,
+    /// Descriptors that stand for it.
+    pub(crate) descriptors: u32,
+    /// Calls on it do not wait.
+    pub(crate) nonblocking: bool,
+    /// The first item of a set that watches it.
+    pub(crate) watchers: u32,
+    /// Threads that wait for it.
+    pub(crate) sleepers: u32,
+    /// The turn in which a call on it last found nothing.
+    pub(crate) blocked_in: u32,
+}
+
+pub(crate) enum Kind {
+    Stream(Stream),
+    Listener(Box<Listener>),
+    Epoll(u32),
+}
+
+/// The sockets of a context, and the channel that carries them. Its calls are made by way of a
+/// context ([`crate::Bsd`]).
+pub struct Sockets {
+    // Before the channel: what they hold are its buffers.
+    pub(crate) objects: Slab<Object>,
+    pub(crate) table: Descriptors,
+    pub(crate) epolls: Epolls,
+    pub(crate) channel: Channel,
+    pub(crate) ports: Ports,
+    /// Our addresses where the stack is our own; none: the kernel's, or not known here.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) is_local: bool,
+    /// Objects that threads wait for and that something happened to.
+    pub(crate) wakes: Vec<u32>,
+    turns: u32,
+    turned_at: Instant,
+    freshness: Duration,
+}
+
+impl Sockets {
+    pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
+        let Config { channel, descriptors, first_descriptor, freshness } = config;
+        // With descriptors behind them, the kernel's sockets take any option of the kernel's.
+        let channel = channel.lwsockets(false).partition(false);
+        let addresses = match &channel.backend {
+            megapipe::Backend::Local(network) => network.addresses().collect(),
+            _ => Vec::new(),
+        };
+        let is_local = channel.backend.name() == "local";
+        Ok(Self {
+            objects: Slab::new(),
+            table: Descriptors::new(first_descriptor, descriptors as usize),
+            epolls: Epolls::default(),
+            channel: Channel::create(channel)?,
+            ports: Ports::default(),
+            addresses,
+            is_local,
+            wakes: Vec::new(),
+            turns: 0,
+            turned_at: Instant::now(),
+            freshness,
+        })
+    }
+
+    // -- objects and descriptors
+
+    #[inline]
+    pub(crate) fn object(&self, index: u32) -> Option<&Object> {
+        self.objects.get(index as usize)
+    }
+
+    #[inline]
+    pub(crate) fn object_mut(&mut self, index: u32) -> Option<&mut Object> {
+        self.objects.get_mut(index as usize)
+    }
+
+    pub(crate) fn insert(&mut self, kind: Kind, nonblocking: bool) -> u32 {
+        let object = Object {
+            kind,
+            descriptors: 0,
+            nonblocking,
+            watchers: NIL,
+            sleepers: 0,
+            blocked_in: self.turns.wrapping_sub(1),
+        };
+        self.objects.insert(object) as u32
+    }
+
+    /// A descriptor for a new object.
+    pub(crate) fn open(&mut self, kind: Kind, flags: OpenFlags) -> Result<Fd, Error> {
+        let fd = self.table.lowest_free(0)?;
+        let object = self.insert(kind, flags.contains(OpenFlags::NONBLOCK));
+        self.name(fd, object, flags)?;
+        Ok(fd)
+    }
+
+    /// One more descriptor for an object; the descriptor is free.
+    pub(crate) fn name(&mut self, fd: Fd, object: u32, flags: OpenFlags) -> Result<(), Error> {
+        self.table.set(fd, object, flags.contains(OpenFlags::CLOEXEC))?;
+        if let Some(entry) = self.object_mut(object) {
+            entry.descriptors += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, fd: Fd) -> Result<(), Error> {
+        let object = self.table.remove(fd)?;
+        self.unname(object);
+        Ok(())
+    }
+
+    /// One descriptor less stands for an object; after the last one it is gone.
+    pub(crate) fn unname(&mut self, object: u32) {
+        let Some(entry) = self.object_mut(object) else { return };
+        entry.descriptors = entry.descriptors.saturating_sub(1);
+        if entry.descriptors == 0 {
+            self.free(object);
+        }
+    }
+
+    fn free(&mut self, object: u32) {
+        self.forget_watchers(object);
+        let Some(entry) = self.objects.try_remove(object as usize) else { return };
+        if entry.sleepers > 0 {
+            self.wakes.push(object);
+        }
+        match entry.kind {
+            Kind::Stream(stream) => self.close_stream(stream),
+            Kind::Listener(listener) => self.close_listener(*listener),
+            Kind::Epoll(set) => self.close_set(set),
+        }
+    }
+
+    // -- readiness
+
+    /// What an object is ready for now.
+    pub(crate) fn readiness(&self, object: u32) -> Events {
+        match self.object(object).map(|entry| &entry.kind) {
+            Some(Kind::Stream(stream)) => stream.readiness(),
+            Some(Kind::Listener(listener)) => listener.readiness(),
+            Some(Kind::Epoll(set)) => self.readiness_of_set(*set),
+            None => Events::NVAL,
+        }
+    }
+
+    /// A call on an object found nothing, and must not wait. Whether it is worth another look,
+    /// because the channel was driven meanwhile: that is done for a program that asks again and
+    /// again, or asks late; one that goes by its sets has the answer from its last turn.
+    pub(crate) fn refreshed(&mut self, object: u32) -> bool {
+        let turns = self.turns;
+        let Some(entry) = self.object_mut(object) else { return false };
+        let asked_before = std::mem::replace(&mut entry.blocked_in, turns) == turns;
+        if !asked_before && self.turned_at.elapsed() < self.freshness {
+            return false;
+        }
+        let driven = self.turn(Some(Duration::ZERO)).is_ok();
+        let turns = self.turns;
+        if let Some(entry) = self.object_mut(object) {
+            entry.blocked_in = turns;
+        }
+        driven
+    }
+
+    // -- completions
+
+    /// Drives the channel: hands over what is queued, and takes the completions of one turn. Waits
+    /// for the first at most `patience`.
+    ///
+    /// # Errors
+    /// The link is gone, or the kernel refused.
+    pub(crate) fn turn(&mut self, patience: Option<Duration>) -> Result<(), Error> {
+        self.turns = self.turns.wrapping_add(1);
+        let first = self.channel.dispatch(patience).map_err(|error| not_driven(&error))?;
+        if let Some(completion) = first {
+            self.on_completion(completion);
+            while let Some(completion) = self.channel.dispatch_ready() {
+                self.on_completion(completion);
+            }
+        }
+        self.turned_at = Instant::now();
+        Ok(())
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: Completion) {
+        let Completion { cookie, event, .. } = completion;
+        let object = cookie as u32;
+        match event {
+            Event::Read(result) => self.on_read(object, result),
+            Event::Write(result) => self.on_written(object, result),
+            Event::Accept(result) => self.on_accepted(object, result),
+            Event::Connect(result) => self.on_connected(object, result),
+            // Asked for where there is nothing more to be told.
+            _ => {}
+        }
+    }
+}
+
+#[cold]
+fn not_driven(error: &DispatchError) -> Error {
+    match error {
+        DispatchError::Kernel(source) => {
+            Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EIO))
+        }
+        DispatchError::Forked => Error::BadDescriptor,
+        _ => Error::NetworkDown,
+    }
+}

@@ -1,0 +1,579 @@
+//! TCP sockets: from a fresh one over connecting to a connection, and its bytes both ways.
+//!
+//! Read first: tcp(7), connect(2), recv(2), send(2), shutdown(2). Where several errors are possible
+//! the order is Linux's.
+//!
+//! A connection always has one read with the channel, so that data which comes makes a completion,
+//! and a completion makes the socket readable. When the program falls behind, none is asked for
+//! ([`INBOX_BYTES_MAX`], [`INBOX_BUFFERS_MAX`]): what comes then stays in the stack, and the peer's
+//! window closes.
+//!
+//! Invariants
+//! - `reading` is set exactly while a read is with the channel.
+//! - `unread` is the sum of the lengths in `inbox`, and no buffer there is empty.
+//! - `handle` is in the channel while `progress` is not `Closed`, and until the socket closes if it
+//!   ever was.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use megapipe::{Address, Channel, ConnectOptions, Disconnect, Handle, OpError, ReadBuf};
+
+use crate::error::Error;
+use crate::flags::{Events, MsgFlags};
+use crate::gather::{Gather, Scatter};
+use crate::limits::{
+    INBOX_BUFFERS_MAX, INBOX_BYTES_MAX, OUTBOX_BYTES_MAX, PIECE_BYTES, READ_BYTES,
+};
+use crate::options::Options;
+use crate::ports::Bound;
+use crate::readiness::{self, Progress, Shut, StreamFacts};
+use crate::sockets::{Attempt, Kind, Sockets, Wait};
+
+/// How far `connect` is, as calls are answered by it: an attempt that has ended is told of once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Connecting {
+    Not,
+    Begun,
+    Done,
+}
+
+/// Which directions `shutdown` ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// SHUT_RD.
+    Read,
+    /// SHUT_WR.
+    Write,
+    /// SHUT_RDWR.
+    Both,
+}
+
+/// A stream socket that does not listen.
+pub(crate) struct Stream {
+    /// Its name in the channel; `Handle::NONE`: it was never connected.
+    pub(crate) handle: Handle,
+    pub(crate) progress: Progress,
+    pub(crate) connecting: Connecting,
+    pub(crate) shut: Shut,
+    /// The peer's end was seen: reading gives the end, whatever comes after.
+    ended: bool,
+    /// The next call that asks is told.
+    pub(crate) error: Option<Error>,
+    pub(crate) inbox: VecDeque<ReadBuf>,
+    unread: usize,
+    reading: bool,
+    /// The channel was asked to tell when there is room to write again.
+    congested: bool,
+    pub(crate) is_v6: bool,
+    pub(crate) options: Options,
+    pub(crate) blank: Blank,
+    /// Where it is bound, if our own stack is to do it.
+    pub(crate) bound: Option<Bound>,
+}
+
+/// What a socket is before it is in the channel.
+pub(crate) enum Blank {
+    /// Nothing: it is in the channel, or was.
+    Used,
+    /// The kernel's socket.
+    Kernel(OwnedFd),
+    /// Our own stack knows nothing of it yet.
+    Local,
+}
+
+impl Stream {
+    pub(crate) const fn new(blank: Blank, is_v6: bool) -> Self {
+        Self {
+            handle: Handle::NONE,
+            progress: Progress::Closed,
+            connecting: Connecting::Not,
+            shut: Shut { receive: false, send: false },
+            ended: false,
+            error: None,
+            inbox: VecDeque::new(),
+            unread: 0,
+            reading: false,
+            congested: false,
+            is_v6,
+            options: Options::DEFAULT,
+            blank,
+            bound: None,
+        }
+    }
+
+    /// A connection that was accepted; a read is with the channel.
+    pub(crate) fn accepted(handle: Handle, is_v6: bool, options: Options) -> Self {
+        Self {
+            handle,
+            progress: Progress::Connected,
+            connecting: Connecting::Done,
+            reading: true,
+            options,
+            ..Self::new(Blank::Used, is_v6)
+        }
+    }
+
+    pub(crate) fn readiness(&self) -> Events {
+        readiness::of_stream(StreamFacts {
+            progress: self.progress,
+            shut: self.shut,
+            has_data: self.unread >= self.options.low_water(),
+            has_room: !self.congested,
+            is_urgent: false,
+            has_error: self.error.is_some(),
+        })
+    }
+
+    fn wants_more(&self) -> bool {
+        !self.reading
+            && !self.ended
+            && matches!(self.progress, Progress::Connected)
+            && self.unread < INBOX_BYTES_MAX
+            && self.inbox.len() < INBOX_BUFFERS_MAX
+    }
+
+    /// Asks the channel for what comes next, unless enough waits for the program.
+    fn ask(&mut self, channel: &mut Channel) {
+        if self.wants_more() {
+            // A handle that the channel does not take any more has ended, which it tells itself.
+            self.reading = channel.read(self.handle, READ_BYTES).is_ok();
+        }
+    }
+
+    /// Takes up to `len` bytes out of the inbox (leaves them there, if `peeks`).
+    fn take(&mut self, len: usize, peeks: bool, mut each: impl FnMut(&[u8])) -> usize {
+        let mut taken = 0;
+        let mut place = 0;
+        while taken < len {
+            let Some(front) = self.inbox.get_mut(place) else { break };
+            let step = front.len().min(len - taken);
+            each(&front[..step]);
+            taken += step;
+            if peeks {
+                place += 1;
+            } else if step == front.len() {
+                self.inbox.pop_front();
+            } else {
+                front.split_to(step);
+            }
+        }
+        if !peeks {
+            self.unread -= taken;
+        }
+        taken
+    }
+
+    /// Why there is nothing to be read; `None`: there will be.
+    fn why_empty(&mut self) -> Option<Result<usize, Error>> {
+        if self.ended {
+            return Some(Ok(0));
+        }
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
+        }
+        if self.shut.receive {
+            return Some(Ok(0));
+        }
+        matches!(self.progress, Progress::Closed).then_some(Err(Error::NotConnected))
+    }
+
+    /// Why nothing can be written any more; `None`: something can, now or later.
+    fn why_closed(&mut self) -> Option<Error> {
+        let is_open = !self.shut.send && !matches!(self.progress, Progress::Closed);
+        if is_open && self.error.is_none() {
+            return None;
+        }
+        Some(self.error.take().unwrap_or(Error::BrokenPipe))
+    }
+}
+
+/// What happens to connections.
+impl Sockets {
+    fn stream_mut(&mut self, object: u32) -> Option<(&mut Stream, &mut Channel)> {
+        let Self { objects, channel, .. } = self;
+        match &mut objects.get_mut(object as usize)?.kind {
+            Kind::Stream(stream) => Some((stream, channel)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_read(&mut self, object: u32, result: Result<ReadBuf, OpError>) {
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        stream.reading = false;
+        let happened = match result {
+            Ok(bytes) if !bytes.is_empty() => {
+                stream.unread += bytes.len();
+                stream.inbox.push_back(bytes);
+                stream.ask(channel);
+                Events::READABLE
+            }
+            Ok(_) => {
+                stream.ended = true;
+                stream.shut.receive = true;
+                Events::READABLE | Events::RDHUP | Events::HUP
+            }
+            Err(error) => return self.on_failed(object, error.into()),
+        };
+        self.notify(object, happened);
+    }
+
+    /// The connection is over, and not in order.
+    fn on_failed(&mut self, object: u32, error: Error) {
+        let Some((stream, _)) = self.stream_mut(object) else { return };
+        if matches!(stream.progress, Progress::Closed) {
+            return;
+        }
+        // A reset after the peer's end: what was to be read is, so the writer is told (RFC 9293
+        // §3.10.7.4 says "reset" to both; Linux tells EPIPE here).
+        stream.error = Some(match (error, stream.ended) {
+            (Error::Reset, true) => Error::BrokenPipe,
+            (error, _) => error,
+        });
+        stream.progress = Progress::Closed;
+        stream.shut = Shut::BOTH;
+        let all = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::ALWAYS;
+        self.notify(object, all);
+    }
+
+    pub(crate) fn on_written(&mut self, object: u32, result: Result<usize, OpError>) {
+        if let Err(error) = result {
+            return self.on_failed(object, error.into());
+        }
+        let Some((stream, _)) = self.stream_mut(object) else { return };
+        if std::mem::take(&mut stream.congested) {
+            self.notify(object, Events::WRITABLE);
+        }
+    }
+
+    pub(crate) fn on_connected(&mut self, object: u32, result: Result<(), OpError>) {
+        if let Err(error) = result {
+            return self.on_failed(object, error.into());
+        }
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        stream.progress = Progress::Connected;
+        stream.ask(channel);
+        self.notify(object, Events::WRITABLE);
+    }
+}
+
+/// Connecting.
+impl Sockets {
+    pub(crate) fn connect(
+        &mut self,
+        object: u32,
+        to: SocketAddr,
+        (is_first, is_over): (bool, bool),
+    ) -> Attempt<()> {
+        let waits = self.object(object).is_some_and(|entry| !entry.nonblocking) && !is_over;
+        let Some((stream, _)) = self.stream_mut(object) else {
+            return Attempt::Done(Err(Error::AlreadyConnected));
+        };
+        let mut otherwise = Error::InProgress;
+        match stream.connecting {
+            Connecting::Done => return Attempt::Done(Err(Error::AlreadyConnected)),
+            Connecting::Begun if is_first => otherwise = Error::AlreadyConnecting,
+            Connecting::Begun => {}
+            Connecting::Not => {
+                if let Err(error) = self.begin_connect(object, to) {
+                    return Attempt::Done(Err(error));
+                }
+            }
+        }
+        let Some((stream, _)) = self.stream_mut(object) else {
+            return Attempt::Done(Err(Error::BadDescriptor));
+        };
+        match stream.progress {
+            Progress::Connecting if waits => {
+                Attempt::Wait(Wait::on(object, stream.options.send_timeout))
+            }
+            Progress::Connecting => Attempt::Done(Err(otherwise)),
+            Progress::Connected => {
+                stream.connecting = Connecting::Done;
+                Attempt::Done(Ok(()))
+            }
+            Progress::Closed => {
+                let error = stream.error.take().unwrap_or(Error::Aborted);
+                self.disconnect(object);
+                Attempt::Done(Err(error))
+            }
+        }
+    }
+
+    fn begin_connect(&mut self, object: u32, to: SocketAddr) -> Result<(), Error> {
+        let is_local = self.is_local;
+        let Some((stream, channel)) = self.stream_mut(object) else {
+            return Err(Error::InvalidArgument);
+        };
+        check_family(stream.is_v6, to)?;
+        let address = Address::Inet(to);
+        let cookie = u64::from(object);
+        let blank = std::mem::replace(&mut stream.blank, Blank::Used);
+        let begun = match blank {
+            Blank::Kernel(fd) => channel.connect_socket(fd, &address, cookie),
+            Blank::Local | Blank::Used if is_local => {
+                let options = ConnectOptions::default().nodelay(stream.options.no_delay);
+                let options = match stream.bound {
+                    Some(bound) => options.bind(Address::Inet(bound.address)),
+                    None => options,
+                };
+                channel.connect(&address, &options, cookie)
+            }
+            Blank::Local | Blank::Used => return Err(Error::InvalidArgument),
+        };
+        let handle = begun.map_err(|error| match error {
+            megapipe::ConnectError::Kernel { source, .. } => source.into(),
+            megapipe::ConnectError::Misuse(misuse) => Error::from(misuse),
+            _ => Error::InvalidArgument,
+        });
+        match handle {
+            Ok(handle) => {
+                stream.handle = handle;
+                stream.progress = Progress::Connecting;
+                stream.connecting = Connecting::Begun;
+                stream.shut = Shut::default();
+                Ok(())
+            }
+            Err(error) => {
+                stream.blank = Blank::Local;
+                Err(error)
+            }
+        }
+    }
+
+    /// Back to a fresh socket, after a connection attempt that failed or by `connect` to nowhere
+    /// (AF_UNSPEC). What was received is gone.
+    pub(crate) fn disconnect(&mut self, object: u32) {
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        let mut unconnected = None;
+        if stream.handle != Handle::NONE {
+            // The kernel's socket goes on with its options. Where a step fails, what is left is a
+            // socket that cannot be connected again.
+            if let Ok(Some(fd)) = channel.descriptor(stream.handle) {
+                unconnected = fd.try_clone_to_owned().ok();
+            }
+            let undone = unconnected.as_ref().map(rustix::net::connect_unspec);
+            if undone.is_none() && !matches!(stream.progress, Progress::Closed) {
+                // It may be over already, which is what is wanted.
+                let _ = channel.disconnect(stream.handle, Disconnect::Reset);
+            }
+            let _ = channel.unregister(stream.handle);
+        }
+        let Stream { options, is_v6, bound, .. } = *stream;
+        let blank = match unconnected {
+            Some(fd) => Blank::Kernel(fd),
+            None => std::mem::replace(&mut stream.blank, Blank::Local),
+        };
+        // Who cut a connection off himself is told of a reset.
+        let error = (!matches!(stream.progress, Progress::Closed)).then_some(Error::Reset);
+        *stream = Stream { options, bound, error, ..Stream::new(blank, is_v6) };
+    }
+}
+
+/// Bytes.
+impl Sockets {
+    /// `got` is what earlier attempts of the same call have copied.
+    #[inline]
+    pub(crate) fn recv_stream(
+        &mut self,
+        object: u32,
+        to: &mut Scatter<'_, '_>,
+        flags: MsgFlags,
+        is_over: bool,
+    ) -> Attempt<usize> {
+        let mut looked_again = false;
+        loop {
+            let Self { objects, channel, .. } = self;
+            let Some(entry) = objects.get_mut(object as usize) else {
+                return Attempt::Done(Err(Error::BadDescriptor));
+            };
+            let Kind::Stream(stream) = &mut entry.kind else {
+                return Attempt::Done(Err(Error::NotConnected));
+            };
+            let peeks = flags.contains(MsgFlags::PEEK);
+            let wanted = to.left();
+            let target = match flags.contains(MsgFlags::WAITALL) {
+                true => wanted,
+                false => wanted.min(stream.options.low_water()).max(1),
+            };
+            if stream.unread > 0 {
+                let discards = flags.contains(MsgFlags::TRUNC);
+                if peeks {
+                    to.rewind();
+                }
+                stream.take(wanted, peeks, |bytes| to.put(bytes, discards));
+                stream.ask(channel);
+            }
+            let filled = to.filled();
+            let is_enough = to.left() == 0 || filled >= target;
+            if filled > 0 && (is_enough || stream.why_short()) {
+                return Attempt::Done(Ok(filled));
+            }
+            if filled == 0 {
+                if wanted == 0 {
+                    return Attempt::Done(Ok(0));
+                }
+                if let Some(answer) = stream.why_empty() {
+                    return Attempt::Done(answer);
+                }
+            }
+            let waits = !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over;
+            if waits {
+                let timeout = stream.options.receive_timeout;
+                return Attempt::Wait(Wait::on(object, timeout));
+            }
+            if filled > 0 {
+                return Attempt::Done(Ok(filled));
+            }
+            if looked_again || !self.refreshed(object) {
+                return Attempt::Done(Err(Error::WouldBlock));
+            }
+            looked_again = true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn send_stream(
+        &mut self,
+        object: u32,
+        from: &mut Gather<'_>,
+        flags: MsgFlags,
+        is_over: bool,
+    ) -> Attempt<usize> {
+        let mut looked_again = false;
+        loop {
+            let is_local = self.is_local;
+            let Self { objects, channel, .. } = self;
+            let Some(entry) = objects.get_mut(object as usize) else {
+                return Attempt::Done(Err(Error::BadDescriptor));
+            };
+            let Kind::Stream(stream) = &mut entry.kind else {
+                return Attempt::Done(Err(Error::BrokenPipe));
+            };
+            let sent = from.taken();
+            if let Some(error) = stream.why_closed() {
+                if sent > 0 {
+                    // What went out is told first; the next call hears why no more did.
+                    stream.error = (error != Error::BrokenPipe).then_some(error);
+                    return Attempt::Done(Ok(sent));
+                }
+                return Attempt::Done(Err(error));
+            }
+            if matches!(stream.progress, Progress::Connected) {
+                if let Err(error) = stream.push(channel, from, is_local) {
+                    return Attempt::Done(Err(error));
+                }
+                if from.left() == 0 {
+                    return Attempt::Done(Ok(from.taken()));
+                }
+            }
+            if !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over {
+                return Attempt::Wait(Wait::on(object, stream.options.send_timeout));
+            }
+            if from.taken() > 0 {
+                return Attempt::Done(Ok(from.taken()));
+            }
+            if looked_again || !self.refreshed(object) {
+                return Attempt::Done(Err(Error::WouldBlock));
+            }
+            looked_again = true;
+        }
+    }
+}
+
+impl Stream {
+    /// A call that has some bytes and could take more gets no more.
+    fn why_short(&self) -> bool {
+        self.ended
+            || self.error.is_some()
+            || self.shut.receive
+            || matches!(self.progress, Progress::Closed)
+    }
+
+    /// Hands bytes to the channel, as many as there is room for.
+    fn push(
+        &mut self,
+        channel: &mut Channel,
+        from: &mut Gather<'_>,
+        is_local: bool,
+    ) -> Result<(), Error> {
+        // Our own stack takes what it has room for at once: what is left over is too much. The
+        // kernel is asked in batches, so that something is always on its way.
+        let most = if is_local { 1 } else { OUTBOX_BYTES_MAX };
+        while from.left() > 0 && !self.congested {
+            let len = from.left().min(PIECE_BYTES);
+            let mut bytes = channel.alloc(len);
+            from.take(len, |part| bytes.extend_from_slice(part));
+            channel.write_quiet(self.handle, bytes)?;
+            if channel.unsent_bytes(self.handle)? >= most {
+                self.congested = channel.report_last_write(self.handle)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ending.
+impl Sockets {
+    pub(crate) fn shutdown_stream(&mut self, object: u32, how: Shutdown) -> Result<(), Error> {
+        let Some((stream, channel)) = self.stream_mut(object) else {
+            return Err(Error::NotConnected);
+        };
+        let receive = how != Shutdown::Write;
+        let send = how != Shutdown::Read;
+        match stream.progress {
+            Progress::Connecting => {
+                // An attempt to connect that is shut down is given up.
+                self.disconnect(object);
+                self.notify(object, Events::WRITABLE | Events::HUP);
+                return Ok(());
+            }
+            Progress::Closed => {
+                stream.shut.receive |= receive;
+                stream.shut.send |= send;
+            }
+            Progress::Connected => {
+                if send && !stream.shut.send {
+                    channel.disconnect(stream.handle, Disconnect::Write)?;
+                }
+                stream.shut.receive |= receive;
+                stream.shut.send |= send;
+            }
+        }
+        let is_closed = matches!(stream.progress, Progress::Closed);
+        let happened = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP;
+        self.notify(object, happened);
+        if is_closed { Err(Error::NotConnected) } else { Ok(()) }
+    }
+
+    /// The last descriptor is gone: what was written still goes out, then the FIN. Bytes that the
+    /// program never took mean a RST (RFC 2525 §2.17), as does a linger time of zero.
+    pub(crate) fn close_stream(&mut self, stream: Stream) {
+        if let Some(bound) = stream.bound {
+            self.ports.release(bound);
+        }
+        if stream.handle == Handle::NONE {
+            return;
+        }
+        let resets = !stream.inbox.is_empty() || stream.options.linger == Some(Duration::ZERO);
+        drop(stream.inbox);
+        if resets && !matches!(stream.progress, Progress::Closed) {
+            // What has ended meanwhile needs no reset.
+            let _ = self.channel.disconnect(stream.handle, Disconnect::Reset);
+        }
+        let _ = self.channel.unregister(stream.handle);
+    }
+}
+
+/// An address of the other family, as Linux answers it.
+pub(crate) fn check_family(is_v6: bool, address: SocketAddr) -> Result<(), Error> {
+    match (is_v6, address) {
+        (false, SocketAddr::V4(_)) | (true, SocketAddr::V6(_)) => Ok(()),
+        (false, SocketAddr::V6(_)) => Err(Error::FamilyNotSupported),
+        // An IPv4 address is too short for an IPv6 socket.
+        (true, SocketAddr::V4(_)) => Err(Error::InvalidArgument),
+    }
+}

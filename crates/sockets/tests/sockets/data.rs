@@ -1,0 +1,73 @@
+//! Bytes: reading in parts, looking ahead, throwing away, and a peer that does not read.
+
+use crate::world::{Client, Server, compare};
+
+#[test]
+fn bytes_arrive_in_order_and_are_read_in_any_portion() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.note_recv("nothing", Server, server, 10, 0);
+        world.note_send("send", Client, client, b"hello ", 0);
+        world.note_send("send", Client, client, b"world", 0);
+        world.note_recv("peek", Server, server, 4, libc::MSG_PEEK);
+        world.note_recv("peek beyond", Server, server, 100, libc::MSG_PEEK);
+        world.note_recv("part", Server, server, 3, 0);
+        world.note_recv("none asked for", Server, server, 0, 0);
+        world.note_recv("over the border", Server, server, 6, 0);
+        world.note_recv("the rest, not more", Server, server, 100, libc::MSG_DONTWAIT);
+        world.note_recv("nothing", Server, server, 100, libc::MSG_WAITALL | libc::MSG_DONTWAIT);
+        world.note_recv("nothing to peek", Server, server, 1, libc::MSG_PEEK);
+        world.note_send("nothing", Client, client, b"", 0);
+        world.note_recv("nothing", Server, server, 1, 0);
+    });
+}
+
+#[test]
+fn bytes_are_thrown_away_if_asked() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.note_send("send", Client, client, b"0123456789", 0);
+        world.settle();
+        let thrown = world.host(Server).recv(server, 4, libc::MSG_TRUNC).map(|bytes| bytes.len());
+        world.note("thrown away", &thrown);
+        world.note_recv("the rest", Server, server, 100, 0);
+    });
+}
+
+#[test]
+fn large_transfers_lose_nothing_and_stop_when_nobody_reads() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let epoll = world.watch(Client, client, libc::EPOLLOUT);
+        let pattern = |at: usize| (at * 31 + at / 256) as u8;
+        let mut sent = 0;
+        let mut quiet = 0;
+        while quiet < 3 {
+            let bytes: Vec<u8> = (sent..sent + 30_000).map(pattern).collect();
+            match world.host(Client).send(client, &bytes, 0) {
+                Ok(count) => (sent, quiet) = (sent + count, 0),
+                Err(libc::EAGAIN) => quiet += 1,
+                Err(error) => panic!("{error}"),
+            }
+            world.settle();
+            assert!(sent < 1 << 30, "it takes everything");
+        }
+        world.note_events("full", Client, epoll);
+        let mut read = 0;
+        while read < sent {
+            match world.host(Server).recv(server, 50_000, 0) {
+                Ok(bytes) => {
+                    let all_there =
+                        bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(read + at));
+                    assert!(all_there, "something else after {read}");
+                    assert!(!bytes.is_empty());
+                    read += bytes.len();
+                }
+                Err(libc::EAGAIN) => world.settle(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        world.note_recv("no more", Server, server, 1, 0);
+        world.note_events("room again", Client, epoll);
+    });
+}

@@ -1,0 +1,119 @@
+//! How connections end: in order, in one direction, by a reset; and what each side is told.
+
+use crate::host::Fd;
+use crate::world::{Client, Server, Side, World, compare};
+
+const ALL: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI;
+
+/// What a side's socket still says of itself.
+fn note_rest(world: &mut World, side: Side, fd: Fd) {
+    world.note_recv("recv", side, fd, 100, 0);
+    world.note_recv("recv", side, fd, 100, 0);
+    world.note_send("send", side, fd, b"x", 0);
+    world.note_send("send", side, fd, b"x", 0);
+    world.note_recv("recv", side, fd, 100, 0);
+}
+
+#[test]
+fn a_peer_that_closes_is_heard_after_its_last_byte() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let epoll = world.watch(Server, server, ALL);
+        world.note_events("open", Server, epoll);
+        world.note_send("send", Client, client, b"bye", 0);
+        world.host(Client).close(client).unwrap();
+        world.note_events("closed", Server, epoll);
+        world.note_recv("recv", Server, server, 2, 0);
+        world.note_events("a byte left", Server, epoll);
+        world.note_recv("recv", Server, server, 2, 0);
+        world.note_recv("the end", Server, server, 2, 0);
+        world.note_recv("the end, still", Server, server, 2, 0);
+        world.note_events("nothing left", Server, epoll);
+    });
+}
+
+#[test]
+fn one_direction_ends_and_the_other_goes_on() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let epoll = world.watch(Client, client, ALL);
+        let peers = world.watch(Server, server, ALL);
+        let answer = world.host(Client).shutdown(client, libc::SHUT_WR);
+        world.note("shutdown", &answer);
+        world.note_events("sent its FIN", Client, epoll);
+        world.note_events("got it", Server, peers);
+        world.note_send("no more", Client, client, b"x", 0);
+        let answer = world.host(Client).shutdown(client, libc::SHUT_WR);
+        world.note("again", &answer);
+        world.note_recv("the end", Server, server, 10, 0);
+        world.note_send("the other way", Server, server, b"still", 0);
+        world.note_events("data", Client, epoll);
+        world.note_recv("recv", Client, client, 10, 0);
+        let answer = world.host(Server).shutdown(server, libc::SHUT_WR);
+        world.note("shutdown", &answer);
+        world.note_events("both", Client, epoll);
+        world.note_events("both", Server, peers);
+        world.note_recv("recv", Client, client, 10, 0);
+    });
+}
+
+#[test]
+fn who_wants_to_hear_no_more_reads_the_end() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let epoll = world.watch(Server, server, ALL);
+        let answer = world.host(Server).shutdown(server, libc::SHUT_RD);
+        world.note("shutdown", &answer);
+        world.note_events("deaf", Server, epoll);
+        world.note_recv("the end", Server, server, 10, 0);
+        world.note_send("send", Client, client, b"hear", 0);
+        world.note_recv("and yet", Server, server, 10, 0);
+        world.note_recv("the end", Server, server, 10, 0);
+        world.note_send("the other way", Server, server, b"ok", 0);
+        world.note_recv("goes on", Client, client, 10, 0);
+        let answer = world.host(Server).shutdown(server, libc::SHUT_RDWR);
+        world.note("both", &answer);
+        world.note_events("both", Server, epoll);
+    });
+}
+
+#[test]
+fn bytes_that_are_not_read_make_closing_a_reset() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let epoll = world.watch(Client, client, ALL | libc::EPOLLET);
+        world.note_send("send", Client, client, b"unread", 0);
+        world.note_events("open", Client, epoll);
+        world.host(Server).close(server).unwrap();
+        world.note_events("reset", Client, epoll);
+        world.note_events("once", Client, epoll);
+        note_rest(world, Client, client);
+    });
+}
+
+#[test]
+fn data_before_a_reset_is_still_read() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.note_send("send", Client, client, b"unread", 0);
+        world.note_send("send", Server, server, b"last words", 0);
+        world.host(Server).close(server).unwrap();
+        world.settle();
+        note_rest(world, Client, client);
+    });
+}
+
+#[test]
+fn shutting_down_what_is_not_connected() {
+    compare(|world| {
+        let fd = world.tcp(Client);
+        let epoll = world.watch(Client, fd, ALL);
+        for how in [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR] {
+            let answer = world.host(Client).shutdown(fd, how);
+            world.note("shutdown", &answer);
+            world.note_events("events", Client, epoll);
+        }
+        world.note_recv("recv", Client, fd, 1, 0);
+        world.note_send("send", Client, fd, b"x", 0);
+    });
+}

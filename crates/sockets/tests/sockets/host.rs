@@ -1,0 +1,36 @@
+//! What a test program calls: BSD sockets and epoll, on any system. Errors are error numbers.
+
+use std::net::SocketAddr;
+
+/// A descriptor of one system.
+pub(crate) type Fd = i32;
+pub(crate) type Answer<T> = Result<T, i32>;
+
+/// What `epoll_ctl` does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ctl {
+    Add,
+    Modify,
+    Delete,
+}
+
+/// One system's calls.
+pub(crate) trait Host {
+    fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Answer<Fd>;
+    fn bind(&mut self, fd: Fd, address: SocketAddr) -> Answer<()>;
+    fn listen(&mut self, fd: Fd, backlog: i32) -> Answer<()>;
+    fn accept4(&mut self, fd: Fd, flags: i32) -> Answer<Fd>;
+    fn connect(&mut self, fd: Fd, address: Option<SocketAddr>) -> Answer<()>;
+    fn shutdown(&mut self, fd: Fd, how: i32) -> Answer<()>;
+    fn close(&mut self, fd: Fd) -> Answer<()>;
+    fn recv(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Vec<u8>>;
+    fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize>;
+    fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr>;
+    fn getpeername(&mut self, fd: Fd) -> Answer<SocketAddr>;
+    fn epoll_create1(&mut self, flags: i32) -> Answer<Fd>;
+    fn epoll_ctl(&mut self, epoll: Fd, op: Ctl, fd: Fd, event: (u32, u64)) -> Answer<()>;
+    /// At once; the events in the order of their data.
+    fn epoll_wait(&mut self, epoll: Fd, max: usize) -> Answer<Vec<(u32, u64)>>;
+    /// What has been asked for and has happened is done.
+    fn settle(&mut self);
+}

@@ -1,0 +1,141 @@
+//! Linux's own sockets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, bind,
+    connect, connect_unspec, getpeername, getsockname, listen, recv, send, shutdown, socket_with,
+};
+
+use crate::host::{Answer, Ctl, Fd, Host};
+
+/// The kernel, with the descriptors that a program has open.
+#[derive(Default)]
+pub(crate) struct Linux {
+    open: BTreeMap<Fd, OwnedFd>,
+}
+
+impl Linux {
+    fn fd(&self, fd: Fd) -> Answer<BorrowedFd<'_>> {
+        self.open.get(&fd).map(AsFd::as_fd).ok_or(libc::EBADF)
+    }
+
+    fn keep(&mut self, fd: OwnedFd) -> Fd {
+        let number = fd.as_raw_fd();
+        self.open.insert(number, fd);
+        number
+    }
+}
+
+fn told<T>(result: Result<T, Errno>) -> Answer<T> {
+    result.map_err(Errno::raw_os_error)
+}
+
+impl Host for Linux {
+    fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Answer<Fd> {
+        const FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let protocol = u32::try_from(protocol).ok().and_then(std::num::NonZeroU32::new);
+        let fd = told(socket_with(
+            AddressFamily::from_raw(domain as u16),
+            SocketType::from_raw((kind & !FLAGS) as u32),
+            SocketFlags::from_bits_retain((kind & FLAGS) as u32),
+            protocol.map(rustix::net::Protocol::from_raw),
+        ))?;
+        Ok(self.keep(fd))
+    }
+
+    fn bind(&mut self, fd: Fd, address: SocketAddr) -> Answer<()> {
+        told(bind(self.fd(fd)?, &address))
+    }
+
+    fn listen(&mut self, fd: Fd, backlog: i32) -> Answer<()> {
+        told(listen(self.fd(fd)?, backlog))
+    }
+
+    fn accept4(&mut self, fd: Fd, flags: i32) -> Answer<Fd> {
+        let flags = SocketFlags::from_bits_retain(flags as u32);
+        let accepted = told(accept_with(self.fd(fd)?, flags))?;
+        Ok(self.keep(accepted))
+    }
+
+    fn connect(&mut self, fd: Fd, address: Option<SocketAddr>) -> Answer<()> {
+        told(match address {
+            Some(address) => connect(self.fd(fd)?, &address),
+            None => connect_unspec(self.fd(fd)?),
+        })
+    }
+
+    fn shutdown(&mut self, fd: Fd, how: i32) -> Answer<()> {
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            _ => Shutdown::Both,
+        };
+        told(shutdown(self.fd(fd)?, how))
+    }
+
+    fn close(&mut self, fd: Fd) -> Answer<()> {
+        self.open.remove(&fd).map(drop).ok_or(libc::EBADF)
+    }
+
+    fn recv(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let flags = RecvFlags::from_bits_retain(flags as u32);
+        let (_, count) = told(recv(self.fd(fd)?, &mut bytes[..], flags))?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
+        let flags = SendFlags::from_bits_retain((flags | libc::MSG_NOSIGNAL) as u32);
+        told(send(self.fd(fd)?, bytes, flags))
+    }
+
+    fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr> {
+        told(getsockname(self.fd(fd)?).and_then(SocketAddr::try_from))
+    }
+
+    fn getpeername(&mut self, fd: Fd) -> Answer<SocketAddr> {
+        told(getpeername(self.fd(fd)?))?
+            .ok_or(libc::ENOTCONN)
+            .and_then(|address| told(SocketAddr::try_from(address)))
+    }
+
+    fn epoll_create1(&mut self, flags: i32) -> Answer<Fd> {
+        let fd = told(epoll::create(CreateFlags::from_bits_retain(flags as u32)))?;
+        Ok(self.keep(fd))
+    }
+
+    fn epoll_ctl(&mut self, epoll: Fd, op: Ctl, fd: Fd, event: (u32, u64)) -> Answer<()> {
+        let (epoll, fd) = (self.fd(epoll)?, self.fd(fd)?);
+        let flags = EventFlags::from_bits_retain(event.0);
+        let data = EventData::new_u64(event.1);
+        told(match op {
+            Ctl::Add => epoll::add(epoll, fd, data, flags),
+            Ctl::Modify => epoll::modify(epoll, fd, data, flags),
+            Ctl::Delete => epoll::delete(epoll, fd),
+        })
+    }
+
+    fn epoll_wait(&mut self, epoll: Fd, max: usize) -> Answer<Vec<(u32, u64)>> {
+        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = vec![none; max];
+        let count =
+            told(epoll::wait(self.fd(epoll)?, &mut events[..], Some(&Timespec::default())))?;
+        let mut told: Vec<(u32, u64)> =
+            events[..count].iter().map(|it| ({ it.flags }.bits(), { it.data }.u64())).collect();
+        told.sort_by_key(|(_, data)| *data);
+        Ok(told)
+    }
+
+    fn settle(&mut self) {
+        // Loopback delivers while the sender sends; the rest is the kernel's own work.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,13 @@
+//! The same programs on Linux's sockets and on ours: what each call answers, to the error number
+//! and the event bits, has to be the same.
+//!
+//! Read first: `host.rs` (what a program can call), `world.rs` (where it runs).
+
+mod connecting;
+mod data;
+mod ending;
+mod host;
+mod linux;
+mod ours;
+mod sets;
+mod world;

@@ -1,0 +1,182 @@
+//! Where a program runs: two hosts that reach each other, on each system; and what it wrote down.
+//!
+//! A program is a function of a [`World`]. It calls, and each answer goes into the log. Linux's log
+//! is what the others' have to be.
+
+use std::fmt::{Debug, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use megapipe::{Backend, CreateError, DriverChoice, LocalNetwork, ServerConfig};
+use megapipe_link::{Link, Medium, PairConfig, pair};
+use megapipe_sockets::{Config, Context};
+
+use crate::host::{Answer, Ctl, Fd, Host};
+use crate::linux::Linux;
+
+/// Rounds of settling, in which both hosts hear of everything that is on its way.
+const ROUNDS: usize = 6;
+
+/// A side of a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
+pub(crate) use Side::{Client, Server};
+
+/// Two hosts, and the log.
+pub(crate) struct World {
+    hosts: [Box<dyn Host>; 2],
+    ips: [IpAddr; 2],
+    pub(crate) log: String,
+}
+
+impl World {
+    pub(crate) fn host(&mut self, side: Side) -> &mut dyn Host {
+        &mut *self.hosts[side as usize]
+    }
+
+    pub(crate) fn address(&self, side: Side, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ips[side as usize], port)
+    }
+
+    /// Writes an answer down.
+    pub(crate) fn note(&mut self, what: &str, answer: &dyn Debug) {
+        writeln!(self.log, "{what}: {answer:?}").expect("a string takes anything");
+    }
+
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..ROUNDS {
+            self.hosts.iter_mut().for_each(|host| host.settle());
+        }
+    }
+
+    // -- steps of programs
+
+    /// A TCP socket whose calls do not wait.
+    pub(crate) fn tcp(&mut self, side: Side) -> Fd {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+        self.host(side).socket(libc::AF_INET, kind, 0).expect("a socket can be had")
+    }
+
+    /// A listening socket, and its address.
+    pub(crate) fn listener(&mut self, side: Side, backlog: i32) -> (Fd, SocketAddr) {
+        let fd = self.tcp(side);
+        let any_port = self.address(side, 0);
+        self.host(side).bind(fd, any_port).expect("an address can be had");
+        self.host(side).listen(fd, backlog).expect("it can listen");
+        let address = self.host(side).getsockname(fd).expect("it has a name");
+        (fd, address)
+    }
+
+    /// A connection: the server's end, then the client's.
+    pub(crate) fn connection(&mut self) -> (Fd, Fd) {
+        let (listener, address) = self.listener(Server, 8);
+        let client = self.tcp(Client);
+        let begun = self.host(Client).connect(client, Some(address));
+        assert_eq!(begun, Err(libc::EINPROGRESS));
+        self.settle();
+        let server = self.host(Server).accept4(listener, libc::SOCK_NONBLOCK);
+        let server = server.expect("a connection waits");
+        self.host(Server).close(listener).expect("it is open");
+        assert_eq!(self.host(Client).connect(client, Some(address)), Ok(()));
+        (server, client)
+    }
+
+    /// A set that watches one descriptor, which is its data.
+    pub(crate) fn watch(&mut self, side: Side, fd: Fd, events: i32) -> Fd {
+        let epoll = self.host(side).epoll_create1(0).expect("a set can be had");
+        let event = (events as u32, 7);
+        self.host(side).epoll_ctl(epoll, Ctl::Add, fd, event).expect("it can be watched");
+        epoll
+    }
+
+    /// Writes down what a set tells.
+    pub(crate) fn note_events(&mut self, what: &str, side: Side, epoll: Fd) {
+        self.settle();
+        let told = self.host(side).epoll_wait(epoll, 16).map(|events| named(&events));
+        self.note(what, &told);
+    }
+
+    pub(crate) fn note_recv(&mut self, what: &str, side: Side, fd: Fd, len: usize, flags: i32) {
+        self.settle();
+        let answer: Answer<String> =
+            self.host(side).recv(fd, len, flags).map(|bytes| bytes.escape_ascii().to_string());
+        self.note(what, &answer);
+    }
+
+    pub(crate) fn note_send(&mut self, what: &str, side: Side, fd: Fd, bytes: &[u8], flags: i32) {
+        let answer = self.host(side).send(fd, bytes, flags);
+        self.settle();
+        self.note(what, &answer);
+    }
+}
+
+/// Events by their names.
+pub(crate) fn named(events: &[(u32, u64)]) -> Vec<(String, u64)> {
+    let name = |bits: u32| {
+        let events = megapipe_sockets::Events::from_bits_retain(bits);
+        events.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join("|")
+    };
+    events.iter().map(|(bits, data)| (name(*bits), *data)).collect()
+}
+
+fn on_linux() -> World {
+    let ips = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from);
+    World {
+        hosts: [Box::new(Linux::default()), Box::new(Linux::default())],
+        ips,
+        log: String::new(),
+    }
+}
+
+fn on_kernel(driver: DriverChoice) -> Result<World, CreateError> {
+    let host = || {
+        let channel = megapipe::Config::default().driver(driver);
+        match Context::create(Config::default().channel(channel)) {
+            Ok(context) => Ok(Box::new(context) as Box<dyn Host>),
+            Err(megapipe_sockets::CreateError::Channel(error)) => Err(error),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    Ok(World { hosts: [host()?, host()?], ..on_linux() })
+}
+
+fn on_stack() -> World {
+    let ips = [[10, 9, 0, 1], [10, 9, 0, 2]].map(IpAddr::from);
+    // As loopback, without neighbours to be asked for first.
+    let link = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
+    let (one, other) = pair(&link).expect("a pair can be had");
+    let host = |link: Box<dyn Link>, ip: IpAddr| {
+        let mut settings = ServerConfig { addresses: vec![(ip, 24)], ..ServerConfig::default() };
+        settings.connections = 4096;
+        settings.waits.spin = Duration::ZERO;
+        let network = LocalNetwork::over(vec![link], settings);
+        let channel = megapipe::Config::default().backend(Backend::Local(network));
+        let context = Context::create(Config::default().channel(channel));
+        Box::new(context.expect("the stack can be had")) as Box<dyn Host>
+    };
+    let hosts = [host(Box::new(one), ips[0]), host(Box::new(other), ips[1])];
+    World { hosts, ips, log: String::new() }
+}
+
+/// Runs a program on Linux and on ours, and compares what each wrote down.
+pub(crate) fn compare(program: impl Fn(&mut World)) {
+    let run = |mut world: World| {
+        program(&mut world);
+        world.log
+    };
+    let linux = run(on_linux());
+    assert!(!linux.is_empty(), "a program that writes nothing down shows nothing");
+    for (name, driver) in [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)] {
+        match on_kernel(driver) {
+            Ok(world) => assert_eq!(run(world), linux, "on the kernel by {name}"),
+            Err(CreateError::DriverUnavailable { reason, .. }) => {
+                println!("skipped: {name}: {reason}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert_eq!(run(on_stack()), linux, "on our own stack");
+}
