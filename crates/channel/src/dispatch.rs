@@ -63,38 +63,16 @@ impl Channel {
         Some(Completion { handle, cookie, event: Event::Read(Ok(data)) })
     }
 
-    /// The next completion that is there already: nothing is handed over, and nobody waited for.
-    /// A program that has been given one by [`Channel::dispatch`] takes the others of the batch
-    /// with it, before it hands over what they made it do.
-    #[inline(always)]
-    pub fn dispatch_ready(&mut self) -> Option<Completion> {
-        if self.check_fork().is_err() {
-            return None;
-        }
-        if !self.state.woken
-            && !self.state.has_ready()
-            && let Some((Whose { handle, slot }, data)) = self.driver.next_read(&mut self.state)
-        {
-            let cookie = self.state.peek(slot).cookie;
-            return Some(Completion { handle, cookie, event: Event::Read(Ok(data)) });
-        }
-        self.ready_or_fetched()
-    }
-
-    #[inline(never)]
-    fn ready_or_fetched(&mut self) -> Option<Completion> {
-        self.take_ready().or_else(|| {
-            self.driver.harvest(&mut self.state);
-            self.take_ready()
-        })
-    }
-
     #[inline(never)]
     fn dispatch_any(
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<Option<Completion>, DispatchError> {
-        match self.ready_or_fetched() {
+        if let Some(completion) = self.take_ready() {
+            return Ok(Some(completion));
+        }
+        self.driver.harvest(&mut self.state);
+        match self.take_ready() {
             Some(completion) => Ok(Some(completion)),
             None => self.wait(timeout),
         }
