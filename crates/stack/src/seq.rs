@@ -12,48 +12,56 @@ pub struct SeqNum(pub u32);
 impl SeqNum {
     /// `self` is earlier than `other`.
     #[must_use]
+    #[inline]
     pub const fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
     /// `self` is earlier than `other`, or the same.
     #[must_use]
+    #[inline]
     pub const fn at_or_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) <= 0
     }
 
     /// `self` is later than `other`.
     #[must_use]
+    #[inline]
     pub const fn after(self, other: Self) -> bool {
         other.before(self)
     }
 
     /// `self` is later than `other`, or the same.
     #[must_use]
+    #[inline]
     pub const fn at_or_after(self, other: Self) -> bool {
         other.at_or_before(self)
     }
 
     /// How far `self` is behind `earlier`, in sequence space.
     #[must_use]
+    #[inline]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
     /// The later of two.
     #[must_use]
+    #[inline]
     pub const fn later(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
     /// The earlier of two.
     #[must_use]
+    #[inline]
     pub const fn earlier(self, other: Self) -> Self {
         if self.before(other) { self } else { other }
     }
 
     /// `self` lies in the `len` numbers from `start` on.
     #[must_use]
+    #[inline]
     pub const fn within(self, start: Self, len: u32) -> bool {
         self.since(start) < len
     }
@@ -62,12 +70,14 @@ impl SeqNum {
 impl Add<u32> for SeqNum {
     type Output = Self;
 
+    #[inline]
     fn add(self, by: u32) -> Self {
         Self(self.0.wrapping_add(by))
     }
 }
 
 impl AddAssign<u32> for SeqNum {
+    #[inline]
     fn add_assign(&mut self, by: u32) {
         *self = *self + by;
     }
@@ -76,6 +86,7 @@ impl AddAssign<u32> for SeqNum {
 impl Sub<u32> for SeqNum {
     type Output = Self;
 
+    #[inline]
     fn sub(self, by: u32) -> Self {
         Self(self.0.wrapping_sub(by))
     }
@@ -94,6 +105,7 @@ pub struct SeqRange {
 impl SeqRange {
     /// `len` numbers from `start` on; `len` is below 2^31.
     #[must_use]
+    #[inline]
     pub const fn new(start: SeqNum, len: u32) -> Self {
         Self { start, end: SeqNum(start.0.wrapping_add(len)) }
     }
@@ -101,18 +113,21 @@ impl SeqRange {
     /// How many numbers it covers. Meaningless where `end` is before `start`: ask
     /// [`SeqRange::is_empty`] about a range that a peer sent.
     #[must_use]
+    #[inline]
     pub const fn len(self) -> u32 {
         self.end.since(self.start)
     }
 
     /// It covers nothing, or is inside out.
     #[must_use]
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.end.at_or_before(self.start)
     }
 
     /// All of `other` lies inside.
     #[must_use]
+    #[inline]
     pub const fn covers(self, other: Self) -> bool {
         self.start.at_or_before(other.start) && other.end.at_or_before(self.end)
     }

@@ -17,42 +17,49 @@ impl Instant {
 
     /// `nanos` nanoseconds after the first moment.
     #[must_use]
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// `micros` microseconds after the first moment.
     #[must_use]
+    #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
     /// `millis` milliseconds after the first moment.
     #[must_use]
+    #[inline]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
     /// Nanoseconds since the first moment.
     #[must_use]
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Whole microseconds since the first moment.
     #[must_use]
+    #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
     /// Whole milliseconds since the first moment.
     #[must_use]
+    #[inline]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
     /// How long ago `earlier` was; zero if it is later than `self`.
     #[must_use]
+    #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -62,13 +69,14 @@ impl Add<Duration> for Instant {
     type Output = Self;
 
     /// Saturates at the end of time, 584 years on.
+    #[inline]
     fn add(self, by: Duration) -> Self {
-        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_add(nanos))
+        Self(self.0.saturating_add(nanos(by)))
     }
 }
 
 impl AddAssign<Duration> for Instant {
+    #[inline]
     fn add_assign(&mut self, by: Duration) {
         *self = *self + by;
     }
@@ -78,8 +86,32 @@ impl Sub<Duration> for Instant {
     type Output = Self;
 
     /// Saturates at the first moment.
+    #[inline]
     fn sub(self, by: Duration) -> Self {
-        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_sub(nanos))
+        Self(self.0.saturating_sub(nanos(by)))
+    }
+}
+
+/// As many nanoseconds as fit: a [`Duration`] may be longer than time. In 64 bits, since every
+/// deadline of every segment is made here.
+#[inline]
+const fn nanos(duration: Duration) -> u64 {
+    let whole = duration.as_secs().saturating_mul(1_000_000_000);
+    whole.saturating_add(duration.subsec_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_neither_wraps_nor_runs_before_its_beginning() {
+        let now = Instant::from_nanos(1_500_000_007);
+        assert_eq!(now + Duration::new(3, 9), Instant::from_nanos(4_500_000_016));
+        assert_eq!(now - Duration::from_nanos(7), Instant::from_millis(1500));
+        assert_eq!(now + Duration::MAX, Instant::from_nanos(u64::MAX));
+        assert_eq!(now - Duration::MAX, Instant::ZERO);
+        assert_eq!(Instant::ZERO.since(now), Duration::ZERO);
+        assert_eq!(now.since(Instant::from_micros(7)), Duration::from_nanos(1_499_993_007));
     }
 }
