@@ -9,10 +9,12 @@
 //!   entries back.
 //! - Indices are stored plus one: zeroed memory is an empty table.
 
+mod hash;
+
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use siphasher::sip::SipHasher13;
+use hash::FlowHash;
 
 /// Both ends of a connection, as seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,7 +43,7 @@ pub(crate) struct FlowTable {
     mask: usize,
     len: u32,
     len_max: u32,
-    hasher: SipHasher13,
+    hasher: FlowHash,
 }
 
 impl FlowTable {
@@ -53,31 +55,18 @@ impl FlowTable {
             mask: slots - 1,
             len: 0,
             len_max: entries,
-            hasher: SipHasher13::new_with_key(key),
+            hasher: FlowHash::new(key),
         }
     }
 
     /// The flow's place in the table: ask once, use for `find`, `insert` and `remove`.
+    #[inline]
     pub(crate) fn hash(&self, flow: &Flow) -> u32 {
-        let ports = u32::from(flow.local_port) << 16 | u32::from(flow.remote_port);
-        // All bytes at once: word by word, SipHash would keep an account of half-filled words.
-        match (flow.local, flow.remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let words = [local.to_bits(), remote.to_bits(), ports];
-                self.hasher.hash(words.map(u32::to_ne_bytes).as_flattened()) as u32
-            }
-            (local, remote) => {
-                let bits = |address| match address {
-                    IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                    IpAddr::V6(address) => address.to_bits(),
-                };
-                let words = [bits(local), bits(remote), ports.into()];
-                self.hasher.hash(words.map(u128::to_ne_bytes).as_flattened()) as u32
-            }
-        }
+        self.hasher.of(flow)
     }
 
     /// The entry under `hash` that `is` the one.
+    #[inline]
     pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut place = hash as usize & self.mask;
         loop {

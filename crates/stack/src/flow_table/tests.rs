@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use siphasher::sip::SipHasher13;
 
 use super::*;
 
@@ -27,6 +28,29 @@ fn the_key_decides_the_hash() {
     assert_eq!(one.hash(&flow(3)), one.hash(&flow(3)));
     assert_ne!(one.hash(&flow(2)), other.hash(&flow(2)));
     assert_ne!(one.hash(&flow(3)), other.hash(&flow(3)));
+}
+
+#[test]
+fn the_hash_is_siphash() {
+    let key = core::array::from_fn(|index| index as u8 * 3);
+    let table = FlowTable::new(8, &key);
+    let sip = SipHasher13::new_with_key(&key);
+    for number in 0..=255 {
+        let flow = flow(number);
+        let ports = (u32::from(flow.local_port) << 16 | u32::from(flow.remote_port)).to_le_bytes();
+        let bytes = match (flow.local, flow.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let words = [local.to_bits(), remote.to_bits()];
+                [words.map(u32::to_le_bytes).as_flattened(), &ports].concat()
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let words = [local.to_bits(), remote.to_bits()];
+                [words.map(u128::to_le_bytes).as_flattened(), &ports].concat()
+            }
+            _ => unreachable!("flows are of one version"),
+        };
+        assert_eq!(table.hash(&flow), sip.hash(&bytes) as u32, "{flow:?}");
+    }
 }
 
 #[test]
