@@ -19,6 +19,7 @@ use super::segment::Segment;
 use crate::cx::Cx;
 use crate::limits::DELAYED_ACK_MS_MAX;
 use crate::time::Instant;
+use crate::wire::tcp::Timestamps;
 
 /// An echo older than this is no measure of a round trip.
 const ECHO_AGE_MS_MAX: u32 = 60_000;
@@ -54,19 +55,33 @@ fn smallest_step(conn: &Connection) -> u32 {
     u32::from(conn.cold.rcv_mss).min(conn.cold.receive_buffer / 2).max(1)
 }
 
+/// What of a segment with text is looked at here.
+pub(crate) struct Text {
+    pub(crate) bytes: u16,
+    /// As in [`Segment`].
+    pub(crate) segment_bytes: u16,
+    pub(crate) times: Option<Timestamps>,
+}
+
+impl Text {
+    pub(crate) const fn of(segment: &Segment<'_>) -> Self {
+        Self {
+            bytes: segment.payload.len() as u16,
+            segment_bytes: segment.segment_bytes,
+            times: segment.options.timestamps,
+        }
+    }
+}
+
 /// New text came: when is it acknowledged (SHLD-18, SHLD-19, MUST-40)?
-pub(crate) fn on_received<M>(
-    conn: &mut Connection,
-    cx: &Cx<'_, M>,
-    segment: &Segment<'_>,
-    advanced: u32,
-) {
-    let size = match segment.segment_bytes {
-        0 => segment.payload.len() as u16,
+#[inline]
+pub(crate) fn on_received<M>(conn: &mut Connection, cx: &Cx<'_, M>, text: &Text, advanced: u32) {
+    let size = match text.segment_bytes {
+        0 => text.bytes,
         bytes => bytes,
     };
     conn.cold.rcv_mss = conn.cold.rcv_mss.max(size);
-    measure_round_trip(conn, cx, segment);
+    measure_round_trip(conn, cx, text.times);
     if advanced == 0 {
         return;
     }
@@ -98,11 +113,12 @@ fn is_young<M>(conn: &Connection, cx: &Cx<'_, M>) -> bool {
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It
 /// is too long rather than too short.
-fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) {
+#[inline]
+fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, times: Option<Timestamps>) {
     if !conn.facts.has(Facts::TIMESTAMPS) {
         return;
     }
-    let Some(times) = segment.options.timestamps else { return };
+    let Some(times) = times else { return };
     let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(times.echo);
     if age < ECHO_AGE_MS_MAX {
         keep_round_trip(conn, age.max(1) * 1000);

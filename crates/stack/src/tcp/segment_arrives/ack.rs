@@ -6,7 +6,7 @@ use super::*;
 use crate::tcp::deadline::{Deadline, Stamp};
 use crate::tcp::isn::microseconds;
 use crate::tcp::recovery::{Ack, Acked};
-use crate::wire::tcp::SACK_BLOCKS_MAX;
+use crate::wire::tcp::{SACK_BLOCKS_MAX, SackBlock, Timestamps};
 
 /// Whether the ACK may be of this connection; one that cannot be is answered, and its segment says
 /// nothing else either.
@@ -55,9 +55,26 @@ pub(super) fn on_ack<M: Memory>(
         // Old, but of this connection: its text counts.
         return true;
     }
-    let window_changed = update_window(conn, segment);
-    acknowledge(conn, shard, cx, segment, window_changed);
+    let window_changed = update_window(conn, segment.seq, segment.ack, segment.window);
+    let said = Said {
+        ack: segment.ack,
+        times: segment.options.timestamps,
+        sack: segment.options.sack(),
+        ece: segment.has(Flags::ECE),
+        has_payload: segment.len() > 0,
+    };
+    acknowledge(conn, shard, cx, &said, window_changed);
     !conn.state.is_closed()
+}
+
+/// What of a segment an acknowledgment is made of.
+pub(in crate::tcp) struct Said<'a> {
+    pub(in crate::tcp) ack: SeqNum,
+    pub(in crate::tcp) times: Option<Timestamps>,
+    pub(in crate::tcp) sack: &'a [SackBlock],
+    pub(in crate::tcp) ece: bool,
+    /// The segment takes sequence numbers: it is no duplicate ACK.
+    pub(in crate::tcp) has_payload: bool,
 }
 
 /// The peer acknowledged our SYN.
@@ -75,7 +92,7 @@ pub(super) fn on_established<M>(
     // timestamp says which one was answered.
     // The first of the two is exact, an echo is good to a millisecond.
     let exact = since_syn(conn, cx).filter(|_| conn.cold.attempts == 0);
-    let sample = exact.or_else(|| echo_age(conn, cx, segment));
+    let sample = exact.or_else(|| echo_age(conn, cx, segment.options.timestamps));
     conn.begin_recovery(&shard.records, cx.now, sample);
     conn.cold.attempts = 0;
     conn.cold.attend_at = Deadline::NEVER;
@@ -94,31 +111,38 @@ fn since_syn<M>(conn: &Connection, cx: &Cx<'_, M>) -> Option<Duration> {
 }
 
 /// §3.10.7.4: a window counts if it is not older than the last that did.
-fn update_window(conn: &mut Connection, segment: &Segment<'_>) -> bool {
+#[inline]
+pub(in crate::tcp) fn update_window(
+    conn: &mut Connection,
+    seq: SeqNum,
+    ack: SeqNum,
+    window: u16,
+) -> bool {
     // An ACK that advances brings a window of its own even on an old segment, a retransmission: the
     // window that we know is counted from where the old ACK was.
-    if segment.seq.before(conn.snd_wl1) && segment.ack.at_or_before(conn.snd_una) {
+    if seq.before(conn.snd_wl1) && ack.at_or_before(conn.snd_una) {
         return false;
     }
-    let wnd = u32::from(segment.window) << conn.snd_scale;
+    let wnd = u32::from(window) << conn.snd_scale;
     let changed = wnd != conn.snd_wnd;
     conn.snd_wnd = wnd;
-    conn.snd_wl1 = conn.snd_wl1.later(segment.seq);
+    conn.snd_wl1 = conn.snd_wl1.later(seq);
     conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
     changed
 }
 
-fn acknowledge<M: Memory>(
+/// Takes in an acknowledgment of what is in flight, or of nothing new; the window is known.
+#[inline]
+pub(in crate::tcp) fn acknowledge<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,
-    segment: &Segment<'_>,
+    said: &Said<'_>,
     window_changed: bool,
 ) {
     let una = conn.snd_una;
-    let advanced = segment.ack.since(una);
-    let has_sack = !segment.options.sack().is_empty();
-    if conn.flight() == 0 && !has_sack {
+    let advanced = said.ack.since(una);
+    if conn.flight() == 0 && said.sack.is_empty() {
         // Nothing is in flight: the answer to a probe, at most (MUST-37).
         conn.cold.attempts = 0;
         if conn.snd_wnd > 0 && window_changed {
@@ -127,36 +151,36 @@ fn acknowledge<M: Memory>(
         }
         return;
     }
-    let (blocks, count) = sack_ranges(conn, segment);
+    let (blocks, count) = sack_ranges(conn, said.sack);
     let acked = conn.cold.recovery.on_ack(
         &mut shard.records,
         &Ack {
             now: cx.now,
-            ack: segment.ack,
+            ack: said.ack,
             una,
             nxt: conn.snd_nxt,
             sack: &blocks[..count],
-            echo_rtt: if advanced > 0 { echo_age(conn, cx, segment) } else { None },
-            ece: conn.facts.has(Facts::ECN) && segment.has(Flags::ECE),
+            echo_rtt: if advanced > 0 { echo_age(conn, cx, said.times) } else { None },
+            ece: said.ece && conn.facts.has(Facts::ECN),
             window_changed,
-            has_payload: segment.len() > 0,
+            has_payload: said.has_payload,
             unsent: conn.unsent() > 0 && conn.window_room() > 0,
         },
     );
     note(conn, cx, &acked);
     conn.cold.attempts = 0;
     if advanced > 0 {
-        advance(conn, shard, cx, segment.ack);
+        advance(conn, shard, cx, said.ack);
     }
 }
 
 /// The SACK blocks, if SACK was agreed on.
-fn sack_ranges(conn: &Connection, segment: &Segment<'_>) -> ([SeqRange; SACK_BLOCKS_MAX], usize) {
+#[inline]
+fn sack_ranges(conn: &Connection, blocks: &[SackBlock]) -> ([SeqRange; SACK_BLOCKS_MAX], usize) {
     let mut ranges = [SeqRange::default(); SACK_BLOCKS_MAX];
     if !conn.facts.has(Facts::SACK) {
         return (ranges, 0);
     }
-    let blocks = segment.options.sack();
     for (range, block) in ranges.iter_mut().zip(blocks) {
         *range = SeqRange { start: block.start, end: block.end };
     }

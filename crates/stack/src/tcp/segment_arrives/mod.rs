@@ -7,7 +7,7 @@
 //! Nothing here sends: it changes the record, and says by `Facts::ACK_NOW` that an ACK is wanted.
 //! So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59).
 
-mod ack;
+pub(super) mod ack;
 mod syn_sent;
 mod text;
 
@@ -27,7 +27,7 @@ use crate::error::CloseReason;
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::wire::Ecn;
-use crate::wire::tcp::Flags;
+use crate::wire::tcp::{Flags, Timestamps};
 
 /// A timestamp older than this says nothing (RFC 7323 §5.5): 24 days.
 pub(super) const TS_RECENT_AGE_MS_MAX: u32 = 24 * 24 * 3600 * 1000;
@@ -182,6 +182,7 @@ pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx
 /// A segment that stands in the window, and is no attack that we can see: the peer lives, its
 /// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
 fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
+    let now_ms = cx.now.as_millis() as u32;
     conn.cold.heard_at = Stamp::of(cx.now);
     if conn.flight() == 0 {
         // It answers our probes, if there were any.
@@ -191,11 +192,10 @@ fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
         && conn.facts.has(Facts::TIMESTAMPS)
         && segment.seq.at_or_before(conn.last_ack_sent)
         && (times.value.wrapping_sub(conn.ts_recent) as i32 >= 0
-            || (cx.now.as_millis() as u32).wrapping_sub(conn.cold.ts_recent_at_ms)
-                > TS_RECENT_AGE_MS_MAX)
+            || now_ms.wrapping_sub(conn.cold.ts_recent_at_ms) > TS_RECENT_AGE_MS_MAX)
     {
         conn.ts_recent = times.value;
-        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
+        conn.cold.ts_recent_at_ms = now_ms;
     }
     if segment.ecn == Ecn::Ce {
         cx.counters.totals.congestion_marks_in += 1;
@@ -227,12 +227,13 @@ pub(super) fn queue_reset<M>(shard: &mut Shard, cx: &mut Cx<'_, M>, reply: Reply
     }
 }
 
-/// The milliseconds since our timestamp was sent that the segment echoes.
-fn echo_age<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> Option<Duration> {
+/// The milliseconds since our timestamp was sent that a segment with `times` echoes.
+#[inline]
+fn echo_age<M>(conn: &Connection, cx: &Cx<'_, M>, times: Option<Timestamps>) -> Option<Duration> {
     if !conn.facts.has(Facts::TIMESTAMPS) {
         return None;
     }
-    let echo = segment.options.timestamps?.echo;
+    let echo = times?.echo;
     let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(echo);
     (echo != 0 && age < 1 << 30).then(|| Duration::from_millis(u64::from(age)))
 }

@@ -75,7 +75,7 @@ pub(super) fn on_text<M: Memory>(
     } else if had_gap {
         conn.facts.set(Facts::ACK_NOW);
     }
-    window::on_received(conn, cx, segment, inserted.advanced);
+    window::on_received(conn, cx, &window::Text::of(segment), inserted.advanced);
 }
 
 /// The application has closed: nobody will read this, and the peer must know (§3.6.1, SHLD-3).
