@@ -1,17 +1,23 @@
-//! What a received segment of 64 bytes costs, in instructions, or with the argument `connections`
-//! a whole connection with one transaction at its server: run it under callgrind.
+//! What the receive path costs, in instructions: run it under callgrind.
 //!
 //! `cargo build --release -p megapipe-stack --example segment_cost`, then
-//! `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/examples/segment_cost`;
-//! the total, divided by the number that the program prints, is the cost of one segment up to its
-//! event.
+//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*'
+//! target/release/examples/segment_cost data`; the total, divided by the number that the program
+//! prints, is the cost of one. What is counted hangs on the argument:
+//!
+//! - `requests` (the default): a segment of 64 bytes that acknowledges the answer to the one before,
+//!   up to its event;
+//! - `data`: a segment of 64 bytes that acknowledges nothing new, up to its event;
+//! - `acks`: a segment without text that acknowledges one of 64 bytes;
+//! - `connections`: all turns of a server in a connection with one transaction;
+//! - `resets`: all turns of a server that resets each connection as it accepts it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use megapipe_stack::wire::checksum;
 use megapipe_stack::{
-    BufId, Chunk, Config, ConnId, Event, Instant, Memory, PoolId, Received, Stack,
+    BufId, Chunk, Config, ConnId, ConnOption, Event, Instant, Memory, PoolId, Received, Stack,
 };
 
 const SEGMENTS: usize = 1000;
@@ -108,18 +114,28 @@ fn establish(client: &mut Host, server: &mut Host, now: Instant) -> (ConnId, Con
     (there, conn)
 }
 
+/// What a server does about a connection.
+#[derive(Clone, Copy)]
+enum Service {
+    /// Echoes one chunk, and closes.
+    Echo,
+    /// Resets it at once.
+    Reset,
+}
+
 /// The part that is counted for a whole connection: a turn of the server. Frames in, events and
-/// what an echo server does about them, frames out.
+/// what the server does about them, frames out.
 #[inline(never)]
-fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire) {
+fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire, service: Service) {
     for (frame, len) in wire.to_server.drain(..) {
         host.stack.on_frame(now, &frame[..len], Received::default(), &mut host.memory);
     }
     while let Some(event) = host.stack.poll_event() {
         match event {
-            Event::Incoming { conn, .. } => {
-                host.stack.receive(now, conn).expect("receive");
-            }
+            Event::Incoming { conn, .. } => match service {
+                Service::Echo => host.stack.receive(now, conn).expect("receive"),
+                Service::Reset => host.stack.abort(now, conn, &mut host.memory).expect("abort"),
+            },
             // The chunk is sent back as it came, and the connection closed.
             Event::Received { conn, chunk } => {
                 host.stack.send(now, conn, chunk, &mut host.memory).expect("send");
@@ -141,8 +157,13 @@ struct Wire {
     to_client: Vec<([u8; 2048], usize)>,
 }
 
-/// One connection with one transaction, from SYN to the last ACK.
-fn connection(client: &mut Host, server: &mut Host, now: &mut Instant, wire: &mut Wire) {
+/// One connection, from SYN to the end.
+fn connection(
+    (client, server): (&mut Host, &mut Host),
+    now: &mut Instant,
+    wire: &mut Wire,
+    service: Service,
+) {
     let remote = SocketAddr::new(SERVER.into(), 80);
     let pool = (PoolId(0), &mut client.memory);
     let conn = client.stack.connect(*now, remote, None, pool).expect("connect");
@@ -153,7 +174,7 @@ fn connection(client: &mut Host, server: &mut Host, now: &mut Instant, wire: &mu
         while let Some(sent) = client.stack.poll_transmit(*now, &mut frame, &mut client.memory) {
             wire.to_server.push((frame, sent.len));
         }
-        measured_turn(server, *now, wire);
+        measured_turn(server, *now, wire, service);
         for (frame, len) in wire.to_client.drain(..) {
             client.stack.on_frame(*now, &frame[..len], Received::default(), &mut client.memory);
         }
@@ -178,7 +199,7 @@ fn connection(client: &mut Host, server: &mut Host, now: &mut Instant, wire: &mu
     }
 }
 
-fn connections() {
+fn connections(service: Service) {
     let mut now = Instant::from_millis(1);
     let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
     let local = SocketAddr::new(SERVER.into(), 80);
@@ -186,41 +207,107 @@ fn connections() {
     server.stack.accept(listener, u32::MAX).expect("accept");
     let mut wire = Wire::default();
     for _ in 0..SEGMENTS {
-        connection(&mut client, &mut server, &mut now, &mut wire);
+        connection((&mut client, &mut server), &mut now, &mut wire, service);
     }
 }
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("connections") => connections(),
-        _ => segments(),
+        Some("connections") => connections(Service::Echo),
+        Some("resets") => connections(Service::Reset),
+        Some("data") => data(),
+        Some("acks") => acks(),
+        Some("requests") | None => requests(),
+        Some(other) => panic!("nothing is called {other}"),
     }
     println!("{SEGMENTS}");
 }
 
-fn segments() {
-    let mut now = Instant::from_millis(1);
-    let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
-    let (there, here) = establish(&mut client, &mut server, now);
-    let mut frame = [0; 2048];
-    for _ in 0..SEGMENTS {
-        now += Duration::from_micros(50);
-        server.stack.receive(now, here).expect("receive");
+/// Both hosts and their connection.
+struct Scene {
+    now: Instant,
+    client: Host,
+    server: Host,
+    there: ConnId,
+    here: ConnId,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let now = Instant::from_millis(1);
+        let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
+        let (there, here) = establish(&mut client, &mut server, now);
+        Self { now, client, server, there, here }
+    }
+
+    /// The client's next frame, with 64 bytes.
+    fn request(&mut self, frame: &mut [u8]) -> usize {
+        let Self { client, now, there, .. } = self;
         let chunk = client.memory.chunk_of(&[7; 64]).expect("a buffer");
-        client.stack.send(now, there, chunk, &mut client.memory).expect("send");
-        let sent = client.stack.poll_transmit(now, &mut frame, &mut client.memory).expect("frame");
-        let event = measured(&mut server, now, &frame[..sent.len]);
-        let Some(Event::Received { chunk, .. }) = event else { panic!("{event:?}") };
-        server.memory.free(chunk.buf);
-        // An answer, so that nothing piles up.
+        client.stack.send(*now, *there, chunk, &mut client.memory).expect("send");
+        client.stack.poll_transmit(*now, frame, &mut client.memory).expect("frame").len
+    }
+
+    /// The server sends 64 bytes, and the client reads them.
+    fn answer(&mut self) {
+        let Self { client, server, now, there, here } = self;
         let chunk = server.memory.chunk_of(&[8; 64]).expect("a buffer");
-        server.stack.send(now, here, chunk, &mut server.memory).expect("send");
-        client.stack.receive(now, there).expect("receive");
-        carry(now, &mut server, &mut client);
+        server.stack.send(*now, *here, chunk, &mut server.memory).expect("send");
+        client.stack.receive(*now, *there).expect("receive");
+        carry(*now, server, client);
         while let Some(event) = client.stack.poll_event() {
             if let Event::Received { chunk, .. } = event {
                 client.memory.free(chunk.buf);
             }
         }
+    }
+
+    /// A frame with 64 bytes arrives, and is read.
+    fn arrive(&mut self, frame: &[u8]) {
+        self.server.stack.receive(self.now, self.here).expect("receive");
+        let event = measured(&mut self.server, self.now, frame);
+        let Some(Event::Received { chunk, .. }) = event else { panic!("{event:?}") };
+        self.server.memory.free(chunk.buf);
+    }
+}
+
+fn requests() {
+    let mut scene = Scene::new();
+    let mut frame = [0; 2048];
+    for _ in 0..SEGMENTS {
+        scene.now += Duration::from_micros(50);
+        let len = scene.request(&mut frame);
+        scene.arrive(&frame[..len]);
+        scene.answer();
+    }
+}
+
+fn data() {
+    let mut scene = Scene::new();
+    let mut frame = [0; 2048];
+    for _ in 0..SEGMENTS {
+        scene.now += Duration::from_micros(50);
+        let len = scene.request(&mut frame);
+        scene.arrive(&frame[..len]);
+        // The server's ACKs, so that nothing piles up.
+        let option = ConnOption::QuickAck;
+        let Scene { server, client, here, now, .. } = &mut scene;
+        server.stack.set_option(*now, *here, option, &mut server.memory).expect("an option");
+        carry(*now, server, client);
+    }
+}
+
+fn acks() {
+    let mut scene = Scene::new();
+    let mut frame = [0; 2048];
+    for _ in 0..SEGMENTS {
+        scene.now += Duration::from_micros(50);
+        scene.answer();
+        let option = ConnOption::QuickAck;
+        let Scene { server, client, there, now, .. } = &mut scene;
+        client.stack.set_option(*now, *there, option, &mut client.memory).expect("an option");
+        let sent = client.stack.poll_transmit(*now, &mut frame, &mut client.memory);
+        let len = sent.expect("an ACK").len;
+        assert_eq!(measured(server, *now, &frame[..len]), None);
     }
 }
