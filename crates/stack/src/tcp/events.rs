@@ -9,6 +9,7 @@ use core::net::SocketAddr;
 
 use super::connection::Connection;
 use super::facts::Facts;
+use super::settle::touch;
 use super::state::State;
 use super::window;
 use super::{Shard, Tcp};
@@ -105,11 +106,18 @@ impl Tcp {
         }
         let event = next(conn, id, &mut self.shard)?;
         match event {
-            Event::Closed { .. } => self.free(index),
+            Event::Closed { .. } => {
+                self.free(index);
+                return Some(event);
+            }
             // The window may have opened.
-            Event::Received { .. } if conn.facts.has(Facts::ACK_NOW) => self.relist(index),
-            _ if has_news(conn) => self.shard.events.put(0, index),
+            Event::Received { .. } if conn.facts.has(Facts::ACK_NOW) => {
+                touch(conn, &mut self.shard, index);
+            }
             _ => {}
+        }
+        if has_news(conn) {
+            self.shard.events.put(0, index);
         }
         Some(event)
     }
@@ -129,7 +137,7 @@ impl Tcp {
         let record = &mut self.connections[conn as usize];
         record.facts.clear(Facts::WAITS_FOR_ACCEPT);
         let remote = SocketAddr::new(record.flow.remote, record.flow.remote_port);
-        self.relist(conn);
+        self.announce(conn);
         Some(Event::Incoming { listener: id, conn: self.id(conn), remote, waiting })
     }
 
@@ -165,7 +173,7 @@ impl Tcp {
             .filter(|conn| !conn.facts.has(Facts::ORPHAN))
             .ok_or(OperationError::Unknown)?;
         conn.facts.set(Facts::CREDIT);
-        self.relist(id.index);
+        self.announce(id.index);
         Ok(())
     }
 
@@ -175,7 +183,7 @@ impl Tcp {
     /// The id is stale, or the connection is over.
     pub(crate) fn await_acks(&mut self, id: ConnId) -> Result<(), OperationError> {
         self.open(id)?.facts.set(Facts::AWAIT_ACKS);
-        self.relist(id.index);
+        self.announce(id.index);
         Ok(())
     }
 }

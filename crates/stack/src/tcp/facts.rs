@@ -84,6 +84,8 @@ facts! {
     INTERACTIVE,
     /// It is over, and nothing but its record is left.
     RELEASED,
+    /// It is among those that are looked at before the next turn's frames leave.
+    TOUCHED,
 }
 
 impl Facts {

@@ -12,14 +12,14 @@
 //! ```
 //!
 //! Everything that happens to a connection changes its record, then [`Tcp::settle`] looks at the
-//! record once: what does it want to send, when does it want to be woken, has it something to
-//! report, is it over. No other place decides that.
+//! record: has it something to report, is it over; and, once in a turn, before frames leave: what
+//! does it want to send, when does it want to be woken. No other place decides that.
 //!
 //! An *entry* is a number for what can wait in lists and in the wheel: connections first, embryonic
 //! connections after them. The flow table knows a third kind after these, TIME-WAIT records.
 //!
 //! Invariants
-//! - After every call each connection is settled.
+//! - After every call each connection is settled, or among those that `Shard::touched` names.
 //! - A connection is in the flow table until it is over; TIME-WAIT records take its place there.
 //! - A place of a connection that is over is free as soon as its end was reported, or at once if
 //!   nobody is there to hear of it.
@@ -65,6 +65,7 @@ use challenge::Challenges;
 use chunks::ChunkNodes;
 use connection::Connection;
 use embryo::Embryos;
+use facts::Facts;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;
@@ -104,6 +105,8 @@ pub(crate) struct Shard {
     pub(crate) records: Records,
     wheel: Wheel,
     transmit: Lists<LISTS>,
+    /// Connections that something happened to since frames left last.
+    touched: Vec<u32>,
     /// Connections, then listeners, with something to report.
     events: Lists<1>,
     flows: FlowTable,
@@ -167,6 +170,7 @@ impl Tcp {
                 ),
                 wheel: Wheel::new(entries, now),
                 transmit: Lists::new(entries),
+                touched: Vec::with_capacity(connections as usize),
                 events: Lists::new(connections + config.listeners),
                 flows: FlowTable::new(entries + time_waits, &hash_key),
                 secret: Secret::new(&secret_key),
@@ -238,13 +242,16 @@ impl Tcp {
     }
 
     /// Gives a new connection its place, and the flow table an entry. `None`: there is no room.
-    fn place(&mut self, connection: Connection) -> Option<u32> {
+    fn place(&mut self, mut connection: Connection) -> Option<u32> {
         let (index, _) = self.places.take()?;
         // The table has room for every entry that there can be.
         let inserted = self.shard.flows.insert(connection.hash, index);
         debug_assert!(inserted.is_ok(), "the flow table is smaller than the tables that use it");
         match self.connections.get_mut(index as usize) {
-            Some(place) => *place = connection,
+            Some(place) => {
+                connection.facts.put(Facts::TOUCHED, place.facts.has(Facts::TOUCHED));
+                *place = connection;
+            }
             None => self.connections.push(connection),
         }
         Some(index)

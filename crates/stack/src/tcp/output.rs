@@ -20,6 +20,7 @@ use super::facts::Facts;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
 use super::replies::Reply;
+use super::settle::touch;
 use super::state::{Input, State};
 use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, window};
 use crate::cx::Cx;
@@ -167,27 +168,33 @@ impl Tcp {
         cx: &mut Cx<'_, M>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        self.shard.now = cx.now;
         if self.shard.epoch != cx.ip.epoch() {
             self.shard.epoch = cx.ip.epoch();
             self.unpark();
         }
+        self.settle_touched();
         while let Some(reply) = self.shard.replies.pop() {
             if let Some(transmit) = send_reply(cx, &reply, frame) {
                 return Some(transmit);
             }
         }
-        for list in [CONTROL, ACK, DATA] {
-            while let Some(entry) = self.shard.transmit.pop(list) {
-                let sent = match entry.checked_sub(self.embryos_from) {
-                    Some(embryo) => self.send_syn_ack(cx, embryo, frame),
-                    None => self.send_segment(cx, entry, frame),
-                };
-                if sent.is_some() {
-                    return sent;
-                }
+        while let Some(entry) = self.next_sender() {
+            let sent = match entry.checked_sub(self.embryos_from) {
+                Some(embryo) => self.send_syn_ack(cx, embryo, frame),
+                None => self.send_segment(cx, entry, frame),
+            };
+            if sent.is_some() {
+                return sent;
             }
+            self.settle_touched();
         }
         None
+    }
+
+    /// Who sends next: control segments before ACKs before data [mTCP 3.2.3].
+    fn next_sender(&mut self) -> Option<u32> {
+        [CONTROL, ACK, DATA].into_iter().find_map(|list| self.shard.transmit.pop(list))
     }
 
     fn send_segment<M: Memory>(
@@ -233,8 +240,9 @@ impl Tcp {
     fn unpark(&mut self) {
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
             if entry < self.embryos_from {
-                self.connections[entry as usize].facts.clear(Facts::PARKED);
-                self.relist(entry);
+                let conn = &mut self.connections[entry as usize];
+                conn.facts.clear(Facts::PARKED);
+                touch(conn, &mut self.shard, entry);
             } else {
                 self.shard.transmit.put(CONTROL, entry);
             }

@@ -1,7 +1,15 @@
 //! What follows from a connection's record: lists, wheel, events, the end.
 //!
-//! Invariant: this is the only place that puts a connection on a list or arms its timer, and the
-//! only one that frees its place.
+//! In two steps. What an application may ask for next follows at once: an event, the end, the place
+//! that is free again. What can wait until frames leave waits until then: which list a connection
+//! is on, and when its timer runs. It is *touched* meanwhile, and however many segments and
+//! commands touch it in a turn, that is decided once.
+//!
+//! Invariants
+//! - This is the only place that puts a connection on a list or arms its timer, and the only one
+//!   that frees its place.
+//! - A connection is in `touched` once, exactly if it has [`Facts::TOUCHED`]; so has what takes its
+//!   place.
 
 use super::connection::Connection;
 use super::deadline::Deadline;
@@ -10,7 +18,7 @@ use super::isn::timestamp;
 use super::replies::Reply;
 use super::state::{Closed, State};
 use super::time_wait::Record;
-use super::{Tcp, events, output, timers};
+use super::{Shard, Tcp, events, output, timers};
 use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::memory::Memory;
@@ -26,11 +34,12 @@ impl Tcp {
         } else if conn.state.is_closed() {
             self.release(index);
         } else {
-            self.relist(index);
+            touch(conn, &mut self.shard, index);
+            self.announce(index);
             return;
         }
         if !self.connections[index as usize].facts.has(Facts::ORPHAN) {
-            self.relist(index);
+            self.announce(index);
             return;
         }
         let shard = &mut self.shard;
@@ -38,8 +47,35 @@ impl Tcp {
         self.free(index);
     }
 
-    /// Puts a connection on the lists that it belongs on now.
-    pub(super) fn relist(&mut self, index: u32) {
+    /// Tells, in its turn, what there is to tell of a connection.
+    pub(super) fn announce(&mut self, index: u32) {
+        if events::has_news(&self.connections[index as usize]) {
+            self.shard.events.put(0, index);
+        }
+    }
+
+    /// Decides for all that were touched what they want to send, and when to look at them again.
+    #[inline]
+    pub(super) fn settle_touched(&mut self) {
+        if !self.shard.touched.is_empty() {
+            self.relist_touched();
+        }
+    }
+
+    fn relist_touched(&mut self) {
+        for at in 0..self.shard.touched.len() {
+            let index = self.shard.touched[at];
+            let facts = &mut self.connections[index as usize].facts;
+            facts.clear(Facts::TOUCHED);
+            if !facts.has(Facts::RELEASED) {
+                self.relist(index);
+            }
+        }
+        self.shard.touched.clear();
+    }
+
+    /// Puts a connection on the list that it belongs on now, and arms its timer.
+    fn relist(&mut self, index: u32) {
         let conn = &mut self.connections[index as usize];
         let shard = &mut self.shard;
         let has_data = conn.state.is_synchronized() && output::next_data(conn, shard).is_some();
@@ -48,9 +84,6 @@ impl Tcp {
             Some(list) if !conn.facts.has(Facts::PARKED) => shard.transmit.put(list, index),
             Some(_) => shard.transmit.put(super::PARKED, index),
             None => shard.transmit.take_off(index),
-        }
-        if events::has_news(conn) {
-            shard.events.put(0, index);
         }
         if let Some(at) = timers::earliest(conn, shard.now) {
             shard.wheel.arm(index, at);
@@ -145,5 +178,14 @@ impl Tcp {
 
     pub(super) fn connection(&self, index: u32) -> &Connection {
         &self.connections[index as usize]
+    }
+}
+
+/// Something happened to a connection that is not over.
+#[inline]
+pub(super) fn touch(conn: &mut Connection, shard: &mut Shard, index: u32) {
+    if !conn.facts.has(Facts::TOUCHED) {
+        conn.facts.set(Facts::TOUCHED);
+        shard.touched.push(index);
     }
 }

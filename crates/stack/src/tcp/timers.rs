@@ -100,6 +100,7 @@ impl Tcp {
     /// Looks after everything whose time has come.
     pub(crate) fn on_timeout<M: Memory>(&mut self, cx: &mut Cx<'_, M>) {
         self.shard.now = cx.now;
+        self.settle_touched();
         while let Some(entry) = self.shard.wheel.expire(cx.now) {
             match entry.checked_sub(self.embryos_from) {
                 Some(embryo) => self.on_embryo_timeout(cx, embryo),
@@ -120,10 +121,17 @@ impl Tcp {
             debug_assert!(transition(State::TimeWait(TimeWait), Input::TwoMsl).is_some());
             self.end_time_wait(oldest);
         }
+        self.settle_touched();
     }
 
-    /// No later than this `on_timeout` has something to do.
+    /// No later than this `on_timeout` has something to do: at once, while it is not decided what
+    /// those wait for that were touched since frames left last.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.shard.touched.is_empty() { self.next_timer() } else { Some(self.shard.now) }
+    }
+
+    /// When the next timer is due that is armed already.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
         match (self.shard.wheel.next(), self.time_waits.next(self.shard.now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
