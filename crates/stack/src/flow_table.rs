@@ -60,7 +60,7 @@ impl FlowTable {
     }
 
     /// The flow's place in the table: ask once, use for `find`, `insert` and `remove`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hash(&self, flow: &Flow) -> u32 {
         self.hasher.of(flow)
     }

@@ -10,6 +10,8 @@ use crate::cx::Cx;
 use crate::error::ConfigError;
 use crate::event::Event;
 use crate::frame::{Received, Transmit};
+#[cfg(test)]
+use crate::id::ConnId;
 use crate::ip::Ip;
 use crate::ip::icmp::Complaint;
 use crate::ip::input::Inbound;
@@ -47,6 +49,9 @@ pub struct Stack {
     config: Config,
     counters: Counters,
     now: Instant,
+    /// A test wants to see what every segment does without the way of the expected ones.
+    #[cfg(test)]
+    goes_full_way: bool,
 }
 
 impl Stack {
@@ -65,6 +70,8 @@ impl Stack {
             counters: Counters::default(),
             config,
             now,
+            #[cfg(test)]
+            goes_full_way: false,
         })
     }
 
@@ -78,10 +85,31 @@ impl Stack {
     ) {
         self.tick(now);
         self.counters.totals.frames_in += 1;
+        if self.take_expected(frame, received, memory) {
+            return;
+        }
         if let Err(reason) = self.take_in(frame, received, memory) {
             self.counters.drop(reason);
         }
         self.settle_neighbours(memory);
+    }
+
+    /// Takes a frame with the next segment of a connection, as nearly all are. `false`: it is not
+    /// one of those, and nothing happened.
+    #[inline(always)]
+    fn take_expected<M: Memory>(
+        &mut self,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        #[cfg(test)]
+        if self.goes_full_way {
+            return false;
+        }
+        let Self { ip, tcp, config, counters, now, .. } = self;
+        let Some(segment) = ip.read_expected(frame) else { return false };
+        tcp.on_expected(&mut Cx { now: *now, memory, ip, config, counters }, &segment, received)
     }
 
     fn take_in<M: Memory>(
@@ -90,7 +118,7 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> Result<(), Drop> {
-        let Self { ip, reassembly, tcp, udp, config, counters, now } = self;
+        let Self { ip, reassembly, tcp, udp, config, counters, now, .. } = self;
         let inbound = ip.on_frame(*now, (frame, received), reassembly, counters)?;
         let mut cx = Cx { now: *now, memory, ip, config, counters };
         match inbound {
@@ -194,6 +222,18 @@ impl Stack {
     #[must_use]
     pub const fn held(&self) -> (u32, u32) {
         self.tcp.held()
+    }
+
+    /// All that is remembered of a connection, to compare.
+    #[cfg(test)]
+    pub(crate) fn record(&self, conn: ConnId) -> String {
+        self.tcp.record(conn)
+    }
+
+    /// `rcv.nxt`, and what is in flight.
+    #[cfg(test)]
+    pub(crate) fn numbers(&self, conn: ConnId) -> (crate::SeqNum, crate::SeqRange) {
+        self.tcp.numbers(conn)
     }
 
     /// Checks what holds between two calls.

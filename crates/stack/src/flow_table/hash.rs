@@ -45,7 +45,7 @@ impl FlowHash {
     }
 
     /// The low half of the hash of `flow`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(&self, flow: &Flow) -> u32 {
         let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
         let mut state = self.keyed;
@@ -67,7 +67,7 @@ impl FlowHash {
     }
 }
 
-#[inline]
+#[inline(always)]
 const fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -77,7 +77,7 @@ const fn mapped(address: IpAddr) -> Ipv6Addr {
 
 impl State {
     /// One word of the message, with one round (§2.2).
-    #[inline]
+    #[inline(always)]
     const fn take(&mut self, word: u64) {
         self.v3 ^= word;
         self.round();
@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Three rounds (§2.3).
-    #[inline]
+    #[inline(always)]
     const fn finish(mut self) -> u64 {
         self.v2 ^= 0xff;
         self.round();
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// §2.4, figure 2.1.
-    #[inline]
+    #[inline(always)]
     const fn round(&mut self) {
         self.v0 = self.v0.wrapping_add(self.v1);
         self.v2 = self.v2.wrapping_add(self.v3);

@@ -12,10 +12,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::icmp::{Complaint, Incoming, Original};
 use super::reassembly::{Key, Piece, Reassembly};
-use super::{Arrived, IcmpError, Ip, address};
+use super::{Arrived, Hop, IcmpError, Ip, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
 use crate::time::Instant;
+use crate::wire::expected::Expected;
 use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
 
 /// What became of a frame.
@@ -84,6 +85,49 @@ impl Ip {
             ethernet::ARP => self.on_arp(now, bytes).map(|()| Inbound::Handled),
             _ => Err(Drop::UnknownNetworkProtocol),
         }
+    }
+
+    /// The segment in `frame`, if its headers are the usual ones and it is for an address of ours.
+    /// Who sent it is not asked here, but of [`Ip::may_come_from`]. `None` says nothing about the
+    /// frame: [`Ip::on_frame`] does.
+    #[inline(always)]
+    pub(crate) fn read_expected<'a>(&self, frame: &'a [u8]) -> Option<Expected<'a>> {
+        let (ethertype, packet) = match self.medium {
+            Medium::Ip if frame.first()? >> 4 == 6 => (ethernet::IPV6, frame),
+            // Of any other version nothing is read.
+            Medium::Ip => (ethernet::IPV4, frame),
+            Medium::Ethernet(mac) => {
+                let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
+                let is_usual = head.starts_with(&mac)
+                    && !ethernet::is_group([
+                        head[6], head[7], head[8], head[9], head[10], head[11],
+                    ])
+                    && self.vlan.is_none();
+                if !is_usual {
+                    return None;
+                }
+                (u16::from_be_bytes([head[12], head[13]]), packet)
+            }
+        };
+        let expected = match ethertype {
+            ethernet::IPV4 => Expected::in_ipv4(packet)?,
+            ethernet::IPV6 => Expected::in_ipv6(packet)?,
+            _ => return None,
+        };
+        self.is_ours(expected.dst).then_some(expected)
+    }
+
+    /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we.
+    #[inline]
+    pub(crate) fn may_come_from(&self, src: IpAddr, hop: Option<Hop>) -> bool {
+        // There is no way to any other address, under the addresses and routes of one epoch.
+        hop.is_some_and(|hop| self.is_current(hop)) || self.is_peer(src)
+    }
+
+    /// `ip` is an address that a packet to one of us may come from.
+    #[inline]
+    fn is_peer(&self, ip: IpAddr) -> bool {
+        address::is_unicast(ip) && !self.is_ours(ip) && !self.addresses.is_broadcast(ip)
     }
 
     /// Takes off the Ethernet header: EtherType, what the link says, payload.
@@ -158,8 +202,7 @@ impl Ip {
         if envelope.to_group {
             return Err(Drop::OtherLinkAddress);
         }
-        let src = src.into();
-        if !address::is_unicast(src) || self.is_ours(src) || self.addresses.is_broadcast(src) {
+        if !self.is_peer(src.into()) {
             return Err(Drop::BadSource);
         }
         Ok(())
@@ -225,8 +268,7 @@ impl Ip {
         }
         // Nobody's address is for those that are looking for one (RFC 4861 §4.3), to a group.
         let is_nobody = src.is_unspecified() && to_group;
-        let src = src.into();
-        if (!address::is_unicast(src) && !is_nobody) || self.is_ours(src) {
+        if !is_nobody && !self.is_peer(src.into()) {
             return Err(Drop::BadSource);
         }
         Ok(to_group)

@@ -24,6 +24,7 @@ pub(crate) mod route;
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use crate::config::{Config, Route};
 use crate::counters::{Counters, Drop};
@@ -43,6 +44,10 @@ use neighbour::{Neighbours, Place};
 use outbox::Outbox;
 use path_mtu::PathMtus;
 use route::Routes;
+
+/// A neighbour that was confirmed is not confirmed again for so long: that it is there holds for
+/// much longer.
+const CONFIRM_APART: Duration = Duration::from_millis(100);
 
 /// A packet for a transport: whole, for one of our addresses, from a source that may be one.
 #[derive(Debug, Clone, Copy)]
@@ -184,6 +189,8 @@ pub(crate) struct Ip {
     icmp_errors: TokenBucket,
     /// Grows whenever `addresses` or `routes` change.
     epoch: u32,
+    /// The neighbour that was confirmed last, and when.
+    confirmed: Option<(Instant, Hop)>,
     /// Identification of the next packet that may be cut.
     identification: u16,
 }
@@ -211,6 +218,7 @@ impl Ip {
             outbox: Outbox::new(message_bytes),
             icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
             epoch: 0,
+            confirmed: None,
             identification: 0,
         };
         ip.announce(now);
@@ -300,10 +308,22 @@ impl Ip {
             && (self.medium == Medium::Ip || self.neighbours.is_fresh(now, hop.place))
     }
 
+    /// `hop` leads somewhere under the addresses and routes of now.
+    #[inline]
+    const fn is_current(&self, hop: Hop) -> bool {
+        hop.epoch == self.epoch
+    }
+
     /// The peer behind `hop` made progress, so the neighbour is there (RFC 4861 §7.3.1).
     #[inline]
     pub(crate) fn confirm(&mut self, now: Instant, hop: Hop) {
-        if hop.epoch == self.epoch && self.medium != Medium::Ip {
+        if let Medium::Ip = self.medium {
+            return;
+        }
+        let is_known =
+            self.confirmed.is_some_and(|(at, last)| last == hop && now < at + CONFIRM_APART);
+        if !is_known && self.is_current(hop) {
+            self.confirmed = Some((now, hop));
             self.neighbours.confirm(now, hop.place);
         }
     }

@@ -3,6 +3,7 @@
 mod check;
 mod datagrams;
 mod errors;
+mod expected;
 mod fragments;
 mod garbage;
 mod link;

@@ -48,6 +48,14 @@ pub(super) fn has_news(conn: &Connection) -> bool {
         || closed(conn).is_some()
 }
 
+/// The same of an established connection that has an application: acknowledgments or bytes came.
+#[inline]
+pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
+    (conn.facts.has(Facts::CREDIT) && conn.receive.ready_bytes() > 0)
+        || (conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
+        || conn.facts.any(Facts::CONNECTED.or(Facts::URGENT))
+}
+
 /// The next event of a connection.
 fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
     let conn_id = id;

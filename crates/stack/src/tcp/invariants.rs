@@ -4,11 +4,26 @@ use super::Tcp;
 use super::connection::Connection;
 use super::facts::Facts;
 use super::state::State;
+#[cfg(test)]
+use crate::id::ConnId;
 
 impl Tcp {
     /// Chunks queued and transmissions recorded, of all connections.
     pub(crate) const fn held(&self) -> (u32, u32) {
         (self.shard.nodes.len(), self.shard.records.held())
+    }
+
+    /// All that is remembered of a connection, to compare.
+    #[cfg(test)]
+    pub(crate) fn record(&self, conn: ConnId) -> String {
+        format!("{:?}", self.connection(conn.index))
+    }
+
+    /// `rcv.nxt`, and what is in flight.
+    #[cfg(test)]
+    pub(crate) fn numbers(&self, conn: ConnId) -> (crate::SeqNum, crate::SeqRange) {
+        let conn = self.connection(conn.index);
+        (conn.rcv_nxt, crate::SeqRange { start: conn.snd_una, end: conn.snd_nxt })
     }
 
     /// Checks every connection, and that the tables agree about who exists.

@@ -38,6 +38,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Which list `entry` is on.
+    #[inline]
     pub(crate) fn on(&self, entry: u32) -> Option<usize> {
         match self.on[entry as usize] {
             0 => None,
@@ -46,6 +47,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Puts `entry` at the end of `list`, unless it is on it; takes it off another.
+    #[inline]
     pub(crate) fn put(&mut self, list: usize, entry: u32) {
         match self.on(entry) {
             Some(on) if on == list => return,
@@ -64,6 +66,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Takes `entry` off whatever list it is on.
+    #[inline]
     pub(crate) fn take_off(&mut self, entry: u32) {
         let Some(list) = self.on(entry) else { return };
         self.on[entry as usize] = 0;
@@ -79,11 +82,13 @@ impl<const N: usize> Lists<N> {
     }
 
     /// The first entry of `list`.
+    #[inline]
     pub(crate) fn first(&self, list: usize) -> Option<u32> {
         self.first[list].checked_sub(1)
     }
 
     /// Takes the first entry of `list` off it.
+    #[inline]
     pub(crate) fn pop(&mut self, list: usize) -> Option<u32> {
         let entry = self.first(list)?;
         self.take_off(entry);

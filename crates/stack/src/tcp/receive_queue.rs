@@ -24,6 +24,7 @@ use crate::id::PoolId;
 use crate::limits::{OUT_OF_ORDER_CHUNKS_MAX, SPARSE_CHUNK_BYTES_MIN, SPARSE_CHUNKS_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
+use crate::wire::checksum;
 
 /// How many ranges are remembered as the most recent ones: as many SACK blocks as fit beside no
 /// other option (RFC 2018 §3).
@@ -55,6 +56,23 @@ pub(crate) struct ReceiveQueue {
     /// A number inside each of the ranges that grew last, the latest first.
     recent: [SeqNum; RECENT],
     recent_count: u8,
+}
+
+/// Bytes that were copied to behind what is ready, and are not part of it yet.
+pub(crate) struct Staged {
+    /// How many lie in the last buffer.
+    filled: u32,
+    /// The others, in a buffer of their own.
+    new: Option<Chunk>,
+}
+
+impl Staged {
+    /// Gives up the buffer.
+    pub(crate) fn discard<M: Memory>(self, memory: &mut M) {
+        if let Some(chunk) = self.new {
+            memory.free(chunk.buf);
+        }
+    }
 }
 
 /// Where and how bytes are stored.
@@ -113,6 +131,61 @@ impl ReceiveQueue {
         let fresh = &payload[rcv_nxt.since(seq) as usize..];
         self.continue_ready(store, rcv_nxt, fresh, &mut inserted);
         inserted
+    }
+
+    /// Copies bytes that continue what is ready to where they would lie, without taking them, and
+    /// answers their sum: one pass where it is not known yet whether they are good. `None`: they
+    /// need more than the last buffer and a new one, or there is none; nothing happened. The queue
+    /// has no gap.
+    #[inline(always)]
+    pub(crate) fn stage<M: Memory>(
+        &self,
+        store: &mut Store<'_, M>,
+        bytes: &[u8],
+    ) -> Option<(Staged, u16)> {
+        debug_assert!(!self.has_gap(), "bytes before a gap are inserted");
+        let (mut filled, mut sum) = (0, 0);
+        if self.ready_tail != 0 {
+            let chunk = store.nodes.at(self.ready_tail).chunk;
+            let end = chunk.offset + chunk.len;
+            let room = store.memory.buf_bytes(chunk.buf).saturating_sub(end) as usize;
+            filled = room.min(bytes.len());
+            if filled > 0 {
+                sum = store.memory.copy_in(chunk.buf, end, &bytes[..filled]);
+            }
+        }
+        let rest = &bytes[filled..];
+        if rest.is_empty() {
+            return Some((Staged { filled: filled as u32, new: None }, sum));
+        }
+        if store.nodes.free() == 0 {
+            return None;
+        }
+        let buf = store.memory.alloc(store.pool)?;
+        if rest.len() > store.memory.buf_bytes(buf) as usize {
+            store.memory.free(buf);
+            return None;
+        }
+        let sum = checksum::append(sum, filled, store.memory.copy_in(buf, 0, rest));
+        let new = Some(Chunk { buf, offset: 0, len: rest.len() as u32 });
+        Some((Staged { filled: filled as u32, new }, sum))
+    }
+
+    /// Takes what was staged: how many bytes.
+    #[inline(always)]
+    pub(crate) fn take_staged(&mut self, nodes: &mut ChunkNodes, staged: &Staged) -> u32 {
+        let mut taken = staged.filled;
+        if staged.filled > 0 {
+            nodes.at_mut(self.ready_tail).chunk.len += staged.filled;
+            self.ready_bytes += staged.filled;
+        }
+        // A node was free when that was staged.
+        if let Some(chunk) = staged.new
+            && self.adopt(nodes, chunk)
+        {
+            taken += chunk.len;
+        }
+        taken
     }
 
     /// The oldest bytes in order. The buffer is the caller's.

@@ -74,7 +74,7 @@ impl Text {
 }
 
 /// New text came: when is it acknowledged (SHLD-18, SHLD-19, MUST-40)?
-#[inline]
+#[inline(always)]
 pub(crate) fn on_received<M>(conn: &mut Connection, cx: &Cx<'_, M>, text: &Text, advanced: u32) {
     let size = match text.segment_bytes {
         0 => text.bytes,

@@ -17,6 +17,7 @@
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub(crate) mod expected;
 pub mod extension;
 mod field;
 pub mod icmp4;

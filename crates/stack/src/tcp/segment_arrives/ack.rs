@@ -111,7 +111,7 @@ fn since_syn<M>(conn: &Connection, cx: &Cx<'_, M>) -> Option<Duration> {
 }
 
 /// §3.10.7.4: a window counts if it is not older than the last that did.
-#[inline]
+#[inline(always)]
 pub(in crate::tcp) fn update_window(
     conn: &mut Connection,
     seq: SeqNum,
@@ -132,7 +132,7 @@ pub(in crate::tcp) fn update_window(
 }
 
 /// Takes in an acknowledgment of what is in flight, or of nothing new; the window is known.
-#[inline]
+#[inline(always)]
 pub(in crate::tcp) fn acknowledge<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,

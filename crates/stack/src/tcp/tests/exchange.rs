@@ -160,7 +160,7 @@ fn a_closed_window_is_probed_and_opens() {
     }
     pair.run_without_readers(2000);
     assert_eq!(pair.a.conn(a).snd_wnd, 0);
-    assert!(pair.a.conn(a).facts.has(facts::Facts::PERSIST));
+    assert!(pair.a.conn(a).facts.has(Facts::PERSIST));
     assert!(pair.a.counters.totals.window_probes > 0);
     assert_eq!(pair.b.conn(b).receive.ready_bytes(), 4096);
     pair.run(60_000);

@@ -402,7 +402,7 @@ fn our_window_opens_in_good_steps() {
     let id = conn;
     peer.inject(A, 1, 1, b"one credit");
     peer.host.collect(peer.now);
-    peer.host.tcp.by_id(id).unwrap().facts.clear(facts::Facts::CREDIT);
+    peer.host.tcp.by_id(id).unwrap().facts.clear(Facts::CREDIT);
     for index in 0..4 {
         peer.inject(A, 11 + index * 1000, 1, &[0; 1000]);
     }
@@ -472,7 +472,7 @@ fn closing_with_unread_data_resets() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     peer.inject(A, 1, 1, b"read");
     peer.host.collect(peer.now);
-    peer.host.tcp.by_id(conn).unwrap().facts.clear(facts::Facts::CREDIT);
+    peer.host.tcp.by_id(conn).unwrap().facts.clear(Facts::CREDIT);
     peer.inject(A, 5, 1, b"unread");
     peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
     let out = peer.cores();
