@@ -27,7 +27,7 @@ impl<M: Memory> TransportServer<M> {
 
     /// Runs what is due. Whether anything was.
     pub fn on_time(&mut self, now: Instant) -> bool {
-        let due = self.stack.poll_timeout().is_some_and(|at| at <= now);
+        let due = self.stack.has_timer_due(now);
         if due {
             self.stack.on_timeout(now, &mut self.memory);
         }

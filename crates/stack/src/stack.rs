@@ -197,12 +197,23 @@ impl Stack {
     }
 
     /// When [`Stack::on_timeout`] has something to do, at the earliest; `None`: never, unless
-    /// something else happens.
+    /// something else happens. That is at once, while [`Stack::poll_transmit`] was not asked since
+    /// something happened to a connection: what it waits for is decided before frames leave.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timers =
             [self.ip.poll_timeout(), self.reassembly.poll_timeout(), self.tcp.poll_timeout()];
         timers.into_iter().flatten().min()
+    }
+
+    /// A timer is due. Unlike [`Stack::poll_timeout`] this leaves connections alone that something
+    /// happened to in this turn: for a loop that comes to [`Stack::poll_transmit`] before it
+    /// sleeps, and decides there what they wait for.
+    #[must_use]
+    pub fn has_timer_due(&self, now: Instant) -> bool {
+        let timers =
+            [self.ip.poll_timeout(), self.reassembly.poll_timeout(), self.tcp.next_timer()];
+        timers.into_iter().flatten().any(|at| at <= now)
     }
 
     /// What was counted.
