@@ -290,7 +290,7 @@ fn data() {
         let len = scene.request(&mut frame);
         scene.arrive(&frame[..len]);
         // The server's ACKs, so that nothing piles up.
-        let option = ConnOption::QuickAck;
+        let option = ConnOption::QuickAck(true);
         let Scene { server, client, here, now, .. } = &mut scene;
         server.stack.set_option(*now, *here, option, &mut server.memory).expect("an option");
         carry(*now, server, client);
@@ -303,7 +303,7 @@ fn acks() {
     for _ in 0..SEGMENTS {
         scene.now += Duration::from_micros(50);
         scene.answer();
-        let option = ConnOption::QuickAck;
+        let option = ConnOption::QuickAck(true);
         let Scene { server, client, there, now, .. } = &mut scene;
         client.stack.set_option(*now, *there, option, &mut client.memory).expect("an option");
         let sent = client.stack.poll_transmit(*now, &mut frame, &mut client.memory);

@@ -201,7 +201,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
 
 #[test]
 fn no_more_connections_are_remembered_than_there_is_room_for() {
-    let mut departed = migrate::Departed::default();
+    let mut departed = Departed::default();
     let flow = |port| Flow {
         local: Ipv4Addr::new(10, 0, 0, 1).into(),
         remote: Ipv4Addr::new(10, 0, 0, 2).into(),
