@@ -15,11 +15,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use crate::limits::{FAULT_DELAYED_FRAMES, OFFLOAD_FRAME_BYTES};
 use crate::{Caps, Checksums, Counters, Link, LinkError, Ownership, Received, Transmit};
+
+mod alarm;
+
+use alarm::Alarm;
 
 /// What goes wrong in one direction. Chances are in parts of a million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,10 +69,13 @@ pub type Clock = Box<dyn FnMut() -> Duration + Send>;
 ///
 /// A delayed frame needs the link to be called when its time has come: [`Link::wait`] wakes for it,
 /// [`Link::arm`] says that there is work only once it is due. Who sleeps on
-/// [`Link::wait_fd`] has to wake by [`Fault::next_due`] as well.
+/// [`Link::wait_fd`] has to wake by [`Fault::next_due`] as well, unless the link was made by
+/// [`Fault::in_real_time`].
 pub struct Fault<L> {
     link: L,
     clock: Clock,
+    /// Wakes for delayed frames, where the clock is the kernel's.
+    alarm: Option<Alarm>,
     inward: Path<Received>,
     outward: Path<Transmit>,
     counters: Counters,
@@ -85,6 +92,7 @@ impl<L: Link> Fault<L> {
         let rx_bytes = if link.caps().tso { OFFLOAD_FRAME_BYTES.max(bytes) } else { bytes };
         Self {
             clock,
+            alarm: None,
             inward: Path::new(inward, seed, rx_bytes),
             // Another start of the same generator.
             outward: Path::new(outward, seed ^ 0x9e37_79b9_7f4a_7c15, bytes),
@@ -93,6 +101,24 @@ impl<L: Link> Fault<L> {
             scratch: vec![0; bytes].into(),
             link,
         }
+    }
+
+    /// The same by the kernel's monotonic clock: who sleeps on [`Link::wait_fd`] is woken for delayed
+    /// frames.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`] when the process has no descriptor left for the timer.
+    pub fn in_real_time(
+        link: L,
+        seed: u64,
+        inward: Faults,
+        outward: Faults,
+    ) -> Result<Self, LinkError> {
+        let start = Instant::now();
+        let mut fault = Self::new(link, seed, inward, outward, Box::new(move || start.elapsed()));
+        let alarm = Alarm::new(fault.link.wait_fd());
+        fault.alarm = Some(alarm.map_err(|source| LinkError::Io { what: "set a timer", source })?);
+        Ok(fault)
     }
 
     /// Sets other faults. Frames that are delayed already keep their time.
@@ -216,11 +242,20 @@ impl<L: Link> Link for Fault<L> {
         if self.inward.due(now).is_some() || (self.was_full && self.outward.has_room()) {
             return Ok(false);
         }
+        if let Some(alarm) = &self.alarm {
+            // What is overdue waits for room, and the link wakes for that.
+            let dues = [self.inward.next_due(), self.outward.next_due()];
+            let next = dues.into_iter().flatten().filter(|due| *due > now).min();
+            self.counters.system_calls += 1;
+            alarm
+                .set(next.map(|due| due - now))
+                .map_err(|source| LinkError::Io { what: "set a timer", source })?;
+        }
         self.link.arm()
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.link.wait_fd()
+        self.alarm.as_ref().map_or_else(|| self.link.wait_fd(), AsFd::as_fd)
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
@@ -244,6 +279,7 @@ impl<L: Link> Link for Fault<L> {
             tx_bytes: own.tx_bytes,
             tx_dropped_refused: own.tx_dropped_refused + below.tx_dropped_refused,
             tx_full: own.tx_full,
+            system_calls: own.system_calls + below.system_calls,
             // What the link refused was counted as sent here.
             ..below
         }

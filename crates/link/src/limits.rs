@@ -85,6 +85,8 @@ pub const NETLINK_LISTINGS_MAX: usize = 8;
 pub const NETLINK_TIMEOUT_MS: u64 = 5_000;
 /// Frames of one direction that a faulty link holds back.
 pub const FAULT_DELAYED_FRAMES: usize = 1_024;
+/// How long a described link holds a frame back for others to overtake it, in microseconds.
+pub const FAULT_REORDERING_DELAY_US: u64 = 3_000;
 /// The smallest ring of an AF_XDP socket: a burst of 32 in each direction and one more.
 pub const XDP_RING_SIZE_MIN: u32 = 64;
 /// The largest ring of an AF_XDP socket: 64 MiB of frames of 4,096 bytes for both directions.

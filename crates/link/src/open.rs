@@ -1,9 +1,9 @@
 //! From a description to links: which driver opens what.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::fault::Faults;
-use crate::limits::MEMIF_OPEN_TIMEOUT_MS;
+use crate::limits::{FAULT_REORDERING_DELAY_US, MEMIF_OPEN_TIMEOUT_MS};
 use crate::spec::{FaultSpec, MemifSpec, XdpSpec};
 use crate::xdp::{self, SocketMap, XdpConfig};
 use crate::{Fault, Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair, tap};
@@ -25,7 +25,7 @@ pub fn open(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
         LinkSpec::Packet(config) => packet::open(config).map(|link| boxed([link])),
         LinkSpec::Xdp(spec) => xdp::open(&xdp_config(spec)).map(boxed),
         LinkSpec::Memif(spec) => open_memif(spec).map(boxed),
-        LinkSpec::Faulty(spec, faults) => open(spec).map(|links| faulty(links, faults)),
+        LinkSpec::Faulty(spec, faults) => faulty(open(spec)?, faults),
     }
 }
 
@@ -45,18 +45,21 @@ fn xdp_config(spec: &XdpSpec) -> XdpConfig {
 }
 
 /// The same faults in both directions, and for each queue a chance of its own.
-fn faulty(links: Vec<Box<dyn Link>>, spec: &FaultSpec) -> Vec<Box<dyn Link>> {
+fn faulty(links: Vec<Box<dyn Link>>, spec: &FaultSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
     let faults = Faults {
         loss_ppm: spec.loss_ppm,
         duplication_ppm: spec.duplication_ppm,
+        reordering_ppm: spec.reordering_ppm,
+        reordering_delay: Duration::from_micros(FAULT_REORDERING_DELAY_US),
         corruption_ppm: spec.corruption_ppm,
         ..Faults::default()
     };
-    let start = Instant::now();
     let seeds = (0..).map(|queue| spec.seed.wrapping_add(queue));
-    let wrap =
-        |(link, seed)| Fault::new(link, seed, faults, faults, Box::new(move || start.elapsed()));
-    boxed(links.into_iter().zip(seeds).map(wrap))
+    let wrap = |(link, seed)| {
+        let link = Fault::in_real_time(link, seed, faults, faults)?;
+        Ok(Box::new(link) as Box<dyn Link>)
+    };
+    links.into_iter().zip(seeds).map(wrap).collect()
 }
 
 fn open_memif(spec: &MemifSpec) -> Result<Vec<memif::Memif>, LinkError> {

@@ -10,9 +10,8 @@
 //!            secret=TEXT]
 //! ```
 //!
-//! Each of them also takes `loss=PERCENT`, `duplication=PERCENT`, `corruption=PERCENT` and
-//! `seed=N`: faults in both directions, for tests. Delays cannot be asked for here, since whoever
-//! sleeps on the link's descriptor would have to wake for them ([`crate::Fault`]).
+//! Each of them also takes `loss=PERCENT`, `duplication=PERCENT`, `reordering=PERCENT`,
+//! `corruption=PERCENT` and `seed=N`: faults in both directions, for tests ([`crate::Fault`]).
 //!
 //! Pure: text in, a description out; nothing is opened here. `open.rs` opens it.
 //!
@@ -53,6 +52,9 @@ pub struct FaultSpec {
     pub loss_ppm: u32,
     /// A frame comes twice.
     pub duplication_ppm: u32,
+    /// A frame is held back, so that others overtake it
+    /// ([`FAULT_REORDERING_DELAY_US`](crate::limits::FAULT_REORDERING_DELAY_US)).
+    pub reordering_ppm: u32,
     /// One bit of a frame is turned over.
     pub corruption_ppm: u32,
     /// What the chance follows from; each further queue takes the next number.
@@ -176,7 +178,7 @@ impl FromStr for LinkSpec {
 
 /// Takes the settings of faults out of a description: what is left of it, and they, if any.
 fn faults(text: &str) -> Result<(String, Option<FaultSpec>), SpecError> {
-    let names = ["loss", "duplication", "corruption", "seed"];
+    let names = ["loss", "duplication", "reordering", "corruption", "seed"];
     let is_fault = |part: &&str| names.iter().any(|name| part.split('=').next() == Some(name));
     // A pair has no place: its settings follow the colon.
     let bare =
@@ -189,6 +191,7 @@ fn faults(text: &str) -> Result<(String, Option<FaultSpec>), SpecError> {
     let spec = FaultSpec {
         loss_ppm: settings.chance("loss")?,
         duplication_ppm: settings.chance("duplication")?,
+        reordering_ppm: settings.chance("reordering")?,
         corruption_ppm: settings.chance("corruption")?,
         seed: settings.number("seed", 0..=u64::MAX, "a number up to 2^64 - 1")?.unwrap_or(0),
     };
@@ -421,6 +424,7 @@ fn write_faulty(f: &mut fmt::Formatter<'_>, spec: &LinkSpec, faults: &FaultSpec)
     for (name, ppm) in [
         ("loss", faults.loss_ppm),
         ("duplication", faults.duplication_ppm),
+        ("reordering", faults.reordering_ppm),
         ("corruption", faults.corruption_ppm),
     ] {
         let percent = f64::from(ppm) / PPM_PER_PERCENT;

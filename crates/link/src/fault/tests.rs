@@ -130,7 +130,7 @@ fn a_frame_that_is_held_back_is_overtaken() {
 fn a_sleeper_wakes_for_a_delayed_frame() {
     let slow = Faults { delay: Duration::from_millis(30), ..Faults::default() };
     let (here, mut there) = pair(&PairConfig::default()).expect("memory");
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let mut link = Fault::new(here, 1, slow, Faults::default(), Box::new(move || start.elapsed()));
     send(&mut there, 9);
     assert_eq!(receive(&mut link).len(), 0);
@@ -138,6 +138,35 @@ fn a_sleeper_wakes_for_a_delayed_frame() {
         link.wait(None).expect("woken");
     }
     assert!(start.elapsed() >= Duration::from_millis(30));
+}
+
+#[test]
+fn a_descriptor_wakes_for_a_delayed_frame() {
+    let slow = Faults { delay: Duration::from_millis(30), ..Faults::default() };
+    let (here, mut there) = pair(&PairConfig::default()).expect("memory");
+    let start = Instant::now();
+    let mut link = Fault::in_real_time(here, 1, slow, slow).expect("descriptors");
+    for (way, number) in [("in", 7), ("out", 8)] {
+        let (from, to): (&mut dyn Link, _) =
+            if way == "in" { (&mut there, None) } else { (&mut link, Some(number)) };
+        send(from, number);
+        let mut got = Vec::new();
+        while got.is_empty() {
+            got = if to.is_none() { receive(&mut link) } else { receive(&mut there) };
+            if got.is_empty() && link.arm().expect("armed") {
+                let limit = Some(Duration::from_secs(9));
+                let fd = link.wait_fd();
+                assert!(crate::sleep::until_readable(fd, limit).expect("poll"), "{way}: asleep");
+                // What is due goes when the link is called.
+                link.rx_burst(0, &mut |_, _| ()).expect("open");
+            }
+        }
+        assert_eq!(got[0][0], number);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(60));
+    assert!(link.arm().expect("armed"), "nothing is held any more");
+    let fd = link.wait_fd();
+    assert!(!crate::sleep::until_readable(fd, Some(Duration::from_millis(50))).expect("poll"));
 }
 
 #[test]

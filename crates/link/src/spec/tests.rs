@@ -35,11 +35,12 @@ fn everything_can_be_said() {
 
 #[test]
 fn any_link_may_have_faults() {
-    let spec = parse("tap:mp0,loss=1%,queues=2,seed=7,corruption=0.5%").expect("a description");
+    let spec = parse("tap:mp0,loss=1%,queues=2,seed=7,corruption=0.5%,reordering=2%");
+    let spec = spec.expect("a description");
     let LinkSpec::Faulty(inside, faults) = spec else { panic!("no faults: {spec:?}") };
     assert_eq!(Ok(*inside), parse("tap:mp0,queues=2"));
     assert_eq!((faults.loss_ppm, faults.duplication_ppm), (10_000, 0));
-    assert_eq!((faults.corruption_ppm, faults.seed), (5_000, 7));
+    assert_eq!((faults.corruption_ppm, faults.reordering_ppm, faults.seed), (5_000, 20_000, 7));
 }
 
 #[test]
@@ -57,6 +58,7 @@ fn what_is_printed_parses_to_what_was_printed() {
         "pair:seed=0",
         "pair:loss=0.5%,seed=3",
         "tap:mp0,mtu=1280,loss=1%,duplication=0.25%,corruption=0.0001%,seed=18446744073709551615",
+        "pair:duplication=1%,reordering=3%,seed=1",
         "memif:@name,role=server,id=9,queues=2,ring=64,buffer=128,mtu=900,secret=s",
     ] {
         let spec = parse(text).expect(text);

@@ -1,6 +1,6 @@
 //! A wrapper around a link is a link.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use megapipe_link::capture::Capture;
 use megapipe_link::conformance::{self, Bench, Opened, OtherEnd};
@@ -55,6 +55,15 @@ fn fault_without_faults() {
         Box::new(Fault::new(link, 1, Faults::default(), Faults::default(), clock))
     };
     // It keeps what the link below has no room for, and passes it on when it is called.
+    check_with(Wrapped(wrap, false));
+}
+
+#[test]
+fn fault_that_delays() {
+    let wrap: Wrap = |link| {
+        let faults = Faults { delay: Duration::from_micros(300), ..Faults::default() };
+        Box::new(Fault::in_real_time(link, 1, faults, faults).expect("descriptors"))
+    };
     check_with(Wrapped(wrap, false));
 }
 
