@@ -24,6 +24,7 @@ mod cores;
 mod dialogue;
 pub mod distribution;
 mod error;
+mod fairness;
 pub mod fault;
 pub mod file_set;
 mod http;

@@ -69,6 +69,9 @@ pub struct Summary {
     pub connect_us: Quantiles,
     /// How late transactions of a fixed rate were started although a connection was free.
     pub lateness_us: Quantiles,
+    /// Jain's index of what each connection received, 1 being fair; null unless connections are
+    /// kept for the whole window.
+    pub fairness: Option<f64>,
     /// The share of the window that each thread spent on a processor.
     pub threads_busy: Vec<f64>,
     /// The share of the window that each thread's processor was busy, with interrupts and whatever
@@ -144,6 +147,7 @@ impl Summary {
             latency_uncorrected_us: count.latencies.uncorrected.quantiles(),
             connect_us: count.connecting.quantiles(),
             lateness_us: count.lateness.quantiles(),
+            fairness: count.shares.jain(),
             threads_busy: busy.threads,
             cores_busy: busy.cores,
             saturated: None,
@@ -244,6 +248,9 @@ impl Summary {
             rate(self.bytes_out)
         )?;
         self.write_latencies(out)?;
+        if let Some(fairness) = self.fairness {
+            writeln!(out, "  {:<16}{fairness:>14.4} Jain's index of bytes in", "fairness")?;
+        }
         let errors: Vec<String> = self
             .errors
             .named()
@@ -338,6 +345,7 @@ mod tests {
         assert!((summary.latency_us.p50 - 50.0).abs() < 0.1);
         assert_eq!((summary.saturated, summary.remarks.len()), (None, 0));
         let json = serde_json::to_value(&summary).expect("a value");
+        assert_eq!(json["fairness"], serde_json::Value::Null, "no connection was kept");
         assert_eq!(json["errors"]["refused"], 0);
         assert_eq!(json["rate_per_s"], serde_json::Value::Null);
     }

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use super::fairness::Shares;
 use super::fault::{Fault, Faults};
 use super::latency::{Latencies, Times, TransactionLatencies};
 
@@ -41,6 +42,8 @@ pub(crate) struct Count {
     pub(crate) connecting: Latencies,
     /// How late a transaction with a fixed rate started although a connection was free for it.
     pub(crate) lateness: Latencies,
+    /// What each kept connection received in the window.
+    pub(crate) shares: Shares,
 }
 
 impl Count {
@@ -59,6 +62,7 @@ impl Count {
         self.latencies.add(&other.latencies);
         self.connecting.add(&other.connecting);
         self.lateness.add(&other.lateness);
+        self.shares.add(&other.shares);
     }
 }
 

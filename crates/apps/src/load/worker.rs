@@ -106,6 +106,8 @@ struct Slot<E> {
     /// When connecting began, or when the transaction was meant to start.
     intended_ns: u64,
     sent_ns: u64,
+    /// Received in the window, by whichever connection was open here.
+    received: u64,
     exchange: E,
 }
 
@@ -154,6 +156,7 @@ impl<D: Dialogue> Worker<D> {
             left: 0,
             intended_ns: 0,
             sent_ns: 0,
+            received: 0,
             exchange: D::Exchange::default(),
         };
         Self {
@@ -370,6 +373,9 @@ impl<D: Dialogue> Worker<D> {
             }
             (_, false) => Answer::Wrong,
         };
+        if self.window.contains(self.now_ns) {
+            entry.received += data.len() as u64;
+        }
         self.window.on_bytes(self.now_ns, data.len());
         match answer {
             Answer::More => self.read_on(channel, slot),
@@ -480,7 +486,11 @@ impl<D: Dialogue> Worker<D> {
 
     /// Accounts for what is still open and hands over the counts.
     fn finish(mut self) -> WorkerResult {
+        let kept = self.plan.transactions.is_none();
         for slot in &self.slots {
+            if kept {
+                self.window.count.shares.record(slot.received);
+            }
             if slot.state == State::Busy {
                 self.window.on_unfinished(slot.intended_ns, self.now_ns, true);
             }
