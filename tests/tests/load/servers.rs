@@ -72,6 +72,45 @@ fn connections_of_a_drawn_length_are_opened_again_and_again() {
 }
 
 #[test]
+fn a_response_time_may_include_the_handshake() {
+    for driver in drivers() {
+        let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
+        let run = |with_connect| {
+            let mut load = counted_load_args(&server.addresses()[0], driver, 400);
+            load.transactions = "1".parse().expect("one");
+            (load.connections, load.with_connect) = (1, with_connect);
+            let summary = run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs");
+            check_good(&summary);
+            summary
+        };
+        let with = run(true);
+        // One connection at a time: what is measured from the beginning of each handshake holds
+        // that handshake, and what is measured from sending does not.
+        let rest_us = with.latency_us.mean - with.latency_uncorrected_us.mean;
+        assert!(rest_us > 0.5 * with.connect_us.min, "{with:#?}");
+        let without = run(false);
+        let rest_us = without.latency_us.mean - without.latency_uncorrected_us.mean;
+        assert!(rest_us.abs() < 1.0, "{without:#?}");
+        assert_eq!((with.completed, with.fairness), (400, None));
+        server.stop().expect("a clean end");
+    }
+}
+
+#[test]
+fn connections_that_are_kept_share_a_server_fairly() {
+    for driver in drivers() {
+        let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
+        let mut load = load_args(&server.addresses()[0], driver);
+        load.connections = 8;
+        let summary = run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs");
+        check_good(&summary);
+        let fairness = summary.fairness.expect("connections are kept");
+        assert!((0.5..=1.0 + 1e-9).contains(&fairness), "eight in turn: {fairness}");
+        server.stop().expect("a clean end");
+    }
+}
+
+#[test]
 fn a_server_that_stops_under_load_loses_no_response() {
     for driver in drivers() {
         for channels in [1, 2] {

@@ -132,6 +132,13 @@ pub struct LoadArgs {
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub connecting: u32,
 
+    /// Count the time to connect into the latency of a connection's first transaction
+    ///
+    /// With one transaction per connection that is the response time as a user of the service sees
+    /// it, and as ab reports it: a handshake that was lost and repeated shows. Closed loop only.
+    #[arg(long, conflicts_with = "rate")]
+    pub with_connect: bool,
+
     /// Local address to connect from, IP:0; several are used in turn and multiply the ports
     #[arg(long, value_name = "ADDRESS")]
     pub source: Vec<Address>,
@@ -266,6 +273,7 @@ impl LoadArgs {
             total: None,
             timeout: 5.0,
             connecting: 128,
+            with_connect: false,
             source: Vec::new(),
             verify: 64,
             seed: 1,

@@ -98,6 +98,7 @@ impl Job<'_> {
             connecting_max: args.connecting,
             transactions,
             reset: args.close == Close::Rst,
+            with_connect: args.with_connect,
             timeout: Duration::from_secs_f64(args.timeout),
             rate_milli: args.rate.map(|rate| share((rate * 1_000.0).round() as u64)),
             total: args.total.map(share),

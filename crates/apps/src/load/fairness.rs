@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn threads_add_up() {
         let (mut one, mut two) = (Shares::default(), Shares::default());
-        (one.record(1), two.record(3));
+        one.record(1);
+        two.record(3);
         one.add(&two);
         assert_eq!(one.jain(), jain(&[1, 3]));
     }

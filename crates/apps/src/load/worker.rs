@@ -51,6 +51,8 @@ pub(crate) struct WorkerPlan {
     /// Transactions per connection; None for ever.
     pub(crate) transactions: Option<Distribution>,
     pub(crate) reset: bool,
+    /// Whether a connection's first transaction began when connecting did.
+    pub(crate) with_connect: bool,
     pub(crate) timeout: Duration,
     /// Transactions per 1,000 seconds with a fixed rate; None in a closed loop.
     pub(crate) rate_milli: Option<u64>,
@@ -106,6 +108,8 @@ struct Slot<E> {
     /// When connecting began, or when the transaction was meant to start.
     intended_ns: u64,
     sent_ns: u64,
+    /// When connecting began, if the first transaction is to count from there.
+    connecting_ns: Option<u64>,
     /// Received in the window, by whichever connection was open here.
     received: u64,
     exchange: E,
@@ -156,6 +160,7 @@ impl<D: Dialogue> Worker<D> {
             left: 0,
             intended_ns: 0,
             sent_ns: 0,
+            connecting_ns: None,
             received: 0,
             exchange: D::Exchange::default(),
         };
@@ -270,6 +275,9 @@ impl<D: Dialogue> Worker<D> {
         let first = std::mem::take(&mut entry.untried);
         self.opening.opened(slot, first);
         self.window.on_connected(entry.intended_ns, self.now_ns);
+        // A connection that was opened beforehand has waited for the load to begin.
+        let counts = self.plan.with_connect && self.gone;
+        entry.connecting_ns = counts.then_some(entry.intended_ns);
         entry.left = match &self.plan.transactions {
             Some(transactions) => transactions.sample(&mut self.plan.rng).max(1),
             None => u64::MAX,
@@ -341,6 +349,7 @@ impl<D: Dialogue> Worker<D> {
         let len = head.len() + self.tail.iter().map(|piece| piece.len()).sum::<usize>();
         entry.state = State::Busy;
         entry.left -= 1;
+        let intended_ns = entry.connecting_ns.take().unwrap_or(intended_ns);
         (entry.intended_ns, entry.sent_ns) = (intended_ns, self.now_ns);
         self.started_total += u64::from(self.gone);
         self.under_way += 1;
