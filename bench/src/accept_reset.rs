@@ -255,7 +255,17 @@ fn quantiles(sample: &mut [f64]) -> Latency {
         let last = sample.len().saturating_sub(1);
         sample.get((last as f64 * share) as usize).copied().unwrap_or(0.0)
     };
-    Latency { p50: median(sample.iter().copied()), p99: at(0.99), p999: at(0.999), max: at(1.0) }
+    let mean = sample.iter().sum::<f64>() / sample.len().max(1) as f64;
+    let variance = sample.iter().map(|it| (it - mean).powi(2)).sum::<f64>();
+    Latency {
+        p50: median(sample.iter().copied()),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: at(1.0),
+        min: at(0.0),
+        mean,
+        sd: (variance / sample.len().max(1) as f64).sqrt(),
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::{
     baseline::Baseline,
     c_overhead,
     command::{self, BenchError, RunArgs},
-    experiments::{CONNECTIONS, rpc},
+    experiments::rpc,
     files::FileSet,
     idle_memory,
     layout::LayoutError,
@@ -184,8 +184,7 @@ const RATIOS: [Ratio; 8] = [
 
 /// What the servers of the ratios are asked for.
 fn situation(index: usize) -> (&'static str, Service, Load) {
-    let kept =
-        |workload| Load { workload, connections: CONNECTIONS, transactions_per_connection: None };
+    let kept = |workload| Load { workload, transactions_per_connection: None, ..rpc(1, 64) };
     match index {
         0 => ("fig2.1a", Service::Rpc, rpc(1, 64)),
         1 => ("fig2.1a", Service::Rpc, rpc(128, 64)),

@@ -47,6 +47,8 @@ enum Action {
     Bulk(RunArgs),
     /// Round trips of one connection
     Latency(RunArgs),
+    /// The mTCP paper's experiments: our own stack beside the kernel, messages to web servers
+    Mtcp(RunArgs),
     /// Memory of idle connections, on the kernel's TCP and on our own stack
     Idle(RunArgs),
     /// The numbers that megapipe promises, each with what was measured
@@ -207,6 +209,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         Action::Http(run) => measure(Suite::Http, run),
         Action::Bulk(run) => measure(Suite::Bulk, run),
         Action::Latency(run) => measure(Suite::Latency, run),
+        Action::Mtcp(run) => measure(Suite::Mtcp, &run.with_own_stack()),
         Action::Idle(run) => measure_idle(run),
         Action::Bars(args) if args.stack => stack_bars::measure(&args.run),
         Action::Bars(args) => bars::measure(&args.run),
@@ -263,6 +266,15 @@ impl RunArgs {
             links.push(StackLink::Memif);
         }
         Columns { kernel: self.backend.contains(&BackendName::Kernel), links }
+    }
+
+    /// These options, with our own stack over memif beside the kernel unless they choose.
+    fn with_own_stack(&self) -> Self {
+        let mut args = self.clone();
+        if args.backend == [BackendName::Kernel] && args.columns().links.is_empty() {
+            args.backend.push(BackendName::Local);
+        }
+        args
     }
 
     /// A bench as these options ask for.
@@ -419,6 +431,12 @@ pub(crate) fn print_tables(results: &Results, args: &RunArgs) {
         println!("\n{}: {}", experiment.name, experiment.title);
         for line in table(&points).lines() {
             println!("  {line}");
+        }
+        if let Some(table) = report::special_table(experiment.name, &points) {
+            println!();
+            for line in table.lines() {
+                println!("  {line}");
+            }
         }
     }
     for note in &results.notes {

@@ -1,7 +1,8 @@
 //! The experiments as data: which servers, under which loads, and what the paper found.
 //!
-//! Read the MegaPipe report's figures 2.1 and 5.1 to 5.5 and table 5.1 beside this. Pure: a plan
-//! is a function of the experiment, the effort and the number of cores.
+//! Read the MegaPipe report's figures 2.1 and 5.1 to 5.5 and table 5.1 beside this; `mtcp.rs` has
+//! the plans of the mTCP paper's chapter 5. Pure: a plan is a function of the experiment, the
+//! effort and the number of cores.
 //!
 //! Invariant: all trials of a group differ only in the server, so that they can be measured in
 //! turn and compared.
@@ -16,6 +17,8 @@ use crate::{
 };
 use std::time::Duration;
 
+mod mtcp;
+
 /// What can be asked for on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Suite {
@@ -25,7 +28,25 @@ pub(crate) enum Suite {
     Http,
     Bulk,
     Latency,
+    Mtcp,
     Demo,
+}
+
+/// Which paper an experiment is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paper {
+    MegaPipe,
+    Mtcp,
+}
+
+impl Paper {
+    /// As reports name it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::MegaPipe => "MegaPipe report",
+            Self::Mtcp => "mTCP paper",
+        }
+    }
 }
 
 /// What an experiment varies.
@@ -34,6 +55,7 @@ pub(crate) enum Axis {
     TransactionsPerConnection,
     MessageBytes,
     Cores,
+    LoadCores,
     Connections,
     Workload,
 }
@@ -44,6 +66,7 @@ impl Axis {
             Self::TransactionsPerConnection => "transactions per connection",
             Self::MessageBytes => "message size (bytes)",
             Self::Cores => "server cores",
+            Self::LoadCores => "cores of the load",
             Self::Connections => "connections",
             Self::Workload => "workload",
         }
@@ -63,8 +86,23 @@ pub(crate) struct Experiment {
     pub(crate) paper: &'static str,
 }
 
+impl Experiment {
+    /// The paper that `paper` is about.
+    pub(crate) const fn source(&self) -> Paper {
+        match self.suite {
+            Suite::Mtcp => Paper::Mtcp,
+            _ => Paper::MegaPipe,
+        }
+    }
+
+    /// Whether servers are sampled by perf while they are measured.
+    pub(crate) fn is_profiled(&self) -> bool {
+        self.name == "mt-fig1"
+    }
+}
+
 /// Every experiment, in the order in which they are measured and reported.
-pub(crate) const EXPERIMENTS: [Experiment; 18] = [
+pub(crate) const EXPERIMENTS: [Experiment; 28] = [
     Experiment {
         name: "fig2.1a",
         suite: Suite::Rpc,
@@ -199,6 +237,100 @@ pub(crate) const EXPERIMENTS: [Experiment; 18] = [
         paper: "Not in the paper: the smallest honest file, without connection set-up.",
     },
     Experiment {
+        name: "mt-fig1",
+        suite: Suite::Mtcp,
+        title: "Where the CPU time goes: one 64 B file per connection",
+        axis: Axis::Workload,
+        latency: false,
+        paper: "Figures 1 and 2: lighttpd, 64 B files, eight cores. Linux and MegaPipe spent 80 to \
+                83 % of their time in the kernel. Per CPU cycle outside the application mTCP \
+                carried 4.3 times as many transactions as Linux, and 3.1 and 1.8 times as many \
+                as Linux and MegaPipe in all.",
+    },
+    Experiment {
+        name: "mt-fig7a",
+        suite: Suite::Mtcp,
+        title: "Server cores, one 64 B message per connection",
+        axis: Axis::Cores,
+        latency: false,
+        paper: "Figure 7(a): on eight cores mTCP carried 25 times as many connections as Linux, 5 \
+                times as many as REUSEPORT and 3 times as many as MegaPipe, and scaled almost \
+                linearly.",
+    },
+    Experiment {
+        name: "mt-fig7b",
+        suite: Suite::Mtcp,
+        title: "Messages per connection, 64 B",
+        axis: Axis::TransactionsPerConnection,
+        latency: false,
+        paper: "Figure 7(b): eight cores. mTCP nearly filled the 10 Gb/s link from 64 messages per \
+                connection; at 32 it was up to 2.7 times ahead of all others.",
+    },
+    Experiment {
+        name: "mt-fig7c",
+        suite: Suite::Mtcp,
+        title: "Message size, one message per connection",
+        axis: Axis::MessageBytes,
+        latency: false,
+        paper: "Figure 7(c): eight cores. mTCP filled the 10 Gb/s link from 1 KiB, MegaPipe from \
+                4 KiB, Linux at no size; the gain was largest for small messages.",
+    },
+    Experiment {
+        name: "mt-fig8",
+        suite: Suite::Mtcp,
+        title: "Connections accepted and reset in a tight loop, by server cores",
+        axis: Axis::Cores,
+        latency: false,
+        paper: "Figure 8: on eight cores mTCP accepted 13 times as many connections as Linux, 7.5 \
+                times as many as REUSEPORT and 5 times as many as one process per core.",
+    },
+    Experiment {
+        name: "mt-table2",
+        suite: Suite::Mtcp,
+        title: "Response times with 8,000 connections at once, handshake included",
+        axis: Axis::Connections,
+        latency: true,
+        paper: "Table 2: 8K connections, 64 B, one message each: minimum 0 ms for Linux and 9 ms \
+                for mTCP, median 3 and 13 ms. Mean and maximum were 8.8 and 54.2 times smaller \
+                with mTCP, at 9.5 times the transactions.",
+    },
+    Experiment {
+        name: "mt-fairness",
+        suite: Suite::Mtcp,
+        title: "Bulk connections: Jain's index of what each received",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "Section 5.2, fairness: 8K connections, each loading 10 MiB over one 10 Gb/s link: \
+                0.973 for Linux, 0.999 for mTCP.",
+    },
+    Experiment {
+        name: "mt-fig9",
+        suite: Suite::Mtcp,
+        title: "A web server on the static SpecWeb-like files",
+        axis: Axis::Cores,
+        latency: false,
+        paper: "Figure 9: lighttpd on eight cores: with mTCP 3.2 times the throughput of Linux, \
+                2.2 of REUSEPORT, 1.5 of MegaPipe.",
+    },
+    Experiment {
+        name: "mt-fig10",
+        suite: Suite::Mtcp,
+        title: "The load generator itself, by its cores: one 64 B file per connection",
+        axis: Axis::LoadCores,
+        latency: false,
+        paper: "Figure 10: ab on mTCP replaced more than four machines with ab on Linux, which did \
+                not scale over cores because of the shared descriptors.",
+    },
+    Experiment {
+        name: "mt-fig11",
+        suite: Suite::Mtcp,
+        title: "The load generator itself, by file size",
+        axis: Axis::MessageBytes,
+        latency: false,
+        paper: "Figure 11: ab on mTCP filled the 10 Gb/s link from files of 2 KiB on, with less \
+                CPU time than on Linux.",
+    },
+    Experiment {
         name: "demo-rpc",
         suite: Suite::Demo,
         title: "RPC ping-pong, 64 B",
@@ -263,6 +395,9 @@ impl Experiment {
 
     /// The groups to measure where the server may have up to `cores_max` cores.
     pub(crate) fn groups(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+        if self.suite == Suite::Mtcp {
+            return self.mtcp_groups(quick, cores_max);
+        }
         match self.name {
             "fig2.1a" => self.over_transactions(quick),
             "fig2.1b" => self.over_sizes(quick, 1),
@@ -349,7 +484,7 @@ impl Experiment {
     }
 
     fn accept_reset(&self) -> Vec<Group> {
-        let load = Load { workload: Workload::AcceptReset, ..rpc(1, MESSAGE_BYTES) };
+        let load = accept_reset();
         vec![self.group(1, Service::AcceptReset, &load, &[URING, EPOLL])]
     }
 
@@ -367,7 +502,7 @@ impl Experiment {
 
     fn kv(&self, connections: u64, transactions_per_connection: Option<u64>) -> Group {
         let workload = Workload::Kv;
-        let load = Load { workload, connections, transactions_per_connection };
+        let load = Load { workload, connections, transactions_per_connection, with_connect: false };
         self.group(1, Service::Kv, &load, &[URING, EPOLL, Server::Memcached])
     }
 
@@ -392,8 +527,7 @@ impl Experiment {
             for cores in 1..=cores_max {
                 // The other workloads draw how long each connection lives.
                 let transactions_per_connection = (files == FileSet::SpecWeb).then_some(6);
-                let workload = Workload::Http(files);
-                let load = Load { workload, connections: CONNECTIONS, transactions_per_connection };
+                let load = http(files, CONNECTIONS, transactions_per_connection);
                 groups.push(self.group(cores, Service::Http(files), &load, servers));
             }
         }
@@ -403,11 +537,7 @@ impl Experiment {
     fn http_one_file(&self, quick: bool) -> Vec<Group> {
         let servers = &[URING, EPOLL, Server::Nginx];
         let counts = if quick { &[256][..] } else { &[64, 256, 1024] };
-        let load = |&connections| Load {
-            workload: Workload::Http(FileSet::OneKibibyte),
-            connections,
-            transactions_per_connection: None,
-        };
+        let load = |&connections| http(FileSet::OneKibibyte, connections, None);
         let service = Service::Http(FileSet::OneKibibyte);
         counts.iter().map(|count| self.group(1, service, &load(count), servers)).collect()
     }
@@ -419,7 +549,19 @@ pub(crate) const fn rpc(transactions: u64, response_bytes: u64) -> Load {
         workload: Workload::Rpc { request_bytes: MESSAGE_BYTES, response_bytes },
         connections: CONNECTIONS,
         transactions_per_connection: Some(transactions),
+        with_connect: false,
     }
+}
+
+/// Connections that come and go.
+const fn accept_reset() -> Load {
+    Load { workload: Workload::AcceptReset, ..rpc(1, MESSAGE_BYTES) }
+}
+
+/// A web server's load.
+const fn http(files: FileSet, connections: u64, transactions_per_connection: Option<u64>) -> Load {
+    let workload = Workload::Http(files);
+    Load { workload, connections, transactions_per_connection, with_connect: false }
 }
 
 /// How long and how often, unless told otherwise.

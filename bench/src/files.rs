@@ -2,6 +2,7 @@
 
 use megapipe_apps::load::file_set;
 use std::{
+    borrow::Cow,
     io,
     path::{Path, PathBuf},
 };
@@ -17,6 +18,8 @@ pub(crate) enum FileSet {
     Yahoo,
     /// The same with all sizes halved.
     YahooHalf,
+    /// One file of so many bytes.
+    Sized(u64),
 }
 
 impl FileSet {
@@ -26,16 +29,18 @@ impl FileSet {
             Self::SpecWeb => "http-specweb",
             Self::Yahoo => "http-yahoo",
             Self::YahooHalf => "http-yahoo2",
+            Self::Sized(_) => "http-sized",
         }
     }
 
     /// The set as `megapipe load http --files` takes it.
-    pub(crate) const fn argument(self) -> &'static str {
+    pub(crate) fn argument(self) -> Cow<'static, str> {
         match self {
-            Self::OneKibibyte => "1K@1",
-            Self::SpecWeb => "specweb",
-            Self::Yahoo => "yahoo",
-            Self::YahooHalf => "yahoo/2",
+            Self::OneKibibyte => "1K@1".into(),
+            Self::SpecWeb => "specweb".into(),
+            Self::Yahoo => "yahoo".into(),
+            Self::YahooHalf => "yahoo/2".into(),
+            Self::Sized(bytes) => format!("{bytes}@1").into(),
         }
     }
 
@@ -45,12 +50,16 @@ impl FileSet {
             Self::SpecWeb => 704,
             Self::Yahoo => 12_800,
             Self::YahooHalf => 6_400,
+            Self::Sized(bytes) => bytes,
         }
     }
 
     /// Where the files lie inside the benchmark's scratch directory.
     pub(crate) fn directory(self, scratch: &Path) -> PathBuf {
-        scratch.join(self.name())
+        match self {
+            Self::Sized(bytes) => scratch.join(format!("{}-{bytes}", self.name())),
+            _ => scratch.join(self.name()),
+        }
     }
 
     /// Writes the files, unless they are there. Blocks.
@@ -73,7 +82,8 @@ mod tests {
 
     #[test]
     fn the_sets_are_what_the_paper_says() {
-        for set in [FileSet::OneKibibyte, FileSet::SpecWeb, FileSet::Yahoo, FileSet::YahooHalf] {
+        use FileSet::{OneKibibyte, Sized, SpecWeb, Yahoo, YahooHalf};
+        for set in [OneKibibyte, SpecWeb, Yahoo, YahooHalf, Sized(64), Sized(8192)] {
             let files: file_set::FileSet = set.argument().parse().unwrap();
             let sum: u64 = files.lens().iter().sum();
             let mean = sum / files.lens().len() as u64;

@@ -6,6 +6,7 @@
 //! - `baseline/` are the servers that channels are measured against; `server.rs` starts those,
 //!   channels, nginx and memcached alike.
 //! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
+//! - `profile.rs` finds out where a server's time goes.
 //! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs`
 //!   and `instructions.rs` are measurements of their own.
 //! - `experiments.rs`, `bars.rs` and `stack_bars.rs` are what to measure; `run.rs` does it, in turn
@@ -39,6 +40,7 @@ mod load_process;
 mod measure;
 mod point;
 mod process;
+mod profile;
 mod progress;
 mod report;
 mod run;
@@ -58,5 +60,5 @@ pub use instructions::{InstructionsError, carry_segments, per_segment_of};
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, Link, LinkChoice, LinkName};
 pub use load_process::{LoadProcessArgs, LoadProcessError};
-pub use point::{CpuSplit, Latency, Machine, Point, Results, Saturated};
+pub use point::{CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated};
 pub use process::ExecArgs;

@@ -122,3 +122,14 @@ pub(crate) const DESCRIPTORS_SPARE: u64 = 512;
 
 /// How long compiling or running the C half of the comparison with C may take.
 pub(crate) const C_HALF_MAX: Duration = Duration::from_secs(60);
+
+/// Connections at once in mTCP's table 2.
+pub(crate) const CROWD_CONNECTIONS: u64 = 8_000;
+/// Bulk connections that share a server.
+pub(crate) const FAIR_CONNECTIONS: u64 = 256;
+/// What each of them asks for again and again.
+pub(crate) const FAIR_RESPONSE_BYTES: u64 = 64 << 10;
+/// Samples a second of a profile: not a divisor of the timer tick.
+pub(crate) const PROFILE_HZ: u32 = 1_999;
+/// How long after the load a profile may still be taken.
+pub(crate) const PROFILE_MAX: Duration = Duration::from_secs(10);

@@ -34,6 +34,9 @@ pub(crate) struct Load {
     pub(crate) connections: u64,
     /// After so many transactions a connection is reset; none: it is kept.
     pub(crate) transactions_per_connection: Option<u64>,
+    /// Whether a response time counts from the beginning of the handshake; then all connections
+    /// may be on their way at once.
+    pub(crate) with_connect: bool,
 }
 
 /// How a load comes to a server: from where, and over which link.
@@ -66,6 +69,8 @@ pub(crate) struct LoadReport {
     pub(crate) seconds: f64,
     pub(crate) server: CoreTimes,
     pub(crate) load: CoreTimes,
+    /// Jain's index of what each connection received; none unless connections are kept.
+    pub(crate) fairness: Option<f64>,
 }
 
 /// A load that failed.
@@ -155,8 +160,12 @@ impl Load {
             }
             // 90 % get, 64 B keys and 1 KiB values are what the load does unasked.
             Workload::Kv => {}
-            Workload::Http(files) => option("--files", files.argument().to_owned()),
+            Workload::Http(files) => option("--files", files.argument().into_owned()),
             Workload::AcceptReset => {}
+        }
+        if self.with_connect {
+            option("--connecting", self.connections.to_string());
+            args.push("--with-connect".to_owned());
         }
         args.extend(path.link_args.iter().cloned());
         args.push("--quiet".to_owned());
@@ -197,15 +206,17 @@ struct ReportJson {
 struct SummaryJson {
     transactions_per_s: f64,
     latency_us: Latency,
+    #[serde(default)]
+    fairness: Option<f64>,
     /// By kind, from the beginning of the measured window on.
     errors: BTreeMap<String, u64>,
 }
 
 fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
     let ReportJson { seconds, server, load, summary } = serde_json::from_slice(json)?;
-    let SummaryJson { transactions_per_s, latency_us, errors } = summary;
+    let SummaryJson { transactions_per_s, latency_us, fairness, errors } = summary;
     let errors = errors.values().sum();
-    Ok(LoadReport { transactions_per_s, latency_us, errors, seconds, server, load })
+    Ok(LoadReport { transactions_per_s, latency_us, errors, seconds, server, load, fairness })
 }
 
 #[cfg(test)]
@@ -232,7 +243,9 @@ mod tests {
     #[test]
     fn the_workload_may_say_how_long_connections_live() {
         let text = |workload, transactions_per_connection| {
-            Load { workload, connections: 1, transactions_per_connection }.transactions_text()
+            let connections = 1;
+            Load { workload, connections, transactions_per_connection, with_connect: false }
+                .transactions_text()
         };
         assert_eq!(text(Workload::Kv, None), "inf");
         assert_eq!(text(Workload::Kv, Some(8)), "8");

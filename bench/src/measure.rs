@@ -9,10 +9,13 @@
 
 use crate::{
     cpu_time::TICK_US,
+    experiments::Experiment,
     layout::Layout,
     limits,
     load::{Load, LoadError, LoadPath, LoadReport},
-    point::{CpuSplit, Latency, Point, Saturated},
+    point::{CpuShares, CpuSplit, Latency, Point, Saturated},
+    process,
+    profile::Profile,
     server::{RunningServer, Server, ServerError, Service},
 };
 use std::{io, path::Path, time::Duration};
@@ -32,6 +35,14 @@ impl Trial {
         self.server.is_same_process(other.server)
             && self.service == other.service
             && self.load == other.load
+            && self.is_profiled() == other.is_profiled()
+    }
+
+    /// Whether the server's cores are sampled, which costs them a little, and needs root and perf.
+    fn is_profiled(&self) -> bool {
+        Experiment::named(self.experiment).is_some_and(Experiment::is_profiled)
+            && rustix::process::geteuid().is_root()
+            && process::find_program("perf").is_some()
     }
 }
 
@@ -53,6 +64,9 @@ pub(crate) struct Sample {
     pub(crate) errors: u64,
     pub(crate) server_cpu_us: CpuSplit,
     pub(crate) server_calls_per_transaction: f64,
+    pub(crate) load_cpu_us_per_transaction: f64,
+    pub(crate) fairness: Option<f64>,
+    pub(crate) cpu_shares: Option<CpuShares>,
 }
 
 /// A run that failed.
@@ -84,9 +98,18 @@ pub(crate) fn sample(
 ) -> Result<Sample, MeasureError> {
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
     let path = LoadPath::new(trial.server, layout, scratch);
+    let profile = match trial.is_profiled() {
+        true => Some(Profile::start(&layout.server.cpus, limits::LOAD_WARM_UP + window, scratch)?),
+        false => None,
+    };
     let report = trial.load.run(server.address, window, &path)?;
     server.check()?;
-    reduce(&report).ok_or_else(|| MeasureError::Nothing { server: trial.server.label() })
+    let mut sample =
+        reduce(&report).ok_or_else(|| MeasureError::Nothing { server: trial.server.label() })?;
+    if let Some(profile) = profile {
+        sample.cpu_shares = profile.finish()?;
+    }
+    Ok(sample)
 }
 
 /// Pure: the numbers of a run from what was observed. None if nothing was served.
@@ -104,6 +127,9 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
             softirq: each_us(report.server.softirq_ticks),
         },
         server_calls_per_transaction: report.server.calls as f64 / transactions,
+        load_cpu_us_per_transaction: report.load.busy_us() / transactions,
+        fairness: report.fairness,
+        cpu_shares: None,
         transactions_per_s: report.transactions_per_s,
         server_cpu_us_per_transaction: busy_us_per_s / report.transactions_per_s,
         server_idle_share: report.server.idle_share(),
@@ -159,6 +185,9 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
             p99: latency(|it| it.p99),
             p999: latency(|it| it.p999),
             max: latency(|it| it.max),
+            min: latency(|it| it.min),
+            mean: latency(|it| it.mean),
+            sd: latency(|it| it.sd),
         },
         saturated: Saturated::of(
             server_idle_share < limits::SATURATED_IDLE_SHARE_MAX,
@@ -177,7 +206,24 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
             softirq: median(each(|sample| sample.server_cpu_us.softirq)),
         },
         server_calls_per_transaction: median(each(|it| it.server_calls_per_transaction)),
+        load_cores: layout.load.cpus.as_slice().len(),
+        load_cpu_us_per_transaction: median(each(|it| it.load_cpu_us_per_transaction)),
+        fairness: samples.iter().filter_map(|sample| sample.fairness).reduce(f64::min),
+        cpu_shares: median_shares(samples),
     }
+}
+
+/// Each share the median of the runs that were profiled; none if none was.
+fn median_shares(samples: &[Sample]) -> Option<CpuShares> {
+    let profiled: Vec<CpuShares> = samples.iter().filter_map(|it| it.cpu_shares).collect();
+    let share = |field: fn(&CpuShares) -> f64| median(profiled.iter().map(field));
+    (!profiled.is_empty()).then(|| CpuShares {
+        application: share(|it| it.application),
+        channel: share(|it| it.channel),
+        tcp_ip: share(|it| it.tcp_ip),
+        packet_io: share(|it| it.packet_io),
+        kernel: share(|it| it.kernel),
+    })
 }
 
 #[cfg(test)]
@@ -216,6 +262,7 @@ mod tests {
                 calls: 50_000,
             },
             load: CoreTimes { busy_ticks: 200, ..CoreTimes::default() },
+            fairness: Some(0.5),
         };
         let sample = reduce(&report).unwrap();
         assert!((sample.server_cpu_us_per_transaction - 9.0).abs() < 1e-9);
@@ -225,6 +272,8 @@ mod tests {
         assert!((softirq - 3.0).abs() < 1e-9);
         assert!((sample.server_calls_per_transaction - 0.25).abs() < 1e-9);
         assert!(sample.load_idle_share.abs() < 1e-9);
+        assert!((sample.load_cpu_us_per_transaction - 10.0).abs() < 1e-9);
+        assert_eq!(sample.fairness, Some(0.5));
         let nothing = LoadReport { transactions_per_s: 0.0, ..report };
         assert!(reduce(&nothing).is_none());
     }

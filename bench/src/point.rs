@@ -107,6 +107,19 @@ pub struct Point {
     /// Interrupts that the server's cores took from other cores, per transaction; median.
     #[serde(default)]
     pub server_calls_per_transaction: f64,
+    /// Threads of the load, one core each.
+    #[serde(default)]
+    pub load_cores: usize,
+    /// Busy time of the load's cores per transaction in microseconds; median of the runs.
+    #[serde(default)]
+    pub load_cpu_us_per_transaction: f64,
+    /// Jain's index of the bytes that each connection received, 1 being fair; null unless
+    /// connections are kept. The lowest of the runs.
+    #[serde(default)]
+    pub fairness: Option<f64>,
+    /// Shares of the server's CPU time, where it was profiled; medians.
+    #[serde(default)]
+    pub cpu_shares: Option<CpuShares>,
 }
 
 /// CPU time in microseconds, by who used it.
@@ -118,6 +131,21 @@ pub struct CpuSplit {
     pub system: f64,
     /// The kernel, called by interrupts: packets as they arrive.
     pub softirq: f64,
+}
+
+/// Shares of a server's CPU time, 0 to 1, as mTCP's figure 1 divides it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuShares {
+    /// The server program.
+    pub application: f64,
+    /// Between the program and TCP: the channel and the stack's composition.
+    pub channel: f64,
+    /// TCP/IP, the kernel's or our own.
+    pub tcp_ip: f64,
+    /// Frames in and out: the device, the link.
+    pub packet_io: f64,
+    /// The rest of the kernel.
+    pub kernel: f64,
 }
 
 /// Lengths of connections in JSON: 0 stands for no end.
@@ -144,6 +172,15 @@ pub struct Latency {
     pub p999: f64,
     /// Maximum.
     pub max: f64,
+    /// Minimum.
+    #[serde(default)]
+    pub min: f64,
+    /// Mean.
+    #[serde(default)]
+    pub mean: f64,
+    /// Standard deviation.
+    #[serde(default)]
+    pub sd: f64,
 }
 
 /// Which side was the bottleneck.

@@ -335,6 +335,11 @@ fn command_line(
         (Server::Baseline(baseline), Service::Rpc) => {
             Ok((own(), baseline_args(baseline, address, layout)))
         }
+        (Server::Baseline(baseline), Service::AcceptReset) => {
+            let mut args = baseline_args(baseline, address, layout);
+            args.push("--reset".to_owned());
+            Ok((own(), args))
+        }
         (Server::Nginx, Service::Http(files)) => {
             let config = nginx_config(files, address, layout, scratch)
                 .map_err(|source| ServerError::Start { server: server.label(), source })?;
@@ -439,7 +444,7 @@ fn nginx_config(
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let connections = limits::COMPARED_CONNECTIONS_MAX;
     let sending = match files {
-        FileSet::OneKibibyte => "sendfile off;",
+        FileSet::OneKibibyte | FileSet::Sized(_) => "sendfile off;",
         FileSet::SpecWeb | FileSet::Yahoo | FileSet::YahooHalf => "sendfile on; tcp_nopush on;",
     };
     let config = format!(

@@ -15,6 +15,11 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// All rows, the heading first.
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// The lines, each column as wide as its widest cell.
     pub(crate) fn lines(&self) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -6,7 +6,7 @@ use megapipe_apps::rpc::protocol::{Lengths, MESSAGE_LEN_MAX, header, matches_res
 use megapipe_bench::{Baseline, BaselineArgs, Stop, serve_baseline};
 use rustix::net::{Shutdown, sockopt::set_socket_linger};
 use std::{
-    io::{self, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     num::NonZeroUsize,
     sync::mpsc,
@@ -20,19 +20,28 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Runs `body` against a server with this many threads, then stops the server and checks that it
 /// ended in order.
 fn with_server(baseline: Baseline, threads: usize, body: impl FnOnce(SocketAddr)) {
-    let args = BaselineArgs {
+    with_server_of(&args(baseline, threads), body);
+}
+
+fn args(baseline: Baseline, threads: usize) -> BaselineArgs {
+    BaselineArgs {
         baseline,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         threads: NonZeroUsize::new(threads).expect("a thread"),
         cpus: None,
         request_bytes: 64,
         response_bytes: 64,
-    };
+        reset: false,
+    }
+}
+
+fn with_server_of(args: &BaselineArgs, body: impl FnOnce(SocketAddr)) {
+    let baseline = args.baseline;
     let stop = Stop::new().expect("an eventfd");
     let (ready, address) = mpsc::channel();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            serve_baseline(&args, &stop, move |address| {
+            serve_baseline(args, &stop, move |address| {
                 ready.send(address).expect("the test waits");
             })
         });
@@ -67,6 +76,23 @@ fn with_each(name: &str, threads: usize, body: impl Fn(SocketAddr)) {
 fn io_uring_refused() -> Option<String> {
     let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?;
     (setting.trim() != "0").then(|| format!("io_uring_disabled is {}", setting.trim()))
+}
+
+#[test]
+fn a_server_that_only_accepts_resets_every_connection() {
+    for baseline in [Baseline::EpollShared, Baseline::EpollReuseport] {
+        let args = BaselineArgs { reset: true, ..args(baseline, 2) };
+        with_server_of(&args, |address| {
+            for _ in 0..100 {
+                let mut stream = connect(address);
+                let error = stream.read(&mut [0; 1]).expect_err("nothing is served");
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            }
+        });
+    }
+    let args = BaselineArgs { reset: true, ..args(Baseline::IoUring, 1) };
+    let refused = serve_baseline(&args, &Stop::new().expect("an eventfd"), |_| {});
+    assert!(refused.expect_err("unfit").to_string().contains("io_uring"));
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -156,7 +182,7 @@ fn nonsense_ends_the_connection_and_nothing_else() {
         match bad.read(&mut [0]) {
             Ok(0) => {}
             Ok(_) => panic!("an answer to nonsense"),
-            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
         let mut good = connect(address);
         let request = request(Lengths::default(), 2);

@@ -1,11 +1,11 @@
 //! The JSON of `megapipe bench` keeps its fields: scripts of users read it.
 
-use megapipe_bench::{CpuSplit, Latency, Link, Machine, Point, Results, Saturated};
+use megapipe_bench::{CpuShares, CpuSplit, Latency, Link, Machine, Point, Results, Saturated};
 use serde_json::Value;
 
 /// The names that are promised, in `docs/BENCHMARKING.md`. Names may be added at the end; one that
 /// stands here is never renamed and never goes.
-const POINT_FIELDS: [&str; 23] = [
+const POINT_FIELDS: [&str; 27] = [
     "experiment",
     "server",
     "backend",
@@ -29,6 +29,10 @@ const POINT_FIELDS: [&str; 23] = [
     "errors",
     "server_cpu_us",
     "server_calls_per_transaction",
+    "load_cores",
+    "load_cpu_us_per_transaction",
+    "fairness",
+    "cpu_shares",
 ];
 
 fn results() -> Results {
@@ -54,7 +58,7 @@ fn results() -> Results {
             connections: 256,
             transactions_per_s: 300_000.0,
             server_cpu_us_per_transaction: 2.5,
-            latency_us: Latency { p50: 1.0, p99: 2.0, p999: 3.0, max: 4.0 },
+            latency_us: Latency { p50: 1.0, p99: 2.0, p999: 3.0, max: 4.0, ..Latency::default() },
             saturated: Saturated::Server,
             runs: 5,
             variant: "+PBL".to_owned(),
@@ -65,6 +69,10 @@ fn results() -> Results {
             errors: 0,
             server_cpu_us: CpuSplit { user: 0.1, system: 1.4, softirq: 1.0 },
             server_calls_per_transaction: 0.1,
+            load_cores: 1,
+            load_cpu_us_per_transaction: 2.0,
+            fairness: Some(0.99),
+            cpu_shares: Some(CpuShares { application: 0.2, ..CpuShares::default() }),
         }],
         notes: vec!["a note".to_owned()],
     }

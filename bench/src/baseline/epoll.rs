@@ -34,6 +34,15 @@ const STOP: u64 = u64::MAX - 1;
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 const EDGES: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 
+/// What kind of server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serve {
+    /// The listener is shared with other threads.
+    pub(super) shared: bool,
+    /// Connections are closed as soon as they are accepted, which resets them.
+    pub(super) reset: bool,
+}
+
 struct Connection {
     socket: OwnedFd,
     requests: Requests,
@@ -70,6 +79,7 @@ impl From<Errno> for Ended {
 struct Server {
     epoll: OwnedFd,
     listener: OwnedFd,
+    reset: bool,
     /// Indexed by descriptor number, which the kernel keeps small.
     connections: Vec<Option<Connection>>,
     buffer: Vec<u8>,
@@ -79,17 +89,18 @@ struct Server {
 /// Serves `listener` until `stop`. Blocks.
 pub(super) fn run(
     listener: OwnedFd,
-    shared: bool,
+    serve: Serve,
     defaults: Lengths,
     stop: &Stop,
 ) -> Result<(), BaselineError> {
     let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
-    let exclusive = if shared { EventFlags::EXCLUSIVE } else { EventFlags::empty() };
+    let exclusive = if serve.shared { EventFlags::EXCLUSIVE } else { EventFlags::empty() };
     add(&epoll, &listener, LISTENER, EventFlags::IN | exclusive)?;
     epoll::add(&epoll, stop.as_fd(), EventData::new_u64(STOP), EventFlags::IN)
         .map_err(io::Error::from)?;
     let buffer = vec![0; limits::EPOLL_BUFFER_BYTES];
-    let mut server = Server { epoll, listener, connections: Vec::new(), buffer, defaults };
+    let (reset, connections) = (serve.reset, Vec::new());
+    let mut server = Server { epoll, listener, reset, connections, buffer, defaults };
     let mut events = Vec::with_capacity(limits::EPOLL_EVENTS);
     loop {
         events.clear();
@@ -118,6 +129,7 @@ impl Server {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) if self.reset => drop(socket),
                 Ok(socket) => self.admit(socket)?,
                 Err(Errno::AGAIN) => return Ok(()),
                 // The peer left while it was queued: its business.

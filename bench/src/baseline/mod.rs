@@ -67,6 +67,9 @@ pub struct BaselineArgs {
     /// Size of responses to them
     #[arg(long, default_value_t = MESSAGE_LEN_DEFAULT)]
     pub response_bytes: u32,
+    /// Accept and reset, and serve nothing [MT figure 8]
+    #[arg(long)]
+    pub reset: bool,
 }
 
 /// Why a baseline server could not run.
@@ -88,6 +91,9 @@ pub enum BaselineError {
         /// Cores named.
         cpus: usize,
     },
+    /// Only the epoll servers accept and reset.
+    #[error("io_uring does not accept and reset: the channel on it does")]
+    ResetUnfit,
     /// A message size that the protocol does not allow.
     #[error(transparent)]
     Length(#[from] LengthError),
@@ -118,10 +124,16 @@ pub fn serve(
         Lengths { request: args.request_bytes, response: args.response_bytes }.checked()?;
     let threads = args.threads.get();
     let cpus = cpus(args)?;
-    let listeners = socket::listeners(args.listen, threads, args.baseline, &cpus)
-        .map_err(|source| BaselineError::Listen { address: args.listen, source })?;
-    let address = socket::local_address(&listeners[0])
-        .map_err(|source| BaselineError::Listen { address: args.listen, source })?;
+    let listen_failed = |source| BaselineError::Listen { address: args.listen, source };
+    if args.reset && args.baseline == Baseline::IoUring {
+        return Err(BaselineError::ResetUnfit);
+    }
+    let listeners =
+        socket::listeners(args.listen, threads, args.baseline, &cpus).map_err(listen_failed)?;
+    if args.reset {
+        listeners.iter().try_for_each(socket::reset_on_close).map_err(listen_failed)?;
+    }
+    let address = socket::local_address(&listeners[0]).map_err(listen_failed)?;
     ready(address);
     thread::scope(|scope| {
         let loops: Vec<_> = listeners
@@ -129,14 +141,16 @@ pub fn serve(
             .enumerate()
             .map(|(index, listener)| {
                 let cpu = cpus.get(index).copied();
-                let baseline = args.baseline;
+                let (baseline, reset) = (args.baseline, args.reset);
                 scope.spawn(move || {
                     if let Some(cpu) = cpu {
                         socket::pin_this_thread(cpu)?;
                     }
+                    let serve = epoll::Serve { shared: baseline == Baseline::EpollShared, reset };
                     match baseline {
-                        Baseline::EpollShared => epoll::run(listener, true, defaults, stop),
-                        Baseline::EpollReuseport => epoll::run(listener, false, defaults, stop),
+                        Baseline::EpollShared | Baseline::EpollReuseport => {
+                            epoll::run(listener, serve, defaults, stop)
+                        }
                         Baseline::IoUring => uring::run(&listener, defaults, stop),
                     }
                 })

@@ -7,7 +7,8 @@ use rustix::{
     net::{
         AddressFamily, RecvFlags, SocketAddrAny, SocketFlags, SocketType, ipproto,
         sockopt::{
-            set_socket_incoming_cpu, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay,
+            set_socket_incoming_cpu, set_socket_linger, set_socket_reuseaddr, set_socket_reuseport,
+            set_tcp_nodelay,
         },
     },
     thread::{CpuSet, sched_setaffinity},
@@ -16,6 +17,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 /// Stops a running baseline: an eventfd that every loop watches and nobody reads.
@@ -82,6 +84,11 @@ fn listener(address: SocketAddr, reuseport: bool) -> io::Result<OwnedFd> {
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, limits::LISTEN_BACKLOG)?;
     Ok(socket)
+}
+
+/// Connections that the listener accepts end with a reset when they are closed: they inherit it.
+pub(super) fn reset_on_close(listener: &OwnedFd) -> io::Result<()> {
+    Ok(set_socket_linger(listener, Some(Duration::ZERO))?)
 }
 
 pub(super) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {

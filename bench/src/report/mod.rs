@@ -4,9 +4,11 @@
 //! `findings.rs` says what they mean, `style.css` is the look.
 
 mod findings;
+mod mtcp;
 mod plot;
 mod series;
 
+pub(crate) use mtcp::table as special_table;
 pub(crate) use series::server_label;
 
 use crate::{
@@ -14,7 +16,7 @@ use crate::{
     experiments::{EXPERIMENTS, Experiment},
     layout::Link,
     point::{Point, Results},
-    table::grouped,
+    table::{Table, grouped},
 };
 use findings::{Headline, Steps};
 use plot::{Mark, Place, Series, escaped};
@@ -174,7 +176,13 @@ fn section(name: &str, points: &[&Point]) -> String {
     let title = experiment.map_or("", |experiment| experiment.title);
     let mut html = format!("<section>\n<h2>{title}<small>{}</small></h2>\n", escaped(name));
     if let Some(experiment) = experiment {
-        html += &plots(experiment, points);
+        html += &match name {
+            "mt-fig1" => mtcp::shares_bars(points),
+            _ => plots(experiment, points),
+        };
+        if let Some(table) = mtcp::table(name, points) {
+            html += &table_html(&table);
+        }
         if let Some(steps) = findings::steps(points).filter(|_| name == "table5.1") {
             html += &steps_table(&steps);
         }
@@ -188,8 +196,12 @@ fn section(name: &str, points: &[&Point]) -> String {
         if let Some(finding) = findings::finding(experiment, points) {
             let _ = writeln!(html, "<p class=\"here\">Here: {}</p>", escaped(&finding));
         }
-        let _ =
-            writeln!(html, "<p class=\"paper\">MegaPipe report: {}</p>", escaped(experiment.paper));
+        let _ = writeln!(
+            html,
+            "<p class=\"paper\">{}: {}</p>",
+            experiment.source().name(),
+            escaped(experiment.paper)
+        );
     }
     let open = if experiment.is_none() { " open" } else { "" };
     let _ = writeln!(html, "<details{open}><summary>Table of points</summary>");
@@ -200,6 +212,8 @@ fn section(name: &str, points: &[&Point]) -> String {
 fn plots(experiment: &Experiment, points: &[&Point]) -> String {
     let metrics = match experiment.name {
         "fig2.1b" => [Metric::GigabitsPerSecond, Metric::CpuMicroseconds],
+        "mt-fairness" => [Metric::Fairness, Metric::GigabitsPerSecond],
+        "mt-fig10" | "mt-fig11" => [Metric::TransactionsPerSecond, Metric::LoadCpuMicroseconds],
         _ if experiment.latency => [Metric::MedianLatency, Metric::TailLatency],
         _ => [Metric::TransactionsPerSecond, Metric::CpuMicroseconds],
     };
@@ -272,6 +286,20 @@ fn improvement_plot(title: &str, rows: &[(u64, f64, Option<f64>)]) -> String {
     )
 }
 
+/// A table of the terminal as HTML.
+fn table_html(table: &Table) -> String {
+    let mut html = String::from("<div class=\"scroll\"><table>\n");
+    for (index, row) in table.rows().iter().enumerate() {
+        let tag = if index == 0 { "th" } else { "td" };
+        html += "<tr>";
+        for cell in row {
+            let _ = write!(html, "<{tag}>{}</{tag}>", escaped(cell));
+        }
+        html += "</tr>\n";
+    }
+    html + "</table></div>\n"
+}
+
 fn points_table(points: &[&Point]) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table>\n<tr><th>server</th><th>cores</th><th>per connection</th>\
@@ -318,7 +346,7 @@ fn caveats(results: &Results) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::page;
     use crate::{
         layout::Link,
@@ -340,7 +368,13 @@ mod tests {
             connections: 256,
             transactions_per_s: 1e6 / cpu_us,
             server_cpu_us_per_transaction: cpu_us,
-            latency_us: Latency { p50: 100.0, p99: 200.0, p999: 300.0, max: 400.0 },
+            latency_us: Latency {
+                p50: 100.0,
+                p99: 200.0,
+                p999: 300.0,
+                max: 400.0,
+                ..Latency::default()
+            },
             saturated: Saturated::Server,
             runs: 5,
             variant: String::new(),
@@ -351,6 +385,10 @@ mod tests {
             errors: 0,
             server_cpu_us: CpuSplit { user: 0.1, system: cpu_us - 0.1, softirq: 0.0 },
             server_calls_per_transaction: 0.0,
+            load_cores: 1,
+            load_cpu_us_per_transaction: cpu_us,
+            fairness: None,
+            cpu_shares: None,
         }
     }
 

@@ -12,6 +12,8 @@ pub(super) enum Metric {
     TransactionsPerSecond,
     GigabitsPerSecond,
     CpuMicroseconds,
+    LoadCpuMicroseconds,
+    Fairness,
     MedianLatency,
     TailLatency,
 }
@@ -22,6 +24,8 @@ impl Metric {
             Self::TransactionsPerSecond => "Throughput (higher is better)",
             Self::GigabitsPerSecond => "Responses in Gb/s (higher is better)",
             Self::CpuMicroseconds => "Server CPU time per transaction (lower is better)",
+            Self::LoadCpuMicroseconds => "CPU time of the load per transaction (lower is better)",
+            Self::Fairness => "Jain's index (1 is fair)",
             Self::MedianLatency => "Median latency (lower is better)",
             Self::TailLatency => "99th percentile of latency (lower is better)",
         }
@@ -31,7 +35,8 @@ impl Metric {
         match self {
             Self::TransactionsPerSecond => "transactions/s",
             Self::GigabitsPerSecond => "Gb/s",
-            Self::CpuMicroseconds => "CPU µs per transaction",
+            Self::CpuMicroseconds | Self::LoadCpuMicroseconds => "CPU µs per transaction",
+            Self::Fairness => "Jain's index",
             Self::MedianLatency | Self::TailLatency => "µs",
         }
     }
@@ -41,6 +46,11 @@ impl Metric {
             Self::TransactionsPerSecond => point.transactions_per_s,
             Self::GigabitsPerSecond => gigabits(point, point.transactions_per_s),
             Self::CpuMicroseconds => point.server_cpu_us_per_transaction,
+            Self::LoadCpuMicroseconds => point.load_cpu_us_per_transaction,
+            Self::Fairness => match point.fairness {
+                Some(index) => index,
+                None => 0.0,
+            },
             Self::MedianLatency => point.latency_us.p50,
             Self::TailLatency => point.latency_us.p99,
         }
@@ -54,7 +64,10 @@ impl Metric {
                 Some([gigabits(point, low), gigabits(point, high)])
             }
             Self::CpuMicroseconds => Some(point.server_cpu_us_range),
-            Self::MedianLatency | Self::TailLatency => None,
+            Self::LoadCpuMicroseconds
+            | Self::Fairness
+            | Self::MedianLatency
+            | Self::TailLatency => None,
         }
     }
 }
@@ -93,6 +106,7 @@ fn position(axis: Axis, point: &Point) -> u64 {
         Axis::TransactionsPerConnection => point.transactions_per_connection.unwrap_or(u64::MAX),
         Axis::MessageBytes => point.message_bytes,
         Axis::Cores => point.shards as u64,
+        Axis::LoadCores => point.load_cores as u64,
         Axis::Connections => point.connections,
         Axis::Workload => match point.workload.as_str() {
             "http-specweb" => 0,
@@ -112,6 +126,7 @@ fn place_label(axis: Axis, point: &Point) -> String {
         }
         Axis::MessageBytes => bytes_label(point.message_bytes),
         Axis::Cores => point.shards.to_string(),
+        Axis::LoadCores => point.load_cores.to_string(),
         Axis::Connections => point.connections.to_string(),
         Axis::Workload => match point.workload.as_str() {
             "http-specweb" => "SpecWeb-like".to_owned(),
@@ -132,7 +147,7 @@ fn bytes_label(bytes: u64) -> String {
 /// Where a position lies: cores evenly, all else by its logarithm, so that doublings are equally
 /// far apart; what is unlimited is one doubling beyond the last.
 fn coordinate(axis: Axis, position: u64, all: &[u64]) -> f64 {
-    if matches!(axis, Axis::Cores | Axis::Workload) {
+    if matches!(axis, Axis::Cores | Axis::LoadCores | Axis::Workload) {
         return position as f64;
     }
     let last = all.iter().rev().find(|&&other| other != u64::MAX).copied().unwrap_or(1);

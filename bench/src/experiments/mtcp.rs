@@ -1,0 +1,94 @@
+//! The plans of the mTCP paper's experiments [MT chapter 5, figures 1 and 2].
+//!
+//! The paper's systems and ours: Linux is `epoll-shared`, REUSEPORT is `epoll-reuseport`, MegaPipe
+//! is the channel on io_uring, mTCP is the channel on our own stack, which the columns add
+//! (`--backend local --link …`, in this suite by default). lighttpd is nginx and our own web
+//! server.
+
+use super::{
+    Experiment, Group, IO_URING, MESSAGE_BYTES, REUSEPORT, SHARED, URING, accept_reset, http, rpc,
+};
+use crate::{files::FileSet, limits, load::Load, server::Server, server::Service};
+
+impl Experiment {
+    /// The groups of an experiment of this suite.
+    pub(super) fn mtcp_groups(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+        match self.name {
+            "mt-fig1" => vec![self.web(1, FileSet::Sized(MESSAGE_BYTES), Some(1))],
+            "mt-fig7a" => self.messages_over_cores(cores_max),
+            "mt-fig7b" => self.messages_per_connection(quick),
+            "mt-fig7c" => self.message_sizes(quick),
+            "mt-fig8" => self.accepts_over_cores(cores_max),
+            "mt-table2" => vec![self.crowd()],
+            "mt-fairness" => vec![self.bulk_connections()],
+            "mt-fig9" => {
+                (1..=cores_max).map(|cores| self.web(cores, FileSet::SpecWeb, Some(6))).collect()
+            }
+            "mt-fig10" => self.load_over_cores(cores_max),
+            _ => self.load_over_sizes(quick, cores_max),
+        }
+    }
+
+    fn messages_over_cores(&self, cores_max: usize) -> Vec<Group> {
+        let servers = &[SHARED, REUSEPORT, URING];
+        let load = rpc(1, MESSAGE_BYTES);
+        (1..=cores_max).map(|cores| self.rpc(cores, &load, servers)).collect()
+    }
+
+    fn messages_per_connection(&self, quick: bool) -> Vec<Group> {
+        let servers = &[SHARED, REUSEPORT, URING];
+        let lengths = if quick { &[1, 8, 64][..] } else { &[1, 2, 4, 8, 16, 32, 64, 128] };
+        lengths.iter().map(|&length| self.rpc(1, &rpc(length, MESSAGE_BYTES), servers)).collect()
+    }
+
+    fn message_sizes(&self, quick: bool) -> Vec<Group> {
+        let servers = &[SHARED, REUSEPORT, URING];
+        let sizes = if quick { &[64, 1024, 8192][..] } else { &[64, 256, 1024, 2048, 4096, 8192] };
+        sizes.iter().map(|&size| self.rpc(1, &rpc(1, size), servers)).collect()
+    }
+
+    fn accepts_over_cores(&self, cores_max: usize) -> Vec<Group> {
+        let servers = &[SHARED, REUSEPORT, URING];
+        let group = |cores| self.group(cores, Service::AcceptReset, &accept_reset(), servers);
+        (1..=cores_max).map(group).collect()
+    }
+
+    /// So many connections at once that a full accept queue shows.
+    fn crowd(&self) -> Group {
+        let connections = limits::CROWD_CONNECTIONS;
+        let load = Load { connections, with_connect: true, ..rpc(1, MESSAGE_BYTES) };
+        self.rpc(1, &load, &[SHARED, REUSEPORT, URING, IO_URING])
+    }
+
+    fn bulk_connections(&self) -> Group {
+        let load = Load {
+            connections: limits::FAIR_CONNECTIONS,
+            transactions_per_connection: None,
+            ..rpc(1, limits::FAIR_RESPONSE_BYTES)
+        };
+        self.rpc(1, &load, &[SHARED, REUSEPORT, URING])
+    }
+
+    fn web(&self, cores: usize, files: FileSet, length: Option<u64>) -> Group {
+        let load = http(files, super::CONNECTIONS, length);
+        self.group(cores, Service::Http(files), &load, &[Server::Nginx, URING])
+    }
+
+    /// What is not the server's is the load's.
+    fn load_over_cores(&self, cores_max: usize) -> Vec<Group> {
+        let files = FileSet::Sized(MESSAGE_BYTES);
+        let load = http(files, super::CONNECTIONS, Some(1));
+        let group = |cores| self.group(cores, Service::Http(files), &load, &[URING]);
+        (1..=cores_max).rev().map(group).collect()
+    }
+
+    fn load_over_sizes(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+        let sizes = if quick { &[64, 1024, 8192][..] } else { &[64, 256, 1024, 2048, 4096, 8192] };
+        let group = |&size: &u64| {
+            let files = FileSet::Sized(size);
+            let load = http(files, super::CONNECTIONS, Some(1));
+            self.group(cores_max, Service::Http(files), &load, &[URING])
+        };
+        sizes.iter().map(group).collect()
+    }
+}

@@ -1,0 +1,243 @@
+//! Where a server's CPU time goes, as mTCP's figure 1 divides it: perf samples the server's cores
+//! while they are measured, and each sample counts for the part that its symbol belongs to.
+//!
+//! Read first: [MT 2.1, figures 1 and 2].
+//!
+//! What it cannot see: code that the compiler inlined counts for the function that it was put
+//! into, and where the kernel runs with interrupts off a sample by the clock falls to the end of
+//! that stretch. The division is a picture, not a bill.
+//!
+//! Invariant: time in which a core had nothing to do is no part of anything.
+
+use crate::{limits, point::CpuShares, process::Running};
+use megapipe_apps::serve::CpuList;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// A profile that is being taken.
+#[derive(Debug)]
+pub(crate) struct Profile {
+    process: Running,
+    data: PathBuf,
+}
+
+/// What a symbol belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Application,
+    Channel,
+    TcpIp,
+    PacketIo,
+    Kernel,
+    Idle,
+}
+
+impl Profile {
+    /// Begins to sample `cpus` for `length`. Needs root, as sampling cores does.
+    pub(crate) fn start(cpus: &CpuList, length: Duration, scratch: &Path) -> io::Result<Self> {
+        let data = scratch.join("perf.data");
+        let mut command = Command::new("perf");
+        command
+            .args(["record", "--quiet", "--event", "cpu-clock", "--output"])
+            .arg(&data)
+            .args(["--freq", &limits::PROFILE_HZ.to_string(), "--cpu", &cpus.to_string()])
+            .args(["--", "sleep", &length.as_secs_f64().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Ok(Self { process: Running::start(&mut command)?, data })
+    }
+
+    /// Waits for the end and sums up; none if there are no samples. Blocks.
+    pub(crate) fn finish(self) -> io::Result<Option<CpuShares>> {
+        self.process.output_within(limits::PROFILE_MAX)?;
+        let mut command = Command::new("perf");
+        command
+            .args(["report", "--stdio", "--no-children", "--sort", "dso,sym"])
+            .args(["--fields", "sample,dso,sym", "--field-separator", "|", "--input"])
+            .arg(&self.data)
+            .stdin(Stdio::null());
+        let report = command.output()?;
+        Ok(shares(&String::from_utf8_lossy(&report.stdout)))
+    }
+}
+
+/// The shares of a report with lines `samples|object|[k] symbol`; none without samples.
+fn shares(report: &str) -> Option<CpuShares> {
+    let mut sums = CpuShares::default();
+    let mut all = 0.0;
+    for line in report.lines().filter(|line| !line.starts_with('#')) {
+        let mut fields = line.splitn(3, '|').map(str::trim);
+        let (Some(count), Some(object), Some(symbol)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let Ok(count) = count.parse::<f64>() else { continue };
+        let sum = match part_of(object, symbol) {
+            Part::Application => &mut sums.application,
+            Part::Channel => &mut sums.channel,
+            Part::TcpIp => &mut sums.tcp_ip,
+            Part::PacketIo => &mut sums.packet_io,
+            Part::Kernel => &mut sums.kernel,
+            Part::Idle => continue,
+        };
+        *sum += count;
+        all += count;
+    }
+    let each = |sum: f64| sum / all;
+    (all > 0.0).then(|| CpuShares {
+        application: each(sums.application),
+        channel: each(sums.channel),
+        tcp_ip: each(sums.tcp_ip),
+        packet_io: each(sums.packet_io),
+        kernel: each(sums.kernel),
+    })
+}
+
+/// Beginnings of the names of the kernel's functions, by part; the first that fits counts.
+const KERNEL_PARTS: [(Part, &[&str]); 3] = [
+    (
+        Part::Idle,
+        &[
+            "default_idle",
+            "native_safe_halt",
+            "cpuidle",
+            "pv_native_safe_halt",
+            "do_idle",
+            "poll_idle",
+            "acpi_idle",
+            "intel_idle",
+            "arch_cpu_idle",
+            "io_idle",
+            "cpu_startup_entry",
+        ],
+    ),
+    (
+        Part::TcpIp,
+        &[
+            "tcp_",
+            "__tcp_",
+            "ip_",
+            "__ip_",
+            "inet_",
+            "__inet_",
+            "inet6_",
+            "ip6_",
+            "ipv6_",
+            "ipv4_",
+            "fib_",
+            "rt_",
+            "udp_",
+            "sock_",
+            "sk_",
+            "__sk_",
+            "lock_sock",
+            "release_sock",
+            "reqsk_",
+            "bictcp_",
+            "cubictcp_",
+            "dst_",
+            "secure_",
+            "csum_",
+            "__csum",
+        ],
+    ),
+    (
+        Part::PacketIo,
+        &[
+            "netif_",
+            "__netif_",
+            "net_rx",
+            "net_tx",
+            "napi_",
+            "__napi_",
+            "veth_",
+            "dev_",
+            "__dev_",
+            "xdp_",
+            "xsk_",
+            "__xsk",
+            "tun_",
+            "eth_",
+            "skb_",
+            "__skb_",
+            "__alloc_skb",
+            "kfree_skb",
+            "consume_skb",
+            "validate_xmit",
+            "sch_",
+            "process_backlog",
+            "enqueue_to_backlog",
+            "get_rps_cpu",
+            "bpf_prog",
+            "neigh_",
+            "__build_skb",
+            "build_skb",
+        ],
+    ),
+];
+
+fn part_of(object: &str, symbol: &str) -> Part {
+    let (space, name) = symbol.split_at(symbol.find(']').map_or(0, |at| at + 1));
+    let name = name.trim();
+    if space == "[k]" || object.starts_with("[kernel") {
+        let fits = |(_, starts): &&(Part, &[&str])| starts.iter().any(|it| name.starts_with(it));
+        return KERNEL_PARTS.iter().find(fits).map_or(Part::Kernel, |(part, _)| *part);
+    }
+    // Generic code of the standard library counts for the crate whose types it was made for.
+    let crates = [
+        ("megapipe_stack", Part::TcpIp),
+        ("megapipe_link", Part::PacketIo),
+        ("megapipe_shm", Part::PacketIo),
+        ("megapipe_service", Part::Channel),
+        ("megapipe_apps", Part::Application),
+        ("megapipe::", Part::Channel),
+    ];
+    let fits = |(prefix, _): &&(&str, Part)| name.contains(prefix);
+    crates.iter().find(fits).map_or(Part::Application, |(_, part)| *part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, part_of, shares};
+
+    #[test]
+    fn symbols_belong_to_parts() {
+        let cases = [
+            ("megapipe", "[.] megapipe_stack::tcp::output::transmit", Part::TcpIp),
+            ("megapipe", "[.] <megapipe_link::memif::Memif as Link>::rx_burst", Part::PacketIo),
+            ("megapipe", "[.] megapipe::dispatch::Channel::dispatch", Part::Channel),
+            ("megapipe", "[.] megapipe_apps::http::shard::on_bytes", Part::Application),
+            ("nginx", "[.] ngx_http_parse_request_line", Part::Application),
+            ("libc.so.6", "[.] memcpy", Part::Application),
+            ("[kernel.kallsyms]", "[k] tcp_v4_rcv", Part::TcpIp),
+            ("[kernel.kallsyms]", "[k] veth_xmit", Part::PacketIo),
+            ("[kernel.kallsyms]", "[k] entry_SYSCALL_64", Part::Kernel),
+            ("[kernel.kallsyms]", "[k] default_idle", Part::Idle),
+            ("[veth]", "[k] veth_poll", Part::PacketIo),
+        ];
+        for (object, symbol, part) in cases {
+            assert_eq!(part_of(object, symbol), part, "{object} {symbol}");
+        }
+    }
+
+    #[test]
+    fn shares_leave_idle_time_out_and_add_up() {
+        let report = "# comment\n\n   30|nginx|[.] ngx_x\n   50|[kernel.kallsyms]|[k] tcp_ack\n\
+            20|[kernel.kallsyms]|[k] do_syscall_64\n 900|[kernel.kallsyms]|[k] default_idle\n";
+        let shares = shares(report).expect("samples");
+        assert!((shares.application - 0.3).abs() < 1e-9 && (shares.tcp_ip - 0.5).abs() < 1e-9);
+        assert!((shares.kernel - 0.2).abs() < 1e-9);
+        assert!(shares.packet_io.abs() < 1e-9 && shares.channel.abs() < 1e-9);
+    }
+
+    #[test]
+    fn nothing_sampled_has_no_shares() {
+        assert_eq!(shares(""), None);
+        assert_eq!(shares("# no samples\n 12|[kernel.kallsyms]|[k] default_idle\n"), None);
+    }
+}
