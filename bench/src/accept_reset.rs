@@ -91,7 +91,7 @@ impl AcceptArgs {
     fn channel(&self) -> Result<Channel, AcceptError> {
         let connections = limits::ACCEPT_CONNECTIONS_MAX;
         let mut config = Config::default()
-            .backend(self.backend.open(connections)?)
+            .backend(self.backend.open(connections, 1)?)
             .driver(self.driver.into())
             .max_lwsockets(connections);
         config.core = self.cpus.as_slice().first().copied();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use megapipe::{Backend, LocalNetwork, ServerConfig};
+use siphasher::sip128::SipHasher13;
 
 use crate::limits;
 
@@ -71,6 +72,14 @@ pub struct BackendArgs {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = limits::SPIN_US_DEFAULT,
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: u32,
+
+    /// A word from which the hash is made that spreads flows over channels
+    ///
+    /// Two ends of a link that are given the same word, and have as many channels and queues, agree
+    /// on each flow's place, so that no frame has to be handed from one channel to another. Without
+    /// it the hash is random, and no peer can aim at one channel.
+    #[arg(long, value_name = "WORD")]
+    pub steer_key: Option<String>,
 }
 
 /// Why the back end cannot be had.
@@ -90,11 +99,12 @@ pub enum BackendError {
 }
 
 impl BackendArgs {
-    /// Opens what the options name, for channels that hold `connections` each.
+    /// Opens what the options name, for as many channels as `channels` says, which hold
+    /// `connections` each.
     ///
     /// # Errors
     /// [`BackendError`] names the option.
-    pub fn open(&self, connections: u32) -> Result<Backend, BackendError> {
+    pub fn open(&self, connections: u32, channels: usize) -> Result<Backend, BackendError> {
         let Some(link) = &self.link else {
             return match self.backend {
                 BackendName::Kernel if self.address.is_empty() => Ok(Backend::Kernel),
@@ -112,6 +122,8 @@ impl BackendArgs {
             gateways: self.gateway.clone(),
             mtu: self.mtu,
             connections: connections.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS),
+            shards: Some(u16::try_from(channels).unwrap_or(u16::MAX)),
+            steering_key: self.steer_key.as_deref().map(key_of),
             ..ServerConfig::default()
         };
         settings.waits.spin = Duration::from_micros(self.spin.into());
@@ -119,6 +131,11 @@ impl BackendArgs {
             .map_err(|source| BackendError::Link { link: link.clone(), source: source.into() })?;
         Ok(Backend::Local(network))
     }
+}
+
+/// A key from a word.
+fn key_of(word: &str) -> [u8; 16] {
+    SipHasher13::new().hash(word.as_bytes()).as_bytes()
 }
 
 #[cfg(test)]
@@ -136,15 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn a_word_is_a_key_and_another_word_another() {
+        assert_eq!(key_of("blue"), key_of("blue"));
+        assert_ne!(key_of("blue"), key_of("green"));
+    }
+
+    #[test]
     fn options_that_contradict_each_other_are_named() {
         let kernel = BackendArgs::default();
-        assert_eq!(kernel.open(1).unwrap(), Backend::Kernel);
+        assert_eq!(kernel.open(1, 1).unwrap(), Backend::Kernel);
         let link = BackendArgs { link: Some("pair".into()), ..BackendArgs::default() };
-        assert!(link.open(1).unwrap_err().to_string().starts_with("--link"));
+        assert!(link.open(1, 1).unwrap_err().to_string().starts_with("--link"));
         let address = vec!["10.0.0.1/8".parse().unwrap()];
         let with_address = BackendArgs { address, ..BackendArgs::default() };
-        assert!(with_address.open(1).unwrap_err().to_string().starts_with("--address"));
+        assert!(with_address.open(1, 1).unwrap_err().to_string().starts_with("--address"));
         let local = BackendArgs { backend: BackendName::Local, ..BackendArgs::default() };
-        assert!(local.open(1).unwrap_err().to_string().contains("needs --link"));
+        assert!(local.open(1, 1).unwrap_err().to_string().contains("needs --link"));
     }
 }

@@ -45,7 +45,7 @@ fn channel(link: impl Link + 'static, last: u8) -> Outcome<Channel> {
         connections: 4096,
         ..ServerConfig::default()
     };
-    let network = LocalNetwork::over(vec![Box::new(link)], settings);
+    let network = LocalNetwork::over(vec![Box::new(link)], settings).expect("one queue, one shard");
     let config = Config::default().backend(Backend::Local(network));
     Ok(Channel::create(config)?)
 }

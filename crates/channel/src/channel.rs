@@ -273,6 +273,10 @@ impl Channel {
     pub fn set_cpu_mask(&mut self, listener: Handle, mask: CpuMask) -> Result<(), RegisterError> {
         self.check_fork()?;
         let index = self.state.find(listener)?;
+        #[cfg(feature = "local")]
+        if let Some(changed) = self.set_mask_on_stack(index, mask) {
+            return changed;
+        }
         let queues = self.state.slot(index).listener().ok_or(RegisterError::MaskNotPossible)?;
         let membership = queues.membership.as_ref().ok_or(RegisterError::MaskNotPossible)?;
         membership.set_mask(mask)

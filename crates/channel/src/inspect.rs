@@ -109,6 +109,10 @@ impl Channel {
         };
         let backend = self.backend_of(index);
         let on_stack = self.description_on_stack(index);
+        #[cfg(feature = "local")]
+        let mask_on_stack = self.mask_on_stack(index);
+        #[cfg(not(feature = "local"))]
+        let mask_on_stack = None;
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);
@@ -117,7 +121,7 @@ impl Channel {
         let unread_bytes = u64::from(slot.unread_bytes);
         let listener = slot.listener();
         let member = listener.as_ref().is_some_and(|it| it.membership.is_some());
-        let cpu_mask = listener.and_then(|it| it.membership.as_ref()?.mask());
+        let cpu_mask = listener.and_then(|it| it.membership.as_ref()?.mask()).or(mask_on_stack);
         let mut remarks = Vec::new();
         if handle.is_lwsocket() && kind == Kind::Tcp && matches!(target, Target::Fd(_)) {
             remarks.push(fd_backed(driver, lwsockets).to_owned());

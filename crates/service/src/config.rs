@@ -44,6 +44,12 @@ pub struct ServerConfig {
     pub tcp: stack::TcpConfig,
     /// How it waits.
     pub waits: Waits,
+    /// How many shards share the link's queues; `None`: one for each queue.
+    pub shards: Option<u16>,
+    /// The key of the hash that says whose a flow is, where shards share queues. Both ends of a
+    /// link that know the same key and have as many shards and queues agree on each flow's place,
+    /// and nothing has to be steered; `None`: a random one, which no peer can know.
+    pub steering_key: Option<[u8; 16]>,
 }
 
 impl Default for ServerConfig {
@@ -58,6 +64,8 @@ impl Default for ServerConfig {
             time_waits: 1 << 15,
             tcp: stack::TcpConfig::default(),
             waits: Waits::default(),
+            shards: None,
+            steering_key: None,
         }
     }
 }

@@ -3,6 +3,8 @@
 use megapipe_link::LinkError;
 use megapipe_stack::ConfigError;
 
+use crate::steering::BindingError;
+
 /// Why a server was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -40,4 +42,7 @@ pub enum PortError<E> {
     /// The host that the address is shared with does not leave us the port.
     #[error(transparent)]
     Host(LinkError),
+    /// Another shard has the address, or a part of what was asked for.
+    #[error(transparent)]
+    Shared(BindingError),
 }

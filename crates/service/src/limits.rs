@@ -29,3 +29,29 @@ pub const ACCEPTORS_MAX: usize = 1 << 10;
 
 const _: () = assert!(RX_FRAMES_PER_TURN <= TX_FRAMES_PER_TURN, "each frame may ask for one");
 const _: () = assert!(SHARED_CLIENT_PORTS.0 > EPHEMERAL_PORTS.1, "the kernel picks none of them");
+/// Most shards of one network.
+pub const SHARDS_MAX: u16 = 256;
+/// Most addresses, port and all, that shards listen at.
+pub const BOUND_ADDRESSES_MAX: usize = 1 << 12;
+/// So many former partitions of a listener are remembered, for the connections that they made.
+pub const FORMER_ROWS_MAX: usize = 8;
+/// Most datagrams whose fragments are followed to one shard.
+pub const FRAGMENTED_MAX: usize = 1 << 10;
+/// Most fragments that wait for the first of their datagram.
+pub const FRAGMENTS_HELD_MAX: usize = 64;
+/// Records of a ring of frames from a queue to a shard.
+pub const STEERED_FRAMES_MAX: u32 = 1 << 10;
+/// Bytes of frames that wait in such a ring, where frames are of the usual size.
+pub const STEERED_BYTES: usize = 512 << 10;
+/// The same where the link merges frames.
+pub const STEERED_MERGED_BYTES: usize = 4 << 20;
+/// How long a shard sleeps at most while another one is awake and looks after the link: that one's
+/// application may be busy.
+pub const WATCH_PERIOD: Duration = Duration::from_micros(500);
+/// How often a queue that another shard has is tried before its frames wait for the next turn.
+pub const LOCK_TRIES: u32 = 256;
+
+/// The same after a while in which nothing came.
+pub const WATCH_PERIOD_MAX: Duration = Duration::from_millis(4);
+
+const _: () = assert!(WATCH_PERIOD_MAX.as_secs() == 0, "a timer's nanoseconds alone");

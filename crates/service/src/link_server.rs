@@ -1,15 +1,18 @@
-//! The link server: owns one queue of a link, and moves frames between it and the stack.
+//! The link server: owns one queue of a link, or shares all with other shards, and moves frames
+//! between it and the stack.
 //!
 //! Read first: `megapipe_link::Link`.
 //!
 //! Invariant: frames are counted where they are moved; what the link lost is the link's to count.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use megapipe_link::{Caps, Checksums, Counters, Link, LinkError, Ownership};
 use megapipe_stack as stack;
 
 use crate::limits::{RX_FRAMES_PER_TURN, TX_FRAMES_PER_TURN};
+use crate::switch::{Attachment, ShardLink, Taker};
 
 /// What a link server counts beside what its link does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,35 +25,43 @@ pub struct LinkCounters {
     pub sleeps: u64,
 }
 
-/// Owns one queue of a link.
+/// Where frames come from.
+pub enum Frames {
+    /// A queue of its own.
+    Queue(Box<dyn Link>),
+    /// Queues that many shards share.
+    Shared(Box<ShardLink>),
+}
+
+/// Owns one queue of a link, or a share of all.
 pub struct LinkServer {
-    link: Box<dyn Link>,
+    frames: Frames,
     counters: LinkCounters,
 }
 
 impl LinkServer {
-    /// Takes over a queue.
+    /// Takes over a queue, or a share.
     #[must_use]
-    pub fn new(link: Box<dyn Link>) -> Self {
-        Self { link, counters: LinkCounters::default() }
+    pub fn new(frames: Frames) -> Self {
+        Self { frames, counters: LinkCounters::default() }
     }
 
-    /// Lends a turn's share of waiting frames to `each`. How many there were.
+    /// Lends a turn's share of waiting frames to the taker. How many there were.
     ///
     /// # Errors
     /// What the link says.
-    pub fn receive(
-        &mut self,
-        mut each: impl FnMut(&[u8], stack::Received),
-    ) -> Result<usize, LinkError> {
-        let frames = self.link.rx_burst(RX_FRAMES_PER_TURN, &mut |frame, received| {
-            let checksums = match received.checksums {
-                Checksums::Unverified => stack::Checksums::Unverified,
-                Checksums::Verified => stack::Checksums::Verified,
-            };
-            let segment_bytes = received.segment_bytes;
-            each(frame, stack::Received { checksums, segment_bytes });
-        })?;
+    pub fn receive(&mut self, taker: &mut impl Taker) -> Result<usize, LinkError> {
+        let frames = match &mut self.frames {
+            Frames::Queue(link) => link.rx_burst(RX_FRAMES_PER_TURN, &mut |frame, received| {
+                let checksums = match received.checksums {
+                    Checksums::Unverified => stack::Checksums::Unverified,
+                    Checksums::Verified => stack::Checksums::Verified,
+                };
+                let segment_bytes = received.segment_bytes;
+                taker.on_frame(frame, stack::Received { checksums, segment_bytes });
+            })?,
+            Frames::Shared(link) => link.receive(RX_FRAMES_PER_TURN, taker)?,
+        };
         self.counters.rx_bursts += u64::from(frames > 0);
         Ok(frames)
     }
@@ -63,7 +74,7 @@ impl LinkServer {
         &mut self,
         mut fill: impl FnMut(&mut [u8]) -> Option<stack::Transmit>,
     ) -> Result<usize, LinkError> {
-        let frames = self.link.tx_burst(TX_FRAMES_PER_TURN, &mut |room| {
+        let mut fill = |room: &mut [u8]| {
             let transmit = fill(room)?;
             Some(megapipe_link::Transmit {
                 len: transmit.len,
@@ -72,7 +83,11 @@ impl LinkServer {
                 segment_bytes: transmit.segment_bytes,
                 header_bytes: transmit.header_bytes,
             })
-        })?;
+        };
+        let frames = match &mut self.frames {
+            Frames::Queue(link) => link.tx_burst(TX_FRAMES_PER_TURN, &mut fill)?,
+            Frames::Shared(link) => link.transmit(TX_FRAMES_PER_TURN, &mut fill)?,
+        };
         self.counters.tx_bursts += u64::from(frames > 0);
         Ok(frames)
     }
@@ -82,7 +97,10 @@ impl LinkServer {
     /// # Errors
     /// What the link says; the ownership is then as it was.
     pub fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
-        self.link.set_ownership(ownership)
+        match &mut self.frames {
+            Frames::Queue(link) => link.set_ownership(ownership),
+            Frames::Shared(link) => link.set_ownership(ownership),
+        }
     }
 
     /// Prepares for sleep on [`LinkServer::wait_fd`]. `false`: there is work already.
@@ -90,7 +108,10 @@ impl LinkServer {
     /// # Errors
     /// What the link says.
     pub fn arm(&mut self) -> Result<bool, LinkError> {
-        let armed = self.link.arm()?;
+        let armed = match &mut self.frames {
+            Frames::Queue(link) => link.arm()?,
+            Frames::Shared(link) => link.arm()?,
+        };
         self.counters.sleeps += u64::from(armed);
         Ok(armed)
     }
@@ -98,19 +119,46 @@ impl LinkServer {
     /// What to poll for reading while asleep.
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.link.wait_fd()
+        match &self.frames {
+            Frames::Queue(link) => link.wait_fd(),
+            Frames::Shared(link) => link.wait_fd(),
+        }
     }
 
     /// What the link can do.
     #[must_use]
     pub fn caps(&self) -> &Caps {
-        self.link.caps()
+        match &self.frames {
+            Frames::Queue(link) => link.caps(),
+            Frames::Shared(link) => link.caps(),
+        }
+    }
+
+    /// The shard's place among others, where it has some.
+    #[must_use]
+    pub fn attachment(&self) -> Option<Attachment> {
+        match &self.frames {
+            Frames::Queue(_) => None,
+            Frames::Shared(link) => Some(link.attachment()),
+        }
+    }
+
+    /// Whether what `remote` sends to `local` arrives here.
+    #[must_use]
+    pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        match &self.frames {
+            Frames::Queue(_) => true,
+            Frames::Shared(link) => link.arrives_here(local, remote),
+        }
     }
 
     /// What the link counted.
     #[must_use]
     pub fn link_counters(&self) -> Counters {
-        self.link.counters()
+        match &self.frames {
+            Frames::Queue(link) => link.counters(),
+            Frames::Shared(link) => link.counters(),
+        }
     }
 
     /// What this server counted.

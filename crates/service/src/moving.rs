@@ -64,6 +64,12 @@ impl<M: Memory> Server<M> {
     /// # Errors
     /// What the link says; nothing has changed then.
     pub fn take(&mut self, flow: Flow) -> Result<(), LinkError> {
+        let local = SocketAddr::new(flow.local, flow.local_port);
+        let remote = SocketAddr::new(flow.remote, flow.remote_port);
+        if !self.link.arrives_here(local, remote) {
+            let why = "its segments arrive at another shard".to_owned();
+            return Err(LinkError::Setting { setting: "flow", why });
+        }
         let Some(host) = &mut self.host else { return Ok(()) };
         host.change(&mut self.link, |ownership| ownership.take(flow))
     }

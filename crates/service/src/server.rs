@@ -18,17 +18,21 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use megapipe_link::{Caps, Link, LinkError, Transport};
+use megapipe_link::{Caps, LinkError, Transport};
 use megapipe_stack::{
     BindError, ConnId, ConnectError, DatagramId, Event, Instant, ListenError, ListenerId, Memory,
-    OperationError, PoolId, Stack,
+    OperationError, PoolId, Received, Stack,
 };
 
 use crate::config::ServerConfig;
 use crate::connection_manager::{AcceptorId, ConnectionManager, Offer};
 use crate::error::{PortError, ServerError};
 use crate::host::Host;
-use crate::link_server::LinkServer;
+use crate::limits::{EPHEMERAL_PORTS, SHARED_CLIENT_PORTS};
+use crate::link_server::{Frames, LinkServer};
+use crate::sharing::{Shared, Sharing};
+use crate::steering::Ends;
+use crate::switch::{Attachment, Taker};
 use crate::transport_server::TransportServer;
 use crate::waiting::{Next, Waiting};
 
@@ -59,20 +63,44 @@ pub struct Server<M> {
     waiting: Waiting,
     /// Where the link shares the host's address.
     pub(crate) host: Option<Host>,
+    /// What it has bound, where other shards have the same addresses.
+    shared: Option<Shared>,
+}
+
+/// A turn's frames on their way into the stack.
+struct Arriving<'a, M> {
+    now: Instant,
+    transport: &'a mut TransportServer<M>,
+}
+
+impl<M: Memory> Taker for Arriving<'_, M> {
+    fn knows(&self, ends: &Ends) -> bool {
+        self.transport.stack().knows(ends.dst, ends.src)
+    }
+
+    #[inline]
+    fn on_frame(&mut self, frame: &[u8], received: Received) {
+        self.transport.on_frame(self.now, frame, received);
+    }
+
+    fn refuse(&mut self, frame: &[u8], received: Received) {
+        self.transport.refuse_frame(self.now, frame, received);
+    }
 }
 
 impl<M: Memory> Server<M> {
-    /// A server on one queue of a link, with payload in `memory`.
+    /// A server on one queue of a link, or on its share of all, with payload in `memory`.
     ///
     /// # Errors
     /// [`ServerError`]: a setting that does not fit the link, or no randomness.
     pub fn new(
-        link: Box<dyn Link>,
+        frames: Frames,
         config: &ServerConfig,
         memory: M,
         now: Instant,
     ) -> Result<Self, ServerError> {
         let mut config = config.clone();
+        let link = LinkServer::new(frames);
         let host = match &config.interface {
             Some(interface) if link.caps().shares_host_address => {
                 let mut host = Host::open(interface)?;
@@ -86,7 +114,8 @@ impl<M: Memory> Server<M> {
         };
         let stack = config.stack(link.caps(), secret()?)?;
         let mut server = Self {
-            link: LinkServer::new(link),
+            shared: link.attachment().map(Shared::new),
+            link,
             transport: TransportServer::new(stack, memory, now)?,
             manager: ConnectionManager::new(),
             waiting: Waiting::new(config.waits.spin),
@@ -111,7 +140,7 @@ impl<M: Memory> Server<M> {
         self.look_at_host(now, false)?;
         let frames_out = self.transmit(now)?;
         let Self { link, transport, .. } = self;
-        let frames_in = link.receive(|frame, received| transport.on_frame(now, frame, received))?;
+        let frames_in = link.receive(&mut Arriving { now, transport })?;
         let timers = transport.on_time(now);
         Ok(Turn { frames_in, frames_out, timers })
     }
@@ -174,28 +203,69 @@ impl<M: Memory> Server<M> {
     }
 
     /// Listens; nobody accepts yet. A port of a host's address that is shared stays ours as long as
-    /// the server.
+    /// the server. Where shards share the address, `sharing` says which connections are this one's.
     ///
     /// # Errors
-    /// [`PortError`] names the argument, or what the host says.
+    /// [`PortError`] names the argument, or what the host says, or that another shard has the
+    /// address.
     pub fn listen(
         &mut self,
         now: Instant,
         local: SocketAddr,
         backlog: u32,
+        sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         let (stack, _) = self.transport.parts();
         let listener = stack.listen(local, backlog, PoolId::default()).map_err(PortError::Stack)?;
-        if let Some(host) = &mut self.host
-            && let Err(error) = host.claim(&mut self.link, Transport::Tcp, local.port())
-        {
+        if let Err(error) = self.claim_listener(listener, local, sharing) {
             let (stack, memory) = self.transport.parts();
             // It is there: it was made just now.
             let _ = stack.unlisten(now, listener, memory);
-            return Err(PortError::Host(error));
+            return Err(error);
         }
         self.manager.add_listener(listener);
         Ok(listener)
+    }
+
+    /// Some shard listens at an address.
+    #[must_use]
+    pub fn is_listening(&self, local: SocketAddr) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.is_listening(local))
+    }
+
+    fn claim_listener(
+        &mut self,
+        listener: ListenerId,
+        local: SocketAddr,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        if let Some(shared) = &mut self.shared {
+            shared.listen(listener, local, sharing)?;
+        }
+        if let Some(host) = &mut self.host
+            && let Err(error) = host.claim(&mut self.link, Transport::Tcp, local.port())
+        {
+            if let Some(shared) = &mut self.shared {
+                shared.unlisten(listener);
+            }
+            return Err(PortError::Host(error));
+        }
+        Ok(())
+    }
+
+    /// Changes which connections are a listener's, where shards share its address.
+    ///
+    /// # Errors
+    /// [`PortError::Shared`].
+    pub fn share(
+        &mut self,
+        listener: ListenerId,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        match &mut self.shared {
+            Some(shared) => shared.share(listener, sharing),
+            None => Ok(()),
+        }
     }
 
     /// An acceptor is ready for `count` more connections of a listener.
@@ -227,8 +297,12 @@ impl<M: Memory> Server<M> {
         local: Option<SocketAddr>,
     ) -> Result<ConnId, PortError<ConnectError>> {
         self.claim_port(Transport::Tcp, local).map_err(PortError::Host)?;
-        let (stack, memory) = self.transport.parts();
-        stack.connect(now, remote, local, (PoolId::default(), memory)).map_err(PortError::Stack)
+        let Self { link, transport, .. } = self;
+        let (stack, memory) = transport.parts();
+        let fits = |local| link.arrives_here(local, remote);
+        stack
+            .connect_where(now, remote, local, (PoolId::default(), memory), &fits)
+            .map_err(PortError::Stack)
     }
 
     /// Binds an endpoint for datagrams; port 0 takes any.
@@ -238,7 +312,21 @@ impl<M: Memory> Server<M> {
     pub fn bind(&mut self, local: SocketAddr) -> Result<DatagramId, PortError<BindError>> {
         self.claim_port(Transport::Udp, Some(local)).map_err(PortError::Host)?;
         let (stack, _) = self.transport.parts();
-        stack.bind_datagram(local, PoolId::default()).map_err(PortError::Stack)
+        let mut bind = |local| stack.bind_datagram(local, PoolId::default());
+        match &mut self.shared {
+            Some(shared) => shared.bind(local, stack_ports(&self.host), bind),
+            None => bind(local).map_err(PortError::Stack),
+        }
+    }
+
+    /// Closes an endpoint for datagrams.
+    pub fn close_datagram(&mut self, endpoint: DatagramId) {
+        if let Some(shared) = &mut self.shared {
+            shared.close(endpoint);
+        }
+        let (stack, memory) = self.transport.parts();
+        // An endpoint that is gone already needs no more.
+        let _ = stack.close_datagram(endpoint, memory);
     }
 
     /// The port that was asked for becomes ours, or those that the stack chooses from.
@@ -257,6 +345,9 @@ impl<M: Memory> Server<M> {
     /// Stops listening; connections that nobody was offered are reset.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) {
         self.manager.remove_listener(listener);
+        if let Some(shared) = &mut self.shared {
+            shared.unlisten(listener);
+        }
         let (stack, memory) = self.transport.parts();
         // A listener that is gone already needs no more.
         let _ = stack.unlisten(now, listener, memory);
@@ -287,11 +378,22 @@ impl<M: Memory> Server<M> {
         self.link.caps()
     }
 
+    /// The shard's place among others, where it has some.
+    #[must_use]
+    pub fn attachment(&self) -> Option<Attachment> {
+        self.link.attachment()
+    }
+
     /// The link's server, to look at.
     #[must_use]
     pub const fn link(&self) -> &LinkServer {
         &self.link
     }
+}
+
+/// The ports that are chosen from where none is asked for.
+const fn stack_ports(host: &Option<Host>) -> (u16, u16) {
+    if host.is_some() { SHARED_CLIENT_PORTS } else { EPHEMERAL_PORTS }
 }
 
 fn secret() -> Result<[u8; 32], ServerError> {

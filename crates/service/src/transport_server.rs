@@ -25,6 +25,11 @@ impl<M: Memory> TransportServer<M> {
         self.stack.on_frame(now, frame, received, &mut self.memory);
     }
 
+    /// A frame arrived that begins a connection which nobody is to have.
+    pub fn refuse_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
+        self.stack.refuse_frame(now, frame, received, &mut self.memory);
+    }
+
     /// Runs what is due. Whether anything was.
     pub fn on_time(&mut self, now: Instant) -> bool {
         let due = self.stack.has_timer_due(now);

@@ -112,6 +112,20 @@ impl Stack {
         tcp.on_expected(&mut Cx { now: *now, memory, ip, config, counters }, &segment, received)
     }
 
+    /// As [`Stack::on_frame`], but no listener takes a connection that the frame would begin: it is
+    /// answered as if there were none.
+    pub fn refuse_frame<M: Memory>(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) {
+        self.tcp.set_refusing(true);
+        self.on_frame(now, frame, received, memory);
+        self.tcp.set_refusing(false);
+    }
+
     fn take_in<M: Memory>(
         &mut self,
         frame: &[u8],

@@ -135,7 +135,7 @@ struct Party {
 
 impl Party {
     fn new(backend: &BackendArgs) -> Result<Self, Failure> {
-        let backend = backend.open(1_024)?;
+        let backend = backend.open(1_024, 1)?;
         let mut channel = Channel::create(Config::default().backend(backend))?;
         let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
         let stdin = channel.register(stdin, STDIN, None)?;

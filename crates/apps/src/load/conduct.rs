@@ -150,7 +150,7 @@ where
     let cores = job.cores(threads)?;
     raise_descriptor_limit();
     let each = job.args.connections.div_ceil(threads).saturating_mul(2).min(HANDLES_MAX);
-    let backend = job.args.backend.open(each)?;
+    let backend = job.args.backend.open(each, threads as usize)?;
     let notices = Notices::new().map_err(LoadError::Signals)?;
     let mut orchestra = Orchestra {
         threads: Vec::new(),

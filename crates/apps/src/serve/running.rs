@@ -55,7 +55,7 @@ where
         .into_iter()
         .map(|address| Endpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
         .collect();
-    let backend = args.backend.open(args.connections_of_each(count))?;
+    let backend = args.backend.open(args.connections_of_each(count), count)?;
     let notices = Notices::new().map_err(|source| ServeError::resource("a socket pair", source))?;
     let mut running = Running {
         addresses: Vec::new(),

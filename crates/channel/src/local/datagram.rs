@@ -149,8 +149,7 @@ impl Local {
 
     pub(super) fn leave_endpoint(&mut self, state: &mut State, slot: u32) {
         let Some(endpoint) = self.endpoint(state, slot) else { return };
-        let (stack, memory) = self.server.parts();
-        let _ = stack.close_datagram(endpoint, memory);
+        self.server.close_datagram(endpoint);
         self.endpoints[endpoint.index as usize] = NOBODY;
         state.slot(slot).target = Target::None;
     }

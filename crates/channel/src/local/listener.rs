@@ -8,13 +8,15 @@
 
 use std::net::SocketAddr;
 
-use megapipe_service::{AcceptorId, Offer, PortError};
+use megapipe_service::steering::{BindingError, Takes};
+use megapipe_service::{AcceptorId, Offer, PortError, Sharing};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 
 use super::{Local, NO_SLOT, NOBODY, Owner};
 use crate::completion::Event;
-use crate::error::OpError;
-use crate::options::AcceptAs;
+use crate::cpu_mask::CpuMask;
+use crate::error::{OpError, RegisterError};
+use crate::options::{AcceptAs, ListenOptions};
 use crate::slot::{Arrived, Handed, Target};
 use crate::state::State;
 
@@ -32,9 +34,25 @@ pub(super) struct Listening {
     outstanding: u32,
     /// Where it listens.
     pub(super) address: Option<SocketAddr>,
+    /// The cores whose connections are its own.
+    pub(super) mask: Option<CpuMask>,
 }
 
-const NOT_LISTENING: Listening = Listening { owner: NOBODY, outstanding: 0, address: None };
+const NOT_LISTENING: Listening =
+    Listening { owner: NOBODY, outstanding: 0, address: None, mask: None };
+
+/// How a listener shares its address with other shards.
+fn sharing(options: &ListenOptions) -> Sharing {
+    Sharing {
+        takes: options.cpu_mask.map_or(Takes::Rest, |mask| taken(&mask)),
+        is_exclusive: !options.share,
+    }
+}
+
+/// Whose connections a mask takes.
+fn taken(mask: &CpuMask) -> Takes {
+    Takes::Cores(mask.iter().filter_map(|core| u32::try_from(core).ok()).collect())
+}
 
 impl Local {
     /// Listens on behalf of a slot; port 0 takes any port that is free.
@@ -43,20 +61,21 @@ impl Local {
         state: &mut State,
         slot: u32,
         address: SocketAddr,
-        backlog: u32,
+        options: &ListenOptions,
     ) -> Result<(), PortError<ListenError>> {
         self.now = self.clock.now();
         let now = self.now;
         let (listener, address) = match address.port() {
-            0 => self.listen_anywhere(address, backlog)?,
-            _ => (self.server.listen(now, address, backlog)?, address),
+            0 => self.listen_anywhere(address, options)?,
+            _ => (self.server.listen(now, address, options.backlog, sharing(options))?, address),
         };
         let index = listener.index as usize;
         if self.listeners.len() <= index {
             self.listeners.resize(index + 1, NOT_LISTENING);
         }
         let owner = Owner { slot, generation: listener.generation, ..NOBODY };
-        self.listeners[index] = Listening { owner, outstanding: 0, address: Some(address) };
+        let mask = options.cpu_mask;
+        self.listeners[index] = Listening { owner, outstanding: 0, address: Some(address), mask };
         state.slot(slot).target = Target::Stack(listener.index);
         Ok(())
     }
@@ -65,7 +84,7 @@ impl Local {
     fn listen_anywhere(
         &mut self,
         mut address: SocketAddr,
-        backlog: u32,
+        options: &ListenOptions,
     ) -> Result<(ListenerId, SocketAddr), PortError<ListenError>> {
         let now = self.now;
         let (first, last) = megapipe_service::limits::EPHEMERAL_PORTS;
@@ -74,7 +93,10 @@ impl Local {
         let start = (now.as_micros() % u64::from(count)) as u32;
         for step in 0..count {
             address.set_port(first + ((start + step) % count) as u16);
-            match self.server.listen(now, address, backlog) {
+            if self.server.is_listening(address) {
+                continue;
+            }
+            match self.server.listen(now, address, options.backlog, sharing(options)) {
                 Err(PortError::Stack(ListenError::InUse)) => {}
                 // Another program's port, perhaps: a few more are tried.
                 Err(PortError::Host(_)) if step < HOST_PORTS_TRIED => {}
@@ -82,6 +104,37 @@ impl Local {
             }
         }
         Err(PortError::Stack(ListenError::InUse))
+    }
+
+    /// Gives a listener other cores.
+    ///
+    /// # Errors
+    /// As `set_cpu_mask`.
+    pub(crate) fn set_mask(
+        &mut self,
+        state: &State,
+        slot: u32,
+        mask: CpuMask,
+    ) -> Result<(), RegisterError> {
+        let listener = self.listener(state, slot).ok_or(RegisterError::MaskNotPossible)?;
+        if mask.is_empty() {
+            return Err(RegisterError::MaskNotPossible);
+        }
+        let sharing = Sharing { takes: taken(&mask), is_exclusive: false };
+        self.server.share(listener, sharing).map_err(|error| match error {
+            PortError::Shared(BindingError::Overlap { core }) => {
+                RegisterError::MaskOverlaps { core: core as usize }
+            }
+            _ => RegisterError::MaskNotPossible,
+        })?;
+        self.listeners[listener.index as usize].mask = Some(mask);
+        Ok(())
+    }
+
+    /// The cores whose connections a listener takes.
+    pub(crate) fn mask(&self, state: &State, slot: u32) -> Option<CpuMask> {
+        let listener = self.listener(state, slot)?;
+        self.listeners[listener.index as usize].mask
     }
 
     /// Gives what is held to the accepts that wait, and tells the server of the rest.

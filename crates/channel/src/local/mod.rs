@@ -99,16 +99,37 @@ pub(crate) fn create(
         return Err(CreateError::DriverUnavailable { driver: "uring", reason });
     }
     let (kernel, report) = Epoll::create(state, wake)?;
-    let link = network.take_queue().ok_or(CreateError::NoQueue)?;
+    let frames = network.take().ok_or(CreateError::NoQueue)?;
     let memory = ChannelMemory::new(Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
     let mut settings = network.settings().clone();
     // As the kernel's drivers have it: what is written leaves at once.
     settings.tcp.nagle = false;
     let server =
-        Server::new(link, &settings, memory, Clock::new().now()).map_err(CreateError::Local)?;
-    let reason = format!("TCP and UDP by our own stack on {}", network.description());
+        Server::new(frames, &settings, memory, Clock::new().now()).map_err(CreateError::Local)?;
+    let mut reason = format!("TCP and UDP by our own stack on {}", network.description());
+    if let Some(attachment) = server.attachment() {
+        let core = own_core();
+        attachment.set_core(core.and_then(|core| u32::try_from(core).ok()));
+        reason.push_str(&place_of(attachment.shard(), core));
+    }
     let report = DriverReport { backend: "local", ..report.chosen(&reason) };
     Ok((Local::new(kernel, server), report))
+}
+
+/// The core that the calling thread runs on, if it is one.
+fn own_core() -> Option<usize> {
+    let set = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
+    let core = cores.next()?;
+    cores.next().is_none().then_some(core)
+}
+
+/// Which shard, and on which core, in words.
+fn place_of(shard: u16, core: Option<usize>) -> String {
+    match core {
+        Some(core) => format!(", shard {shard} on core {core}"),
+        None => format!(", shard {shard} on no core in particular"),
+    }
 }
 
 /// The slot is the stack's.

@@ -1,13 +1,17 @@
-//! The network of a process: a link's queues, one for each channel that uses the `local` back end.
+//! The network of a process: a link's queues, and a shard for each channel that uses the `local`
+//! back end.
 //!
-//! Invariant: a queue is given to one channel and never comes back.
+//! One shard on one queue has the queue to itself. Any other number shares all queues through a
+//! switch, which steers each flow to its shard (`megapipe_service::switch`).
+//!
+//! Invariant: a shard is given to one channel and never comes back.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use megapipe_link::{Capture, Link, LinkError, LinkSpec, Pcap};
-use megapipe_service::ServerConfig;
+use megapipe_service::{Frames, ServerConfig, SwitchError, switch};
 
 /// Why a network was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +23,12 @@ pub enum NetworkError {
     /// The link cannot be had.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// The queues cannot be shared by so many shards.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// The kernel gave no random bytes for the key of the shards' hash.
+    #[error("no random bytes for the key that flows are steered by: {0}")]
+    NoRandomness(std::io::Error),
 }
 
 /// A link and the addresses we have on it. Cloning gives another name for the same network; give
@@ -29,7 +39,9 @@ pub struct LocalNetwork(Arc<Shared>);
 struct Shared {
     settings: ServerConfig,
     description: String,
-    queues: Mutex<Vec<Box<dyn Link>>>,
+    shards: u16,
+    /// What is left for channels to come, the first last.
+    left: Mutex<Vec<Frames>>,
 }
 
 impl LocalNetwork {
@@ -51,20 +63,34 @@ impl LocalNetwork {
             Some(capture) => captured(queues, &capture),
             None => queues,
         };
-        Ok(Self::over(queues, settings))
+        Self::over(queues, settings)
     }
 
-    /// Over queues that are open already, one for each channel.
-    #[must_use]
-    pub fn over(mut queues: Vec<Box<dyn Link>>, settings: ServerConfig) -> Self {
-        // Taken from the end: the first queue first.
-        queues.reverse();
-        let description = queues.last().map_or_else(String::new, |link| {
+    /// Over queues that are open already, with as many shards as the settings say: one for each
+    /// channel to come.
+    ///
+    /// # Errors
+    /// [`NetworkError::Switch`], [`NetworkError::NoRandomness`].
+    pub fn over(queues: Vec<Box<dyn Link>>, settings: ServerConfig) -> Result<Self, NetworkError> {
+        let mut description = queues.first().map_or_else(String::new, |link| {
             let caps = link.caps();
             let notes: String = caps.notes.iter().map(|note| format!("; {note}")).collect();
             format!("{} of {} bytes MTU{notes}", caps.driver, caps.mtu)
         });
-        Self(Arc::new(Shared { settings, description, queues: Mutex::new(queues) }))
+        let count = queues.len();
+        let of_queues = u16::try_from(count).unwrap_or(u16::MAX);
+        let shards = settings.shards.unwrap_or(of_queues);
+        let mut left: Vec<Frames> = if shards == 1 && count == 1 {
+            queues.into_iter().map(Frames::Queue).collect()
+        } else {
+            description.push_str(&format!(", {shards} shards over {count} queues"));
+            let key = settings.steering_key.map_or_else(random_key, Ok)?;
+            let links = switch(queues, shards, &key)?;
+            links.into_iter().map(|link| Frames::Shared(Box::new(link))).collect()
+        };
+        // Taken from the end: the first first.
+        left.reverse();
+        Ok(Self(Arc::new(Shared { settings, description, shards, left: Mutex::new(left) })))
     }
 
     /// Our addresses on it.
@@ -82,9 +108,15 @@ impl LocalNetwork {
         &self.0.settings
     }
 
-    /// The next queue; `None`: each has its channel.
-    pub(crate) fn take_queue(&self) -> Option<Box<dyn Link>> {
-        self.0.queues.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    /// How many channels can use it.
+    #[must_use]
+    pub fn shards(&self) -> u16 {
+        self.0.shards
+    }
+
+    /// The next shard's frames; `None`: each has its channel.
+    pub(crate) fn take(&self) -> Option<Frames> {
+        self.0.left.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 }
 
@@ -95,6 +127,16 @@ fn shared_interface(link: &LinkSpec) -> Option<String> {
         LinkSpec::Xdp(xdp) => Some(xdp.interface.clone()),
         LinkSpec::Faulty(beneath, _) => shared_interface(beneath),
         LinkSpec::Pair | LinkSpec::Tap(_) | LinkSpec::Memif(_) => None,
+    }
+}
+
+fn random_key() -> Result<[u8; 16], NetworkError> {
+    let mut key = [0; 16];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    match rustix::rand::getrandom(&mut key, flags) {
+        Ok(16) => Ok(key),
+        Ok(_) => Err(NetworkError::NoRandomness(std::io::ErrorKind::UnexpectedEof.into())),
+        Err(errno) => Err(NetworkError::NoRandomness(errno.into())),
     }
 }
 

@@ -9,12 +9,14 @@ use std::time::Instant;
 
 use megapipe_link::LinkError;
 use megapipe_service::PortError;
+use megapipe_service::steering::BindingError;
 use megapipe_stack as stack;
 
 use super::{Local, is_stacks};
 use crate::address::Address;
 use crate::channel::Channel;
-use crate::error::{ConnectError, ListenError, OpError};
+use crate::cpu_mask::CpuMask;
+use crate::error::{ConnectError, ListenError, OpError, RegisterError};
 use crate::handle::Handle;
 use crate::kernel::sockaddr::RawAddress;
 use crate::options::{ConnectOptions, ListenOptions};
@@ -39,9 +41,9 @@ impl Channel {
         let listener = Listener::new(Kind::Tcp, options.backlog, None);
         self.state.slot(index).extra = Some(Box::new(Extra::Listener(listener)));
         let Self { driver, state, .. } = self;
-        let listening = driver.local().map_or(Err(NO_LISTENING), |local| {
-            local.listen(state, index, address, options.backlog)
-        });
+        let listening = driver
+            .local()
+            .map_or(Err(NO_LISTENING), |local| local.listen(state, index, address, options));
         if let Err(error) = listening {
             state.release(index);
             return Err(refused(error));
@@ -71,6 +73,7 @@ impl Channel {
             let source = match error {
                 PortError::Stack(stack::ConnectError::InUse) => errno(libc::EADDRINUSE),
                 PortError::Stack(_) => errno(libc::EADDRNOTAVAIL),
+                PortError::Shared(_) => errno(libc::EADDRINUSE),
                 PortError::Host(refusal) => by_host(refusal),
             };
             return Err(ConnectError::Kernel { what: "bind", source });
@@ -125,6 +128,26 @@ impl Channel {
     }
 }
 
+impl Channel {
+    /// Gives a listener of the stack's other cores; `None`: it is the kernel's.
+    pub(crate) fn set_mask_on_stack(
+        &mut self,
+        index: u32,
+        mask: CpuMask,
+    ) -> Option<Result<(), RegisterError>> {
+        let Self { driver, state, .. } = self;
+        is_stacks(state.peek(index)).then_some(())?;
+        driver.local().map(|local| local.set_mask(state, index, mask))
+    }
+
+    /// The cores whose connections a listener of the stack's takes.
+    pub(crate) fn mask_on_stack(&mut self, index: u32) -> Option<CpuMask> {
+        let Self { driver, state, .. } = self;
+        is_stacks(state.peek(index)).then_some(())?;
+        driver.local().and_then(|local| local.mask(state, index))
+    }
+}
+
 impl Local {
     fn describe(&self, state: &State, slot: u32) -> String {
         let driver = self.server.caps().driver;
@@ -173,6 +196,7 @@ fn not_bound(error: PortError<stack::BindError>) -> ListenError {
         }
         PortError::Stack(_) => errno(libc::ENOBUFS),
         PortError::Host(refusal) => by_host(refusal),
+        PortError::Shared(_) => errno(libc::EADDRINUSE),
     };
     ListenError::Kernel { what: "bind", source }
 }
@@ -186,6 +210,11 @@ fn refused(error: PortError<stack::ListenError>) -> ListenError {
         PortError::Stack(TooManyListeners) => ("listen", errno(libc::ENOBUFS)),
         PortError::Stack(_) => ("listen", errno(libc::EINVAL)),
         PortError::Host(refusal) => ("bind", by_host(refusal)),
+        PortError::Shared(BindingError::Overlap { core }) => {
+            return RegisterError::MaskOverlaps { core: core as usize }.into();
+        }
+        PortError::Shared(BindingError::NoCore) => return RegisterError::MaskNotPossible.into(),
+        PortError::Shared(_) => ("bind", errno(libc::EADDRINUSE)),
     };
     ListenError::Kernel { what, source }
 }

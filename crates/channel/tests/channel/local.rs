@@ -134,7 +134,7 @@ fn explain_tells_the_link_and_what_a_connection_agreed_on(case: &Case) {
 fn network(link: impl Link + 'static, last: u8) -> LocalNetwork {
     let address = IpAddr::from([10, 78, 0, last]);
     let settings = ServerConfig { addresses: vec![(address, 24)], ..ServerConfig::default() };
-    LocalNetwork::over(vec![Box::new(link)], settings)
+    LocalNetwork::over(vec![Box::new(link)], settings).expect("one queue, one shard")
 }
 
 fn channels_on_a_pair() -> (Channel, Channel) {

@@ -25,6 +25,8 @@ mod processes;
 mod quiet;
 mod scene;
 #[cfg(feature = "local")]
+mod shards;
+#[cfg(feature = "local")]
 mod shared;
 mod streams;
 mod timers;

@@ -152,7 +152,7 @@ fn on_stack() -> World {
         let mut settings = ServerConfig { addresses: vec![(ip, 24)], ..ServerConfig::default() };
         settings.connections = 4096;
         settings.waits.spin = Duration::ZERO;
-        let network = LocalNetwork::over(vec![link], settings);
+        let network = LocalNetwork::over(vec![link], settings).expect("one queue");
         let channel = megapipe::Config::default().backend(Backend::Local(network));
         let context = Context::create(Config::default().channel(channel));
         Box::new(context.expect("the stack can be had")) as Box<dyn Host>

@@ -65,8 +65,26 @@ impl Stack {
         local: Option<SocketAddr>,
         (pool, memory): (PoolId, &mut M),
     ) -> Result<ConnId, ConnectError> {
+        self.connect_where(now, remote, local, (pool, memory), &|_| true)
+    }
+
+    /// As [`Stack::connect`], from an address and port that `fits` alone: where many stacks share
+    /// an address, answers to others do not come here.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConnectError`]; [`ConnectError::InUse`] for a port that was asked for and does not
+    /// fit.
+    pub fn connect_where<M: Memory>(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        (pool, memory): (PoolId, &mut M),
+        fits: &dyn Fn(SocketAddr) -> bool,
+    ) -> Result<ConnId, ConnectError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.connect(cx, remote, local, pool))
+        self.with(memory, |tcp, cx| tcp.connect(cx, remote, local, pool, fits))
     }
 
     /// Asks for the next bytes: one [`crate::Event::Received`], or

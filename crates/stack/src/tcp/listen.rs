@@ -53,6 +53,11 @@ impl Tcp {
         self.listeners.insert(local, backlog, pool)
     }
 
+    /// Whether segments are answered as if nobody listened.
+    pub(crate) const fn set_refusing(&mut self, is_refusing: bool) {
+        self.is_refusing = is_refusing;
+    }
+
     /// Takes no more; connections that nobody accepted are reset.
     ///
     /// # Errors
@@ -89,7 +94,7 @@ impl Tcp {
             return cx.counters.drop(Drop::DepartedConnection);
         }
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
-        let Some(listener) = listener else {
+        let Some(listener) = listener.filter(|_| !self.is_refusing) else {
             return reset_sender(&mut self.shard, cx, segment);
         };
         // First: a RST is of no use here.

@@ -136,6 +136,8 @@ pub(crate) struct Tcp {
     embryos_from: u32,
     /// First number of TIME-WAIT records in the flow table.
     time_waits_from: u32,
+    /// Segments are answered as if nobody listened.
+    is_refusing: bool,
 }
 
 /// What an entry of the flow table is.
@@ -159,6 +161,7 @@ impl Tcp {
             places: Places::new(connections),
             embryos: Embryos::new(embryos),
             time_waits: TimeWaits::new(time_waits, config.tcp.msl.saturating_mul(2)),
+            is_refusing: false,
             listeners: Listeners::new(config.listeners),
             shard: Shard {
                 nodes: ChunkNodes::new(

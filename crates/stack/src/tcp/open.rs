@@ -19,7 +19,8 @@ use crate::seq::SeqNum;
 use crate::time::Instant;
 
 impl Tcp {
-    /// Begins a connection: the SYN leaves with the next `poll_transmit`.
+    /// Begins a connection: the SYN leaves with the next `poll_transmit`. `fits`: whether answers
+    /// to this address and port of ours come here.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -29,8 +30,9 @@ impl Tcp {
         remote: SocketAddr,
         local: Option<SocketAddr>,
         pool: PoolId,
+        fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
-        let flow = self.choose_flow(cx, remote, local)?;
+        let flow = self.choose_flow(cx, remote, local, fits)?;
         let ts_offset = self.shard.secret.timestamp_offset(&flow);
         let mut iss = self.shard.secret.isn(&flow, cx.now);
         if self.places.len() >= self.embryos_from {
@@ -61,6 +63,7 @@ impl Tcp {
         cx: &Cx<'_, M>,
         remote: SocketAddr,
         local: Option<SocketAddr>,
+        fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<Flow, ConnectError> {
         // MUST-46.
         if remote.port() == 0 || !may_call(remote.ip()) {
@@ -82,11 +85,13 @@ impl Tcp {
         let flow =
             Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
         if port != 0 {
-            return if self.is_free(&flow, cx.now) { Ok(flow) } else { Err(ConnectError::InUse) };
+            let is_ours = fits(SocketAddr::new(ip, port)) && self.is_free(&flow, cx.now);
+            return if is_ours { Ok(flow) } else { Err(ConnectError::InUse) };
         }
         let range = cx.config.ephemeral_ports;
         let candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
         candidates
+            .filter(|port| fits(SocketAddr::new(ip, *port)))
             .map(|local_port| Flow { local_port, ..flow })
             .find(|flow| self.is_free(flow, cx.now))
             .ok_or(ConnectError::NoPort)

@@ -143,7 +143,9 @@ impl Pair {
 
     pub(super) fn connect(&mut self) -> ConnId {
         let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
-        self.a.with(self.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap()
+        self.a
+            .with(self.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+            .unwrap()
     }
 
     /// Both hosts send what they have.

@@ -120,7 +120,7 @@ fn must_41_listening_changes_no_connection() {
     let local = SocketAddr::new(peer.local.0, peer.local.1);
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let connect = |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| {
-        tcp.connect(cx, remote, Some(local), PoolId(0))
+        tcp.connect(cx, remote, Some(local), PoolId(0), &|_| true)
     };
     let conn = peer.host.with(peer.now, connect).unwrap();
     let iss = peer.out().remove(0).seq;
@@ -147,8 +147,9 @@ fn must_45_a_connection_keeps_the_address_that_it_began_with() {
     for wanted in [None, Some(SocketAddr::new(second, 0))] {
         let mut peer = Peer::new(|config| config.addresses.push((second, 24)));
         let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
-        let connect =
-            |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| tcp.connect(cx, remote, wanted, PoolId(0));
+        let connect = |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| {
+            tcp.connect(cx, remote, wanted, PoolId(0), &|_| true)
+        };
         let conn = peer.host.with(peer.now, connect).unwrap();
         let src = peer.out()[0].src;
         // MUST-43: the one that was asked for; MUST-44: else one of ours that IP chooses.
@@ -167,7 +168,9 @@ fn must_46_a_broadcast_address_cannot_be_called() {
     let mut peer = Peer::new(|_| {});
     let remote = "10.0.0.255:80".parse().unwrap();
     for local in [None, Some("10.0.0.1:0".parse().unwrap())] {
-        let called = peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0)));
+        let called = peer
+            .host
+            .with(peer.now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0), &|_| true));
         assert_eq!(called, Err(ConnectError::NoRoute));
     }
     assert_eq!(peer.out(), []);

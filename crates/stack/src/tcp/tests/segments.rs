@@ -94,8 +94,10 @@ fn a_wrong_ack_of_a_syn_ack_is_reset() {
 fn a_connect_is_retried_and_given_up() {
     let mut peer = Peer::new(|config| config.tcp.syn_retries = 3);
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
-    let conn =
-        peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    let conn = peer
+        .host
+        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .unwrap();
     let first = peer.out();
     assert_eq!(first[0].core(), (2, 0, 0, 0));
     let begun = peer.now;
@@ -109,8 +111,10 @@ fn a_connect_is_retried_and_given_up() {
 pub(super) fn connecting(change: impl FnOnce(&mut Config)) -> (Peer, ConnId, Out) {
     let mut peer = Peer::new(change);
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
-    let conn =
-        peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    let conn = peer
+        .host
+        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .unwrap();
     let syn = peer.out().remove(0);
     (peer, conn, syn)
 }
@@ -764,14 +768,16 @@ fn ports_run_out_and_come_back() {
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let mut connect = || {
         let now = peer.now;
-        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0)))
+        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
     };
     let first = connect().unwrap();
     connect().unwrap();
     connect().unwrap();
     assert_eq!(connect(), Err(crate::ConnectError::NoPort));
     peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, first)).unwrap();
-    peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    peer.host
+        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .unwrap();
 }
 
 #[test]
@@ -782,7 +788,7 @@ fn addresses_that_cannot_be_called_are_refused() {
         let local = local.map(|text| text.parse().unwrap());
         let remote = remote.parse().unwrap();
         let now = peer.now;
-        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0))).err()
+        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0), &|_| true)).err()
     };
     assert_eq!(connect("10.0.0.2:0", None), Some(BadRemoteAddress));
     assert_eq!(connect("224.0.0.1:80", None), Some(BadRemoteAddress));
@@ -948,7 +954,9 @@ fn a_route_that_comes_back_lets_a_connection_go_on() {
         crate::Route { prefix: Ipv4Addr::new(192, 168, 0, 0).into(), prefix_bits: 16, via: None };
     let mut peer = Peer::new(|config| config.routes = vec![route]);
     let remote = SocketAddr::new(Ipv4Addr::new(192, 168, 1, 1).into(), 80);
-    peer.host.with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0))).unwrap();
+    peer.host
+        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .unwrap();
     peer.host.ip.set_routes(&[]).unwrap();
     assert_eq!(peer.cores(), []);
     peer.host.ip.set_routes(&[route]).unwrap();

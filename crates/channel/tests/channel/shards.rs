@@ -1,0 +1,311 @@
+//! Many shards of our own stack in one process, over one queue of a link: who gets a connection,
+//! and who refuses it.
+//!
+//! Read first: `megapipe_service::switch`, `steering/bindings.rs` there.
+//!
+//! Both ends are channels of this process, on the two ends of a pair. A thread that turns them all
+//! in turn stands for as many cores.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use megapipe::{
+    Accept, Address, Backend, Channel, Completion, Config, ConnectOptions, Connection, CpuMask,
+    CreateError, Event, Handle, ListenOptions, LocalNetwork, OpError, RegisterError, ServerConfig,
+    SocketKind,
+};
+use megapipe_link::{Link, PairConfig, pair};
+
+use crate::scene::PATIENCE;
+
+const SERVER: &str = "10.78.0.2:80";
+
+fn network(link: impl Link + 'static, last: u8, shards: u16) -> LocalNetwork {
+    let address = IpAddr::from([10, 78, 0, last]);
+    let settings = ServerConfig {
+        addresses: vec![(address, 24)],
+        shards: Some(shards),
+        ..ServerConfig::default()
+    };
+    LocalNetwork::over(vec![Box::new(link)], settings).expect("one queue")
+}
+
+/// The channels of a client, host 1, and of a server, host 2.
+struct Hosts {
+    clients: Vec<Channel>,
+    servers: Vec<Channel>,
+    /// Completions of all channels that nobody has asked for yet.
+    done: Vec<(Side, usize, Completion)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Client,
+    Server,
+}
+
+impl Hosts {
+    fn new(clients: u16, servers: u16) -> Self {
+        let (one, other) = pair(&PairConfig::default()).expect("a pair");
+        let channels = |network: LocalNetwork| {
+            let config = Config::default().backend(Backend::Local(network.clone()));
+            let channels = (0..network.shards()).map(|_| Channel::create(config.clone()));
+            channels.collect::<Result<Vec<_>, _>>().expect("a shard for each")
+        };
+        Self {
+            clients: channels(network(one, 1, clients)),
+            servers: channels(network(other, 2, servers)),
+            done: Vec::new(),
+        }
+    }
+
+    /// One turn of each channel.
+    fn turn(&mut self) {
+        let sides = [(Side::Client, &mut self.clients), (Side::Server, &mut self.servers)];
+        for (side, channels) in sides {
+            for (index, channel) in channels.iter_mut().enumerate() {
+                while let Some(done) = channel.dispatch(Some(Duration::ZERO)).expect("works") {
+                    self.done.push((side, index, done));
+                }
+            }
+        }
+    }
+
+    /// Turns until `found` makes something of what has completed.
+    #[track_caller]
+    fn until<T>(
+        &mut self,
+        what: &str,
+        mut found: impl FnMut(&mut Vec<(Side, usize, Completion)>) -> Option<T>,
+    ) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(found) = found(&mut self.done) {
+                return found;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what}: {:?}", self.done);
+            self.turn();
+        }
+    }
+
+    /// The next completion of a handle of one side.
+    #[track_caller]
+    fn next(&mut self, side: Side, handle: Handle) -> Event {
+        self.until("a completion", |done| {
+            let is_it =
+                |(at, _, done): &(Side, usize, Completion)| *at == side && done.handle == handle;
+            // That a write was taken says nothing here.
+            done.retain(|done| {
+                !(is_it(done) && matches!(done.2.event, Event::Write(Ok(_)) | Event::SendTo(Ok(_))))
+            });
+            let place = done.iter().position(is_it)?;
+            Some(done.remove(place).2.event)
+        })
+    }
+
+    /// Makes a server's channel listen and accept without end.
+    fn listen(&mut self, server: usize, options: &ListenOptions) -> Handle {
+        let channel = &mut self.servers[server];
+        let address = SERVER.parse().expect("an address");
+        let listener = channel.listen(&address, options, 0).expect("listens");
+        channel.accept(listener, Accept::lwsocket(10_000)).expect("accepts");
+        listener
+    }
+
+    /// Connects `count` times from a client's channel. How many of them each server's channel
+    /// accepted, and how many were refused.
+    fn connect(&mut self, client: usize, count: usize) -> (Vec<usize>, usize) {
+        let address = SERVER.parse().expect("an address");
+        let options = ConnectOptions::default();
+        let mut tally = (vec![0; self.servers.len()], 0);
+        for _ in 0..count {
+            let channel = &mut self.clients[client];
+            let handle = channel.connect(&address, &options, 0).expect("begins");
+            match self.next(Side::Client, handle) {
+                Event::Connect(Ok(())) => {
+                    let server = self.until("accepting", |done| {
+                        let is_it = |(_, _, done): &(Side, usize, Completion)| {
+                            matches!(done.event, Event::Accept(Ok(_)))
+                        };
+                        let place = done.iter().position(is_it)?;
+                        Some(done.remove(place).1)
+                    });
+                    tally.0[server] += 1;
+                }
+                Event::Connect(Err(OpError::Refused)) => tally.1 += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        tally
+    }
+}
+
+#[test]
+fn every_shard_serves_its_share_and_every_byte_finds_its_way() {
+    let mut hosts = Hosts::new(2, 3);
+    for server in 0..3 {
+        let channel = &mut hosts.servers[server];
+        let address = SERVER.parse().unwrap();
+        let listener = channel.listen(&address, &ListenOptions::default(), 0).unwrap();
+        channel.accept(listener, Accept::lwsocket(10_000).first_read(100)).unwrap();
+    }
+    let mut sent = HashMap::new();
+    for number in 0..120_u8 {
+        let client = usize::from(number % 2);
+        let channel = &mut hosts.clients[client];
+        let address = SERVER.parse().unwrap();
+        let handle = channel.connect(&address, &ConnectOptions::default(), number.into()).unwrap();
+        channel.write(handle, vec![number; 50]).unwrap();
+        channel.read(handle, 100).unwrap();
+        sent.insert((client, number), ());
+    }
+    let (mut echoed, mut shares, start) = (0, [0; 3], Instant::now());
+    while echoed < 120 {
+        assert!(start.elapsed() < PATIENCE, "{echoed} came back");
+        hosts.turn();
+        for (side, index, done) in std::mem::take(&mut hosts.done) {
+            match (side, done.event) {
+                (Side::Server, Event::Accept(Ok(_))) => shares[index] += 1,
+                (Side::Server, Event::Read(Ok(bytes))) => {
+                    hosts.servers[index].write(done.handle, bytes).unwrap();
+                }
+                (Side::Client, Event::Read(Ok(bytes))) => {
+                    assert_eq!(*bytes, vec![done.cookie as u8; 50]);
+                    assert_eq!(sent.remove(&(index, done.cookie as u8)), Some(()));
+                    echoed += 1;
+                }
+                (_, Event::Connect(Ok(())) | Event::Write(Ok(50))) => {}
+                (_, other) => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(shares.iter().all(|share| *share > 15), "{shares:?}");
+}
+
+#[test]
+fn a_listener_of_one_shard_accepts_for_all() {
+    let mut hosts = Hosts::new(1, 3);
+    hosts.listen(1, &ListenOptions::default());
+    assert_eq!(hosts.connect(0, 30), (vec![0, 30, 0], 0));
+}
+
+#[test]
+fn connections_go_on_where_they_are_when_listeners_come_and_go() {
+    let mut hosts = Hosts::new(1, 2);
+    let first = hosts.listen(0, &ListenOptions::default());
+    let address = SERVER.parse().unwrap();
+    let mut old = Vec::new();
+    for _ in 0..10 {
+        let handle = hosts.clients[0].connect(&address, &ConnectOptions::default(), 0).unwrap();
+        let Event::Connect(Ok(())) = hosts.next(Side::Client, handle) else { panic!() };
+        let Event::Accept(Ok(accepted)) = hosts.next(Side::Server, first) else { panic!() };
+        let Connection::Lwsocket(accepted) = accepted.connection else { panic!() };
+        old.push((handle, accepted));
+    }
+    hosts.listen(1, &ListenOptions::default());
+    let (shares, refused) = hosts.connect(0, 40);
+    assert!(shares[0] > 5 && shares[1] > 5 && refused == 0, "{shares:?}");
+    hosts.servers[0].unregister(first).unwrap();
+    assert_eq!(hosts.connect(0, 10), (vec![0, 10], 0));
+    for (client, server) in old {
+        hosts.servers[0].read(server, 10).unwrap();
+        hosts.clients[0].write(client, "still here").unwrap();
+        let Event::Read(Ok(bytes)) = hosts.next(Side::Server, server) else { panic!() };
+        assert_eq!(*bytes, *b"still here");
+    }
+}
+
+/// Two shards on cores that the test chooses, if this machine has them.
+fn two_cores() -> Option<[usize; 2]> {
+    let set = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
+    Some([cores.next()?, cores.next()?])
+}
+
+#[test]
+fn masks_partition_a_listener_and_cores_outside_of_them_refuse() {
+    let Some([a, b]) = two_cores() else { return println!("skipped: one core is not enough") };
+    let (one, other) = pair(&PairConfig::default()).unwrap();
+    let network = network(other, 2, 2);
+    let create = |core| {
+        let config = Config::default().backend(Backend::Local(network.clone())).core(core);
+        Channel::create(config).expect("a shard")
+    };
+    let mut hosts = Hosts {
+        servers: vec![create(a), create(b)],
+        clients: vec![
+            Channel::create(Config::default().backend(Backend::Local(self::network(one, 1, 1))))
+                .unwrap(),
+        ],
+        done: Vec::new(),
+    };
+    let mask = |core| ListenOptions::default().cpu_mask(CpuMask::cpu(core));
+    let first = hosts.listen(0, &mask(a));
+    assert_eq!(hosts.servers[0].explain(first).unwrap().cpu_mask, Some(CpuMask::cpu(a)));
+    let (shares, refused) = hosts.connect(0, 40);
+    assert!(shares[0] > 5 && shares[1] == 0 && refused > 5, "{shares:?}, {refused} refused");
+
+    let taken = hosts.servers[1].listen(&SERVER.parse().unwrap(), &mask(a), 0).unwrap_err();
+    assert!(taken.to_string().contains(&a.to_string()), "{taken}");
+    let second = hosts.listen(1, &mask(b));
+    let (shares, refused) = hosts.connect(0, 40);
+    assert!(shares[0] > 5 && shares[1] > 5 && refused == 0, "{shares:?}, {refused} refused");
+
+    // The other way round, step by step: no two may have a core at once.
+    let overlap = hosts.servers[0].set_cpu_mask(first, CpuMask::cpus([a, b]));
+    assert!(matches!(overlap, Err(RegisterError::MaskOverlaps { core }) if core == b));
+    let nothing = hosts.servers[0].set_cpu_mask(first, CpuMask::EMPTY);
+    assert!(matches!(nothing, Err(RegisterError::MaskNotPossible)));
+    hosts.servers[1].unregister(second).unwrap();
+    hosts.servers[0].set_cpu_mask(first, CpuMask::cpus([a, b])).unwrap();
+    assert_eq!(hosts.connect(0, 20), (vec![20, 0], 0));
+    hosts.servers[0].set_cpu_mask(first, CpuMask::cpu(b)).unwrap();
+    let (shares, refused) = hosts.connect(0, 40);
+    assert!(shares[0] > 5 && refused > 5 && shares[0] + refused == 40, "{shares:?} {refused}");
+}
+
+#[test]
+fn a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once() {
+    let mut hosts = Hosts::new(1, 3);
+    let at: Address = "10.78.0.2:53".parse().unwrap();
+    let endpoint = hosts.servers[2].socket(SocketKind::Udp4, Some(&at), 0).unwrap();
+    assert!(hosts.servers[0].socket(SocketKind::Udp4, Some(&at), 0).is_err());
+    for number in 0..20_u8 {
+        let sender = hosts.clients[0].socket(SocketKind::Udp4, None, 0).unwrap();
+        hosts.clients[0].sendto(sender, vec![number; 3], &at).unwrap();
+        hosts.servers[2].recvfrom(endpoint, 10).unwrap();
+        let Event::RecvFrom(Ok(datagram)) = hosts.next(Side::Server, endpoint) else { panic!() };
+        assert_eq!(*datagram.data, [number; 3]);
+        // And back, to a port that the shard's hash has nothing to do with.
+        let from = datagram.from.expect("a sender");
+        hosts.clients[0].recvfrom(sender, 10).unwrap();
+        hosts.servers[2].sendto(endpoint, vec![number; 4], &from).unwrap();
+        let Event::RecvFrom(Ok(datagram)) = hosts.next(Side::Client, sender) else { panic!() };
+        assert_eq!(*datagram.data, [number; 4]);
+    }
+    let mut ports = Vec::new();
+    for server in &mut hosts.servers {
+        for _ in 0..5 {
+            let handle = server.socket(SocketKind::Udp4, None, 0).unwrap();
+            ports.push(server.local_address(handle).unwrap().as_inet().unwrap().port());
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 15, "no two shards chose the same");
+}
+
+#[test]
+fn a_channel_more_than_shards_is_refused_and_a_place_is_told() {
+    let (one, _other) = pair(&PairConfig::default()).unwrap();
+    let config = Config::default().backend(Backend::Local(network(one, 1, 2)));
+    let channels =
+        [Channel::create(config.clone()).unwrap(), Channel::create(config.clone()).unwrap()];
+    assert!(matches!(Channel::create(config).err(), Some(CreateError::NoQueue)));
+    for (shard, channel) in channels.iter().enumerate() {
+        let reason = &channel.report().reason;
+        assert!(reason.contains(&format!("shard {shard} on ")), "{reason}");
+        assert!(reason.contains("2 shards over 1 queues"), "{reason}");
+    }
+}

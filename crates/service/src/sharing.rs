@@ -1,0 +1,171 @@
+//! What a shard's server has bound where other shards have the same addresses.
+//!
+//! Read first: `steering/bindings.rs` for what a binding means.
+//!
+//! Invariant: what the stack listens at or receives at is bound, and nothing else is.
+
+use std::net::SocketAddr;
+
+use megapipe_stack::{BindError, DatagramId, ListenError, ListenerId};
+
+use crate::error::PortError;
+use crate::steering::{BindingError, Takes, Transport};
+use crate::switch::Attachment;
+
+/// Which of the connections to a listener's address are its own, where shards share the address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sharing {
+    /// Whose connections.
+    pub takes: Takes,
+    /// No other shard listens there.
+    pub is_exclusive: bool,
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
+        Self { takes: Takes::Rest, is_exclusive: false }
+    }
+}
+
+/// The bindings of one shard.
+pub(crate) struct Shared {
+    attachment: Attachment,
+    /// By the stack's index.
+    listeners: Vec<Option<SocketAddr>>,
+    endpoints: Vec<Option<SocketAddr>>,
+}
+
+impl Shared {
+    pub(crate) const fn new(attachment: Attachment) -> Self {
+        Self { attachment, listeners: Vec::new(), endpoints: Vec::new() }
+    }
+
+    /// Some shard listens at an address.
+    pub(crate) fn is_listening(&self, local: SocketAddr) -> bool {
+        self.attachment.is_bound(Transport::Tcp, local)
+    }
+
+    pub(crate) fn listen(
+        &mut self,
+        listener: ListenerId,
+        local: SocketAddr,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        let Sharing { takes, is_exclusive } = sharing;
+        self.attachment.bind((Transport::Tcp, local), takes, is_exclusive).map_err(|error| {
+            match error {
+                BindingError::InUse => PortError::Stack(ListenError::InUse),
+                BindingError::Full => PortError::Stack(ListenError::TooManyListeners),
+                other => PortError::Shared(other),
+            }
+        })?;
+        set(&mut self.listeners, listener.index, local);
+        Ok(())
+    }
+
+    pub(crate) fn share(
+        &mut self,
+        listener: ListenerId,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        let local = self.listeners.get(listener.index as usize).copied().flatten();
+        let local = local.ok_or(PortError::Shared(BindingError::NotBound))?;
+        self.attachment.rebind((Transport::Tcp, local), sharing.takes).map_err(PortError::Shared)
+    }
+
+    pub(crate) fn unlisten(&mut self, listener: ListenerId) {
+        let place = self.listeners.get_mut(listener.index as usize);
+        if let Some(local) = place.and_then(Option::take) {
+            self.attachment.unbind((Transport::Tcp, local));
+        }
+    }
+
+    /// Binds an endpoint, which is the shard's alone. Ports that are chosen are split between the
+    /// shards: each has those whose remainder is its number.
+    pub(crate) fn bind(
+        &mut self,
+        local: SocketAddr,
+        ports: (u16, u16),
+        mut bind: impl FnMut(SocketAddr) -> Result<DatagramId, BindError>,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        if local.port() != 0 {
+            return self.bind_at(local, &mut bind);
+        }
+        for port in candidates(ports, self.attachment.shard(), self.attachment.shards()) {
+            let local = SocketAddr::new(local.ip(), port);
+            match self.bind_at(local, &mut bind) {
+                Err(PortError::Stack(BindError::InUse)) => {}
+                other => return other,
+            }
+        }
+        Err(PortError::Stack(BindError::NoPort))
+    }
+
+    fn bind_at(
+        &mut self,
+        local: SocketAddr,
+        bind: &mut impl FnMut(SocketAddr) -> Result<DatagramId, BindError>,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        let address = (Transport::Udp, local);
+        self.attachment.bind(address, Takes::Rest, true).map_err(|error| {
+            PortError::Stack(match error {
+                BindingError::Full => BindError::TooManyEndpoints,
+                _ => BindError::InUse,
+            })
+        })?;
+        match bind(local) {
+            Ok(endpoint) => {
+                set(&mut self.endpoints, endpoint.index, local);
+                Ok(endpoint)
+            }
+            Err(error) => {
+                self.attachment.unbind(address);
+                Err(PortError::Stack(error))
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, endpoint: DatagramId) {
+        let place = self.endpoints.get_mut(endpoint.index as usize);
+        if let Some(local) = place.and_then(Option::take) {
+            self.attachment.unbind((Transport::Udp, local));
+        }
+    }
+}
+
+fn set(places: &mut Vec<Option<SocketAddr>>, index: u32, local: SocketAddr) {
+    let index = index as usize;
+    if places.len() <= index {
+        places.resize(index + 1, None);
+    }
+    places[index] = Some(local);
+}
+
+/// The shard's ports of a range, each once, from an unpredictable one on (RFC 6056 §3.3.1).
+fn candidates((first, last): (u16, u16), shard: u16, shards: u16) -> impl Iterator<Item = u16> {
+    let mut random = [0; 4];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    // Without random bytes the search begins at the first port: no less free, only easier to guess.
+    let _ = rustix::rand::getrandom(&mut random, flags);
+    let mine: Vec<u16> = (first..=last).filter(|port| port % shards == shard).collect();
+    let count = mine.len();
+    let start = u32::from_ne_bytes(random) as usize % count.max(1);
+    (0..count).map(move |step| mine[(start + step) % count])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn shards_choose_from_ports_that_no_other_chooses_from() {
+        let mut seen = HashSet::new();
+        for shard in 0..3 {
+            assert!(candidates((40_000, 40_099), shard, 3).all(|port| seen.insert(port)));
+        }
+        assert_eq!(seen.len(), 100);
+        assert_eq!(candidates((7, 7), 0, 2).count(), 0);
+    }
+}

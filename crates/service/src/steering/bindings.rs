@@ -1,0 +1,405 @@
+//! Which shards listen where, and so who gets what comes for a port.
+//!
+//! Without a binding a flow belongs to its *home*, the shard of its hash. A listener or endpoint
+//! binds its address to a shard. If every shard binds an address, each serves its own home, and
+//! there is nothing to look up. Otherwise the homes that have no listener of their own are served
+//! by another, as on the kernel's back end:
+//!
+//! - a listener with a mask takes the homes of the shards that run on the mask's cores;
+//! - homes that no mask takes are spread over the listeners without a mask;
+//! - if there are none of those, they stay where they are, and are refused there, even if that
+//!   shard listens for other cores.
+//!
+//! When a listener comes, goes, or changes its mask, connections go on where they are: a [`Table`]
+//! remembers where packets of an address went before, and a shard that does not know a flow passes
+//! its packets on to the shard that had the home then ([`Table::before`]).
+//!
+//! Invariants
+//! - Of the masks of one address no two have a core in common.
+//! - A table is never changed: a new one takes its place.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use megapipe_stack::wire::Protocol;
+
+use super::hash::Ends;
+use crate::limits::{BOUND_ADDRESSES_MAX, FORMER_ROWS_MAX};
+
+/// Whose ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// The one with ports, of the protocols that we speak.
+    #[must_use]
+    pub const fn of(protocol: Protocol) -> Option<Self> {
+        match protocol {
+            Protocol::Tcp => Some(Self::Tcp),
+            Protocol::Udp => Some(Self::Udp),
+            Protocol::Icmp | Protocol::Icmp6 => None,
+        }
+    }
+}
+
+/// Which homes a listener takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Takes {
+    /// Those of the shards that run on these cores, ascending.
+    Cores(Vec<u32>),
+    /// Those that no mask names.
+    Rest,
+}
+
+/// Why an address was not bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BindingError {
+    /// Another shard has it, and one of the two does not share.
+    #[error("another shard has the address to itself")]
+    InUse,
+    /// Another listener's mask has this core.
+    #[error("another listener takes core {core}")]
+    Overlap {
+        /// The smallest core that both have.
+        core: u32,
+    },
+    /// A mask without cores.
+    #[error("a mask names no core")]
+    NoCore,
+    /// The table of addresses is full.
+    #[error("too many addresses are bound")]
+    Full,
+    /// There is no such binding to change.
+    #[error("the address is not bound")]
+    NotBound,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Member {
+    shard: u16,
+    takes: Takes,
+    is_exclusive: bool,
+}
+
+type Key = (Transport, SocketAddr);
+
+/// Who gets the packets of each home, by the home.
+type Row = Box<[Served]>;
+
+/// Who gets the packets of a home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// This shard.
+    pub shard: u16,
+    /// But it refuses new connections: the masks of all listeners leave the home's core out.
+    pub refuses: bool,
+}
+
+/// The rows of one address, that of today and those of before, the latest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rows {
+    now: Row,
+    before: Vec<Row>,
+    /// A connection has begun by `now`, elsewhere than at its home.
+    is_used: bool,
+}
+
+/// Who listens where: what a change is made in. [`Bindings::table`] is what packets go by.
+#[derive(Debug)]
+pub struct Bindings {
+    /// The core of each shard; `None`: it is not there, or runs on no core in particular.
+    cores: Vec<Option<u32>>,
+    members: BTreeMap<Key, Vec<Member>>,
+    rows: BTreeMap<Key, Rows>,
+}
+
+impl Bindings {
+    /// Nobody listens anywhere.
+    #[must_use]
+    pub fn new(shards: u16) -> Self {
+        Self { cores: vec![None; shards.into()], members: BTreeMap::new(), rows: BTreeMap::new() }
+    }
+
+    /// A shard runs on this core from now on.
+    pub fn set_core(&mut self, shard: u16, core: Option<u32>) {
+        if let Some(place) = self.cores.get_mut(usize::from(shard)) {
+            *place = core;
+        }
+        let keys: Vec<Key> = self.members.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.settle(key));
+    }
+
+    /// A shard listens at `address`, port and all. `is_exclusive`: no other shard may.
+    ///
+    /// # Errors
+    /// [`BindingError`]; nothing has changed.
+    pub fn bind(
+        &mut self,
+        (transport, address): (Transport, SocketAddr),
+        shard: u16,
+        takes: Takes,
+        is_exclusive: bool,
+    ) -> Result<(), BindingError> {
+        let key = (transport, address);
+        let there = self.members.get(&key).map_or(&[][..], Vec::as_slice);
+        let is_new = there.is_empty();
+        if there.iter().any(|it| it.shard == shard || it.is_exclusive || is_exclusive) {
+            return Err(BindingError::InUse);
+        }
+        check_mask(there, shard, &takes)?;
+        if is_new && self.rows.len() >= BOUND_ADDRESSES_MAX && !self.forget_one() {
+            return Err(BindingError::Full);
+        }
+        self.members.entry(key).or_default().push(Member { shard, takes, is_exclusive });
+        self.settle(key);
+        Ok(())
+    }
+
+    /// A listener takes other homes from now on.
+    ///
+    /// # Errors
+    /// [`BindingError`]; nothing has changed.
+    pub fn change(
+        &mut self,
+        (transport, address): (Transport, SocketAddr),
+        shard: u16,
+        takes: Takes,
+    ) -> Result<(), BindingError> {
+        let key = (transport, address);
+        let members = self.members.get_mut(&key).ok_or(BindingError::NotBound)?;
+        check_mask(members, shard, &takes)?;
+        let member = members.iter_mut().find(|it| it.shard == shard);
+        member.ok_or(BindingError::NotBound)?.takes = takes;
+        self.settle(key);
+        Ok(())
+    }
+
+    /// A shard listens there no more.
+    pub fn unbind(&mut self, (transport, address): (Transport, SocketAddr), shard: u16) {
+        let key = (transport, address);
+        if let Some(members) = self.members.get_mut(&key) {
+            members.retain(|it| it.shard != shard);
+            if members.is_empty() {
+                self.members.remove(&key);
+            }
+            self.settle(key);
+        }
+    }
+
+    /// A shard is gone, and with it all of its bindings and flows.
+    pub fn leave(&mut self, shard: u16) {
+        let keys: Vec<Key> = self.members.keys().copied().collect();
+        for (transport, address) in keys {
+            self.unbind((transport, address), shard);
+        }
+        self.set_core(shard, None);
+    }
+
+    /// Connections have begun by the table's row of this number: they are remembered when the row
+    /// changes.
+    pub fn mark_used(&mut self, table: &Table, row: usize) {
+        if let Some((transport, address, _)) = table.rows.get(row)
+            && let Some(rows) = self.rows.get_mut(&(*transport, *address))
+        {
+            rows.is_used = true;
+        }
+    }
+
+    /// Some shard listens there.
+    #[must_use]
+    pub fn is_bound(&self, transport: Transport, address: SocketAddr) -> bool {
+        self.members.contains_key(&(transport, address))
+    }
+
+    /// What packets go by from now on.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let shards = self.cores.len() as u16;
+        let mut table = Table::new(shards);
+        for ((transport, address), rows) in &self.rows {
+            let is_home = is_identity(&rows.now) && rows.before.is_empty();
+            if !is_home {
+                table.add(*transport, *address, rows.clone());
+            }
+        }
+        table
+    }
+
+    /// Works out who gets what of an address, and remembers who did.
+    fn settle(&mut self, key: Key) {
+        let members = self.members.get(&key).map_or(&[][..], Vec::as_slice);
+        let now = row(members, &self.cores);
+        let Some(rows) = self.rows.get_mut(&key) else {
+            self.rows.insert(key, Rows { now, before: Vec::new(), is_used: false });
+            return;
+        };
+        if rows.now == now {
+            return;
+        }
+        let old = std::mem::replace(&mut rows.now, now);
+        // Datagrams belong to whoever is bound now; only connections have a life of their own.
+        if std::mem::take(&mut rows.is_used) && key.0 == Transport::Tcp {
+            rows.before.retain(|row| *row != rows.now && *row != old);
+            rows.before.insert(0, old);
+            rows.before.truncate(FORMER_ROWS_MAX);
+        }
+    }
+
+    /// Makes room: an address that nobody listens at any more, with what was remembered of it.
+    fn forget_one(&mut self) -> bool {
+        let unused = self.rows.keys().find(|key| !self.members.contains_key(key)).copied();
+        unused.is_some_and(|key| self.rows.remove(&key).is_some())
+    }
+}
+
+/// A mask has cores, and none that another member's has.
+fn check_mask(members: &[Member], shard: u16, takes: &Takes) -> Result<(), BindingError> {
+    let Takes::Cores(cores) = takes else { return Ok(()) };
+    if cores.is_empty() {
+        return Err(BindingError::NoCore);
+    }
+    for member in members.iter().filter(|it| it.shard != shard) {
+        if let Takes::Cores(others) = &member.takes
+            && let Some(core) = cores.iter().find(|core| others.contains(core))
+        {
+            return Err(BindingError::Overlap { core: *core });
+        }
+    }
+    Ok(())
+}
+
+/// Who takes each home.
+fn row(members: &[Member], cores: &[Option<u32>]) -> Row {
+    let takes_core = |member: &&Member, core: u32| match &member.takes {
+        Takes::Cores(mask) => mask.contains(&core),
+        Takes::Rest => false,
+    };
+    let rest: Vec<u16> =
+        members.iter().filter(|it| it.takes == Takes::Rest).map(|it| it.shard).collect();
+    let taker = |home: u16| {
+        let core = cores[usize::from(home)];
+        let masked = core.and_then(|core| members.iter().find(|it| takes_core(it, core)));
+        let shard = match (masked, rest.as_slice()) {
+            (Some(member), _) => member.shard,
+            (None, []) => return Served { shard: home, refuses: !members.is_empty() },
+            (None, rest) if rest.contains(&home) => home,
+            (None, rest) => rest[usize::from(home) % rest.len()],
+        };
+        Served { shard, refuses: false }
+    };
+    (0..cores.len() as u16).map(taker).collect()
+}
+
+fn is_identity(row: &[Served]) -> bool {
+    row.iter().enumerate().all(|(home, taker)| home == usize::from(taker.shard) && !taker.refuses)
+}
+
+/// Where packets go whose homes do not all serve themselves.
+#[derive(Debug, Clone)]
+pub struct Table {
+    shards: u16,
+    /// A bit for each port of each protocol that has rows.
+    ports: Box<[[u64; 1024]; 2]>,
+    /// By protocol and port; those with an address before those without.
+    rows: Vec<(Transport, SocketAddr, Rows)>,
+}
+
+impl Table {
+    /// Every home serves itself.
+    #[must_use]
+    pub fn new(shards: u16) -> Self {
+        Self { shards, ports: Box::new([[0; 1024]; 2]), rows: Vec::new() }
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub const fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    fn add(&mut self, transport: Transport, address: SocketAddr, rows: Rows) {
+        let port = address.port();
+        self.ports[transport as usize][usize::from(port / 64)] |= 1 << (port % 64);
+        let key = |transport: Transport, address: SocketAddr| {
+            (transport, address.port(), address.ip().is_unspecified())
+        };
+        let new = key(transport, address);
+        let place = self.rows.partition_point(|(transport, at, _)| key(*transport, *at) <= new);
+        self.rows.insert(place, (transport, address, rows));
+    }
+
+    /// Whose a flow with this home is.
+    #[must_use]
+    #[inline]
+    pub fn shard_of(&self, transport: Transport, ends: &Ends, home: u16) -> u16 {
+        self.row_of(transport, ends).map_or(home, |row| self.taker(row, home).shard)
+    }
+
+    /// The number of the row that a flow goes by; `None`: it belongs to its home.
+    #[must_use]
+    #[inline]
+    pub fn row_of(&self, transport: Transport, ends: &Ends) -> Option<usize> {
+        let port = ends.dst.port();
+        let bits = self.ports[transport as usize][usize::from(port / 64)];
+        if bits >> (port % 64) & 1 == 0 {
+            return None;
+        }
+        self.look_up(transport, ends.dst)
+    }
+
+    /// Who gets what comes for a home by a row.
+    #[must_use]
+    #[inline]
+    pub fn taker(&self, row: usize, home: u16) -> Served {
+        self.rows[row].2.now[usize::from(home)]
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whose it was `back` changes ago, 0 being the last; `None`: there were not so many.
+    #[must_use]
+    pub fn before(&self, transport: Transport, ends: &Ends, home: u16, back: usize) -> Option<u16> {
+        let rows = self.rows_of(transport, ends)?;
+        rows.before.get(back).map(|row| row[usize::from(home)].shard)
+    }
+
+    /// Whether flows of a home may be elsewhere than where they would begin today.
+    #[must_use]
+    #[inline]
+    pub fn has_past(&self, row: usize, home: u16) -> bool {
+        let Rows { now, before, .. } = &self.rows[row].2;
+        let home = usize::from(home);
+        before.iter().any(|row| row[home].shard != now[home].shard)
+    }
+
+    fn rows_of(&self, transport: Transport, ends: &Ends) -> Option<&Rows> {
+        self.row_of(transport, ends).map(|row| &self.rows[row].2)
+    }
+
+    fn look_up(&self, transport: Transport, local: SocketAddr) -> Option<usize> {
+        let from =
+            self.rows.partition_point(|(it, at, _)| (*it, at.port()) < (transport, local.port()));
+        let any: IpAddr = match local.ip() {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        (from..self.rows.len())
+            .take_while(|row| {
+                let (it, at, _) = &self.rows[*row];
+                (*it, at.port()) == (transport, local.port())
+            })
+            .find(|row| {
+                let ip = self.rows[*row].1.ip();
+                ip == local.ip() || ip == any
+            })
+    }
+}

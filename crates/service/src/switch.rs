@@ -1,0 +1,489 @@
+//! Many shards over one link: whoever is hungry reads its queues, and steers.
+//!
+//! ```text
+//!            queue 0 (lock)         queue 1 (lock)
+//!              |  reads and steers: any shard that wants frames
+//!        .-----+-----.           .-----+-----.
+//!      ring  ring  ring        ring  ring  ring      frames of other shards
+//!        |     |     |           |     |     |
+//!      shard 0  1    2 ...     shard 0  1    2
+//! ```
+//!
+//! Read first: the decision on steering in `docs/decisions`; `steering.rs` for whose a frame is;
+//! `switch/shard_link.rs` for a shard's view.
+//!
+//! A queue has a lock that is only ever tried, never waited for on the way of a frame. Who gets it
+//! is the link server for one burst: frames of its own it handles in place, frames of others it
+//! copies into their rings. So a queue is read as long as one shard is awake, whatever the
+//! application of any other does.
+//!
+//! Invariants
+//! - A frame of a flow reaches its shard through one queue's lock and then one ring, so that what
+//!   came over one queue stays in order.
+//! - Whoever sleeps is woken by its doorbell, by the link if all sleep, or after
+//!   [`WATCH_PERIOD`](crate::limits::WATCH_PERIOD) to see whether those who are awake still look after the link.
+//! - A ring that is full drops what comes, counted.
+
+mod attachment;
+mod shard_link;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use megapipe_link::{Caps, Link, LinkError, Medium, Ownership};
+use megapipe_shm::{DoorbellError, Region, RegionError, Ringer, Sleeper, doorbell};
+use megapipe_stack as stack;
+use stack::Received;
+
+use crate::clock::Clock;
+use crate::frame_ring::{FrameReceiver, FrameRingError, FrameSender, frame_ring};
+use crate::limits::{
+    FORMER_ROWS_MAX, SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES,
+};
+use crate::steering::{
+    self, Bindings, Destination, Ends, FlowHash, Fragments, Later, Reading, Table, Transport,
+};
+
+pub use attachment::Attachment;
+pub use shard_link::ShardLink;
+
+/// Why there is no switch.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchError {
+    /// No queue, no shard, or too many.
+    #[error("{shards} shards cannot share {queues} queues")]
+    Count {
+        /// How many shards were asked for.
+        shards: usize,
+        /// How many queues there are.
+        queues: usize,
+    },
+    /// No memory for a ring.
+    #[error(transparent)]
+    Ring(#[from] FrameRingError),
+    /// No memory for a doorbell.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// No doorbell.
+    #[error(transparent)]
+    Doorbell(#[from] DoorbellError),
+    /// No descriptor to sleep on.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+/// What was steered, and what was lost on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SteeringCounters {
+    /// Frames that whoever read them kept.
+    pub kept: u64,
+    /// Frames that went to another shard.
+    pub steered: u64,
+    /// Frames that went to all.
+    pub to_everyone: u64,
+    /// Frames that a shard passed on to the one that had their flow before.
+    pub passed_on: u64,
+    /// Frames of others that were dropped because their shard's ring was full.
+    pub dropped_full: u64,
+    /// Fragments that were dropped because too many waited for their first.
+    pub dropped_fragments: u64,
+    /// Times that frames could not leave because another shard had the queue.
+    pub tx_busy: u64,
+}
+
+impl SteeringCounters {
+    fn add(&mut self, other: &Self) {
+        self.kept += other.kept;
+        self.steered += other.steered;
+        self.to_everyone += other.to_everyone;
+        self.passed_on += other.passed_on;
+        self.dropped_full += other.dropped_full;
+        self.dropped_fragments += other.dropped_fragments;
+        self.tx_busy += other.tx_busy;
+    }
+}
+
+/// Who takes frames: a shard's stack.
+pub trait Taker {
+    /// The shard has this flow: as a connection, one that begins, or one that has just ended.
+    fn knows(&self, ends: &Ends) -> bool;
+    /// A frame for it.
+    fn on_frame(&mut self, frame: &[u8], received: Received);
+    /// A frame that begins a connection which nobody is to have.
+    fn refuse(&mut self, frame: &[u8], received: Received);
+}
+
+/// What a frame carries with it from whoever read it to its shard: the flow may be where it was
+/// before; how many partitions ago is [`PAST`] less. Or nothing, or [`REFUSED`].
+type Note = u8;
+
+const NOTHING: Note = 0;
+const PAST: Note = 1;
+const REFUSED: Note = 15;
+
+const _: () = assert!(PAST as usize + FORMER_ROWS_MAX < REFUSED as usize, "a note has 4 bits");
+
+/// The way from one queue to one shard.
+#[derive(Debug)]
+struct Feed {
+    frames: FrameSender,
+    bell: Ringer,
+}
+
+/// A queue, and whom it feeds. Under its lock.
+struct Queue {
+    link: Box<dyn Link>,
+    feeds: Box<[Feed]>,
+    table: Arc<Table>,
+    /// By the table's rows: a connection has begun by it.
+    used: Vec<bool>,
+    /// By shard: it sleeps.
+    asleep: Box<[bool]>,
+    counters: SteeringCounters,
+}
+
+/// What all shards of a network share.
+struct Shared {
+    queues: Box<[Mutex<Queue>]>,
+    caps: Caps,
+    medium: stack::Medium,
+    shards: u16,
+    hash: FlowHash,
+    fragments: Mutex<Fragments>,
+    control: Mutex<Control>,
+}
+
+/// What is changed by commands, not by frames.
+struct Control {
+    bindings: Bindings,
+    owned: Vec<Option<Ownership>>,
+}
+
+/// A poisoned lock is taken all the same: what it guards is whole between two frames.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// One end of each queue's feed to a shard.
+#[derive(Debug)]
+struct Inbox {
+    frames: FrameReceiver,
+    bell: Sleeper,
+}
+
+/// Makes a network of `queues` that `shards` shards share: a link for each of them.
+///
+/// # Errors
+/// [`SwitchError`].
+pub fn switch(
+    queues: Vec<Box<dyn Link>>,
+    shards: u16,
+    key: &[u8; 16],
+) -> Result<Vec<ShardLink>, SwitchError> {
+    let Some(caps) = queues.first().map(|link| link.caps().clone()) else {
+        return Err(SwitchError::Count { shards: shards.into(), queues: 0 });
+    };
+    if shards == 0 || shards > SHARDS_MAX {
+        return Err(SwitchError::Count { shards: shards.into(), queues: queues.len() });
+    }
+    let merges = caps.tso;
+    let area_bytes = if merges { STEERED_MERGED_BYTES } else { STEERED_BYTES };
+    let frame_bytes = if merges { 1 << 17 } else { (caps.mtu + 64).next_multiple_of(64) };
+    let table = Arc::new(Table::new(shards));
+    let mut inboxes: Vec<Vec<Inbox>> = (0..shards).map(|_| Vec::new()).collect();
+    let queue = |link| {
+        let mut feeds = Vec::with_capacity(shards.into());
+        for inboxes in &mut inboxes {
+            let (sender, receiver) = frame_ring(STEERED_FRAMES_MAX, area_bytes, frame_bytes)?;
+            let flag = Arc::new(Region::heap(64)?);
+            let (sleeper, ringer) = doorbell(&flag, 0)?;
+            feeds.push(Feed { frames: sender, bell: ringer });
+            inboxes.push(Inbox { frames: receiver, bell: sleeper });
+        }
+        Ok(Mutex::new(Queue {
+            link,
+            feeds: feeds.into(),
+            table: Arc::clone(&table),
+            used: Vec::new(),
+            asleep: vec![true; shards.into()].into(),
+            counters: SteeringCounters::default(),
+        }))
+    };
+    let queues: Result<Box<[_]>, SwitchError> = queues.into_iter().map(queue).collect();
+    let shared = Arc::new(Shared {
+        queues: queues?,
+        medium: match caps.medium {
+            Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
+            Medium::Ip => stack::Medium::Ip,
+        },
+        caps,
+        shards,
+        hash: FlowHash::new(key),
+        fragments: Mutex::new(Fragments::new()),
+        control: Mutex::new(Control {
+            bindings: Bindings::new(shards),
+            owned: vec![None; shards.into()],
+        }),
+    });
+    let links = (0..).zip(inboxes);
+    links.map(|(shard, inboxes)| ShardLink::new(&shared, shard, inboxes)).collect()
+}
+
+impl Shared {
+    /// Whose a frame is, as far as its reading says; a fragment's is looked up, and may be held.
+    #[inline]
+    fn destination(
+        &self,
+        table: &Table,
+        used: &mut [bool],
+        reading: &Reading,
+    ) -> (Destination, Note) {
+        match reading {
+            Reading::Flow { transport, ends, begins } => {
+                let home = self.hash.shard_of(ends, self.shards);
+                match table.row_of(*transport, ends) {
+                    None => (Destination::Shard(home), NOTHING),
+                    Some(row) => by_row(table, used, (row, home, *begins)),
+                }
+            }
+            Reading::Hosts(ends) => {
+                (Destination::Shard(self.hash.shard_of(ends, self.shards)), NOTHING)
+            }
+            Reading::Everyone => (Destination::Everyone, NOTHING),
+            Reading::Anyone | Reading::First(..) | Reading::Later(_) => {
+                (Destination::Anyone, NOTHING)
+            }
+        }
+    }
+
+    /// Another shard than `shard` that had the home of a flow, `back` partitions ago or earlier,
+    /// and the note for it: it goes on looking from there.
+    fn former(
+        &self,
+        table: &Table,
+        (transport, ends): (Transport, &Ends),
+        shard: u16,
+        back: usize,
+    ) -> Option<(u16, Note)> {
+        let home = self.hash.shard_of(ends, self.shards);
+        let rows =
+            (back..).map_while(|back| Some((table.before(transport, ends, home, back)?, back)));
+        let mut others = rows.filter(|(former, _)| *former != shard);
+        others.next().map(|(former, back)| (former, PAST + back as Note + 1))
+    }
+}
+
+/// Where a row puts a packet of a home.
+fn by_row(
+    table: &Table,
+    used: &mut [bool],
+    (row, home, begins): (usize, u16, bool),
+) -> (Destination, Note) {
+    let served = table.taker(row, home);
+    if begins && let Some(used) = used.get_mut(row) {
+        *used = true;
+    }
+    let note = match (begins, served.refuses) {
+        (true, true) => REFUSED,
+        (false, _) if table.has_past(row, home) => PAST,
+        _ => NOTHING,
+    };
+    (Destination::Shard(served.shard), note)
+}
+
+impl Queue {
+    /// Reads a burst: frames for `shard` go to `taker`, the others to their shards. How many frames
+    /// were the taker's.
+    fn run(
+        &mut self,
+        shared: &Shared,
+        shard: u16,
+        max: usize,
+        taker: &mut dyn Taker,
+    ) -> Result<usize, LinkError> {
+        let Self { link, feeds, table, used, counters, .. } = self;
+        let mut mine = 0;
+        let mut burst = Burst { shared, shard, feeds, table, used, counters, mine: &mut mine };
+        let read = link.rx_burst(max, &mut |frame, received| {
+            let received = stack_received(received);
+            burst.steer(frame, received, taker);
+        });
+        self.deliver();
+        read.map(|_| mine)
+    }
+
+    /// Shows every shard what was put into its ring.
+    fn deliver(&mut self) {
+        for feed in &mut self.feeds {
+            if feed.frames.commit() {
+                // An eventfd that cannot be written to is not there: nobody sleeps on it.
+                let _ = feed.bell.ring();
+            }
+        }
+    }
+}
+
+/// A burst that is being steered.
+struct Burst<'a> {
+    shared: &'a Shared,
+    shard: u16,
+    feeds: &'a mut [Feed],
+    table: &'a Table,
+    used: &'a mut [bool],
+    counters: &'a mut SteeringCounters,
+    mine: &'a mut usize,
+}
+
+impl Burst<'_> {
+    #[inline]
+    fn steer(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
+        let reading = steering::read(self.shared.medium, frame);
+        if matches!(reading, Reading::First(..) | Reading::Later(_)) {
+            return self.steer_fragment(&reading, (frame, received), taker);
+        }
+        match self.shared.destination(self.table, self.used, &reading) {
+            (Destination::Shard(to), note) => {
+                if to != self.shard {
+                    return self.send(to, frame, received, note);
+                }
+                if note == REFUSED {
+                    self.counters.kept += 1;
+                    return taker.refuse(frame, received);
+                }
+                if note == PAST
+                    && let Reading::Flow { transport, ends, .. } = &reading
+                    && !taker.knows(ends)
+                    && let Some((to, note)) =
+                        self.shared.former(self.table, (*transport, ends), to, 0)
+                {
+                    self.counters.passed_on += 1;
+                    return self.send(to, frame, received, note);
+                }
+                self.keep(frame, received, taker);
+            }
+            (Destination::Anyone, _) => self.keep(frame, received, taker),
+            (Destination::Everyone, _) => {
+                self.counters.to_everyone += 1;
+                for to in 0..self.shared.shards {
+                    if to != self.shard {
+                        self.send(to, frame, received, NOTHING);
+                    }
+                }
+                self.keep(frame, received, taker);
+            }
+        }
+    }
+
+    #[cold]
+    fn steer_fragment(
+        &mut self,
+        reading: &Reading,
+        (frame, received): (&[u8], Received),
+        taker: &mut dyn Taker,
+    ) {
+        let now = Clock::new().now();
+        let mut fragments = lock(&self.shared.fragments);
+        match reading {
+            Reading::First(datagram, transport, ends) => {
+                let shared = self.shared;
+                let to = steering::shard_of(&shared.hash, self.table, *transport, ends);
+                self.hand(to, frame, received, taker);
+                fragments.on_first(now, (*datagram, to), |frame, received| {
+                    self.hand(to, frame, received, taker);
+                });
+            }
+            Reading::Later(datagram) => {
+                match fragments.on_later(now, *datagram, (frame, received)) {
+                    Later::Shard(to) => self.hand(to, frame, received, taker),
+                    Later::Held => {}
+                    Later::Dropped => self.counters.dropped_fragments += 1,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hand(&mut self, to: u16, frame: &[u8], received: Received, taker: &mut dyn Taker) {
+        if to == self.shard {
+            self.keep(frame, received, taker);
+        } else {
+            self.send(to, frame, received, NOTHING);
+        }
+    }
+
+    #[inline]
+    fn keep(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
+        self.counters.kept += 1;
+        *self.mine += 1;
+        taker.on_frame(frame, received);
+    }
+
+    #[inline]
+    fn send(&mut self, to: u16, frame: &[u8], received: Received, note: Note) {
+        send(self.feeds, self.counters, to, (frame, received, note));
+    }
+}
+
+/// Puts a frame into a shard's ring, or drops and counts it.
+#[inline]
+fn send(
+    feeds: &mut [Feed],
+    counters: &mut SteeringCounters,
+    to: u16,
+    (frame, received, note): (&[u8], Received, Note),
+) {
+    let Some(feed) = feeds.get_mut(usize::from(to)) else { return };
+    match feed.frames.push(frame, received, note) {
+        Ok(true) => counters.steered += 1,
+        Ok(false) | Err(_) => counters.dropped_full += 1,
+    }
+}
+
+fn stack_received(received: megapipe_link::Received) -> Received {
+    Received {
+        checksums: match received.checksums {
+            megapipe_link::Checksums::Unverified => stack::Checksums::Unverified,
+            megapipe_link::Checksums::Verified => stack::Checksums::Verified,
+        },
+        segment_bytes: received.segment_bytes,
+    }
+}
+
+/// All that somebody owns.
+fn union<'a>(all: impl Iterator<Item = &'a Ownership>) -> Result<Ownership, LinkError> {
+    let mut union = Ownership::new();
+    let refused = |error: megapipe_link::OwnershipError| LinkError::Setting {
+        setting: "ownership",
+        why: error.to_string(),
+    };
+    for one in all {
+        for address in one.addresses() {
+            union.add_address(*address).map_err(refused)?;
+        }
+        for (first, last) in one.tcp_ports.ranges() {
+            union.tcp_ports.insert(*first..=*last).map_err(refused)?;
+        }
+        for (first, last) in one.udp_ports.ranges() {
+            union.udp_ports.insert(*first..=*last).map_err(refused)?;
+        }
+        for flow in one.taken() {
+            union.take(*flow).map_err(refused)?;
+        }
+        for flow in one.released() {
+            union.release(*flow).map_err(refused)?;
+        }
+        union.whole_address |= one.whole_address;
+        union.neighbours |= one.neighbours;
+    }
+    Ok(union)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,407 @@
+//! One shard's link to the switch: what others have read for it, and the queues that it reads
+//! itself.
+//!
+//! Invariant: while it sleeps, `asleep` says so in every queue, and its doorbells are armed.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use megapipe_link::{Caps, Counters, LinkError, Ownership, Transmit};
+use megapipe_stack::Received;
+use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use super::{
+    Attachment, Inbox, NOTHING, Note, PAST, Queue, REFUSED, Shared, SwitchError, Taker, lock,
+    try_lock, union,
+};
+use crate::limits::{LOCK_TRIES, WATCH_PERIOD, WATCH_PERIOD_MAX};
+use crate::steering::{self, Ends, Reading, Table, Transport};
+
+const DRIVER: &str = "switch";
+
+/// What polls of the sleeping set are about.
+const BELL: u64 = 0;
+const QUEUE: u64 = 1;
+const WATCH: u64 = 2;
+
+/// One shard's view of a network that many share. It is the shard's alone: one thread at a time.
+pub struct ShardLink {
+    shared: Arc<Shared>,
+    shard: u16,
+    caps: Caps,
+    inboxes: Vec<Inbox>,
+    /// Doorbells, queues and the watch in one.
+    set: OwnedFd,
+    /// Goes off when it is time to see whether those who are awake look after the link.
+    watch: OwnedFd,
+    /// The queues are in the set for reading.
+    listens: bool,
+    is_armed: bool,
+    /// The last transmit found the queue taken, and frames may be left.
+    is_refused: bool,
+    /// How long the next sleep beside others who are awake lasts at most.
+    watch_period: Duration,
+    /// What frames went by when this shard last read a queue: whose ports are whose.
+    table: Arc<Table>,
+    counters: Counters,
+}
+
+impl ShardLink {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        shard: u16,
+        inboxes: Vec<Inbox>,
+    ) -> Result<Self, SwitchError> {
+        let io = |what| move |errno: Errno| LinkError::Io { what, source: errno.into() };
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("make an epoll set"))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let watch = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(io("make a timer"))?;
+        let add = |fd: BorrowedFd<'_>, what, flags| {
+            epoll::add(&set, fd, epoll::EventData::new_u64(what), flags)
+                .map_err(io("add to an epoll set"))
+        };
+        for inbox in &inboxes {
+            add(inbox.bell.fd(), BELL, epoll::EventFlags::IN)?;
+        }
+        for queue in &shared.queues {
+            add(lock(queue).link.wait_fd(), QUEUE, epoll::EventFlags::empty())?;
+        }
+        add(watch.as_fd(), WATCH, epoll::EventFlags::IN)?;
+        let mut caps = shared.caps.clone();
+        caps.notes.push(format!(
+            "shard {shard} of {}, steered by our own hash over {} queues",
+            shared.shards,
+            shared.queues.len()
+        ));
+        Ok(Self {
+            shared: Arc::clone(shared),
+            shard,
+            caps,
+            inboxes,
+            set,
+            watch,
+            listens: false,
+            // Until it first asks for frames it is as good as asleep.
+            is_armed: true,
+            is_refused: false,
+            watch_period: WATCH_PERIOD,
+            table: Arc::new(Table::new(shared.shards)),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The shard's place among the others, for commands.
+    #[must_use]
+    pub fn attachment(&self) -> Attachment {
+        Attachment::new(&self.shared, self.shard)
+    }
+
+    /// Whether what `remote` sends to `local` arrives here. Asks nobody: the hash says so, and the
+    /// bindings as they were when this shard last read a queue.
+    #[must_use]
+    pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let ends = Ends::from_peer(remote, local);
+        let to = steering::shard_of(&self.shared.hash, &self.table, Transport::Tcp, &ends);
+        to == self.shard
+    }
+
+    /// What this shard's link can do.
+    #[must_use]
+    pub const fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// Lends at most `max` frames to the shard: what others have read for it, then what it reads.
+    /// How many.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn receive(&mut self, max: usize, taker: &mut dyn Taker) -> Result<usize, LinkError> {
+        self.wake_up()?;
+        let mut count = 0;
+        for index in 0..self.inboxes.len() {
+            count += self.take_in(index, max - count, taker)?;
+        }
+        let Self { shared, shard, counters, table, .. } = self;
+        let queues = shared.queues.len();
+        for step in 0..queues {
+            let index = (usize::from(*shard) + step) % queues;
+            // Its own queue it always reads; the others' when nothing else is to do.
+            if count == max || (step > 0 && count > 0) {
+                break;
+            }
+            let Some(mut queue) = try_lock(&shared.queues[index]) else { continue };
+            let mut counted = Counted { taker: &mut *taker, counters };
+            count += queue.run(shared, *shard, max - count, &mut counted)?;
+            if !Arc::ptr_eq(table, &queue.table) {
+                *table = Arc::clone(&queue.table);
+            }
+        }
+        if count > 0 {
+            self.watch_period = WATCH_PERIOD;
+        }
+        Ok(count)
+    }
+
+    /// Takes what lies in one of its rings.
+    fn take_in(
+        &mut self,
+        index: usize,
+        max: usize,
+        taker: &mut dyn Taker,
+    ) -> Result<usize, LinkError> {
+        let Self { shared, shard, inboxes, counters, .. } = self;
+        let mut taker = Counted { taker, counters };
+        let at = (&**shared, *shard, index);
+        let taken = inboxes[index].frames.receive(max, &mut |frame, received, note| match note {
+            NOTHING => taker.on_frame(frame, received),
+            REFUSED => taker.refuse(frame, received),
+            _ if pass_on(at, (frame, received, note), &taker) => {}
+            _ => taker.on_frame(frame, received),
+        });
+        taken.map_err(|_| broken())
+    }
+
+    /// Lets `fill` fill frames until it has none left, `max` are filled or the queue is full. How
+    /// many. None while another shard has the queue: they stay where they are.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn transmit(
+        &mut self,
+        max: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        let Self { shared, shard, counters, .. } = self;
+        let index = usize::from(*shard) % shared.queues.len();
+        let queue = &shared.queues[index];
+        let mut tries = 0;
+        let mut queue = loop {
+            if let Some(queue) = try_lock(queue) {
+                break queue;
+            }
+            tries += 1;
+            if tries == LOCK_TRIES {
+                self.is_refused = true;
+                self.counters.tx_full += 1;
+                return Ok(0);
+            }
+            std::hint::spin_loop();
+        };
+        self.is_refused = false;
+        queue.link.tx_burst(max, &mut |room| {
+            let transmit = fill(room)?;
+            counters.tx_frames += 1;
+            counters.tx_bytes += transmit.len as u64;
+            Some(transmit)
+        })
+    }
+
+    /// Prepares for sleep. `false`: there is work already.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn arm(&mut self) -> Result<bool, LinkError> {
+        if self.is_refused {
+            return Ok(false);
+        }
+        self.is_armed = true;
+        self.inboxes.iter().for_each(|inbox| inbox.bell.arm());
+        for index in 0..self.inboxes.len() {
+            if self.inboxes[index].frames.has_frames().map_err(|_| broken())? {
+                self.wake_up()?;
+                return Ok(false);
+            }
+        }
+        let Some(others_are_awake) = self.lie_down()? else {
+            self.wake_up()?;
+            return Ok(false);
+        };
+        self.listen(!others_are_awake)?;
+        if others_are_awake {
+            self.set_watch()?;
+        }
+        Ok(true)
+    }
+
+    /// Says in every queue that this shard sleeps, and arms those where all do. Whether somebody is
+    /// awake; `None`: there is work.
+    fn lie_down(&mut self) -> Result<Option<bool>, LinkError> {
+        let shared = Arc::clone(&self.shared);
+        let mut others_are_awake = false;
+        for queue in &shared.queues {
+            let Some(mut queue) = try_lock(queue) else { return Ok(None) };
+            queue.asleep[usize::from(self.shard)] = true;
+            if queue.asleep.contains(&false) {
+                others_are_awake = true;
+            } else if !queue.link.arm()? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(others_are_awake))
+    }
+
+    /// Is awake again, if it slept or was about to.
+    fn wake_up(&mut self) -> Result<(), LinkError> {
+        if !self.is_armed {
+            return Ok(());
+        }
+        self.is_armed = false;
+        for inbox in &self.inboxes {
+            inbox.bell.disarm();
+            inbox.bell.clear().map_err(|_| broken())?;
+        }
+        let mut ticks = [0; 8];
+        // Nothing to read: it did not go off.
+        let _ = rustix::io::read(&self.watch, &mut ticks);
+        for queue in &self.shared.queues {
+            // For a moment: whoever has it is about to let go.
+            lock(queue).asleep[usize::from(self.shard)] = false;
+        }
+        Ok(())
+    }
+
+    /// The queues' descriptors wake this shard, or do not.
+    fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
+        if self.listens == listens {
+            return Ok(());
+        }
+        self.listens = listens;
+        let flags = if listens { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        for queue in &self.shared.queues {
+            let queue: MutexGuard<'_, Queue> = lock(queue);
+            epoll::modify(&self.set, queue.link.wait_fd(), epoll::EventData::new_u64(QUEUE), flags)
+                .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })?;
+        }
+        Ok(())
+    }
+
+    fn set_watch(&mut self) -> Result<(), LinkError> {
+        let once = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec { tv_sec: 0, tv_nsec: self.watch_period.subsec_nanos().into() },
+        };
+        self.watch_period = WATCH_PERIOD_MAX.min(self.watch_period * 2);
+        timerfd_settime(&self.watch, TimerfdTimerFlags::empty(), &once)
+            .map(drop)
+            .map_err(|errno| LinkError::Io { what: "set a timer", source: errno.into() })
+    }
+
+    /// What to poll for reading while asleep.
+    #[must_use]
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+
+    /// Arms and sleeps until there may be work (`true`) or `timeout` has passed.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
+        if !self.arm()? {
+            return Ok(true);
+        }
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut fds = [PollFd::new(&self.set, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(LinkError::Io { what: "poll", source: errno.into() }),
+        }
+    }
+
+    /// What this shard counted: frames that it was lent, and those that it sent.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Says which frames are this shard's, where the host's address is shared: the link takes what
+    /// any of the shards owns.
+    ///
+    /// # Errors
+    /// What the link says; the ownership is then as it was.
+    pub fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
+        let mut control = lock(&self.shared.control);
+        let place = usize::from(self.shard);
+        let before = control.owned[place].replace(ownership.clone());
+        let set = union(control.owned.iter().flatten()).and_then(|all| {
+            let mut queues = self.shared.queues.iter();
+            queues.try_for_each(|queue| lock(queue).link.set_ownership(&all))
+        });
+        if set.is_err() {
+            control.owned[place] = before;
+        }
+        set
+    }
+}
+
+impl Drop for ShardLink {
+    fn drop(&mut self) {
+        self.attachment().leave();
+    }
+}
+
+/// Passes a frame of a flow that the shard does not know on to the one that had it before. `false`:
+/// there is none, or the shard knows the flow.
+#[cold]
+fn pass_on(
+    (shared, shard, index): (&Shared, u16, usize),
+    (frame, received, note): (&[u8], Received, Note),
+    taker: &Counted<'_>,
+) -> bool {
+    let Reading::Flow { transport, ends, .. } = steering::read(shared.medium, frame) else {
+        return false;
+    };
+    if transport != Transport::Tcp || taker.knows(&ends) {
+        return false;
+    }
+    let mut queue = lock(&shared.queues[index]);
+    let table = Arc::clone(&queue.table);
+    let back = usize::from(note - PAST);
+    let Some((to, note)) = shared.former(&table, (transport, &ends), shard, back) else {
+        return false;
+    };
+    queue.counters.passed_on += 1;
+    let Queue { feeds, counters, .. } = &mut *queue;
+    super::send(feeds, counters, to, (frame, received, note));
+    queue.deliver();
+    true
+}
+
+fn broken() -> LinkError {
+    LinkError::Gone { driver: DRIVER }
+}
+
+/// Counts what a taker takes.
+struct Counted<'a> {
+    taker: &'a mut dyn Taker,
+    counters: &'a mut Counters,
+}
+
+impl Taker for Counted<'_> {
+    fn knows(&self, ends: &Ends) -> bool {
+        self.taker.knows(ends)
+    }
+
+    #[inline]
+    fn on_frame(&mut self, frame: &[u8], received: Received) {
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += frame.len() as u64;
+        self.taker.on_frame(frame, received);
+    }
+
+    #[cold]
+    fn refuse(&mut self, frame: &[u8], received: Received) {
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += frame.len() as u64;
+        self.taker.refuse(frame, received);
+    }
+}
