@@ -114,14 +114,14 @@ fn connection_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
 
 fn receive_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     let fd = arguments.fd(0)?;
+    let mut takes_control = false;
     let (sizes, flags, form) = match arguments.line.name.as_str() {
         "read" => (vec![arguments.size(2)?], 0, Form::File),
         "readv" => (arguments.sizes(arguments.at(1)?)?, 0, Form::Vector),
         "recvmsg" => {
             let message = arguments.at(1)?;
-            if arguments.field(message, "msg_control").is_some_and(|it| !is_empty_list(it)) {
-                return Err(CallError::Unsupported("control messages"));
-            }
+            let control = arguments.field(message, "msg_control");
+            takes_control = control.is_some_and(|it| !is_empty_list(it));
             let parts = arguments.field(message, "msg_iov");
             let parts = parts.ok_or_else(|| arguments.bad(1, "a message with msg_iov"))?;
             (arguments.sizes(parts)?, arguments.int(2)?, Form::Message)
@@ -129,7 +129,7 @@ fn receive_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
         _ => (vec![arguments.size(2)?], arguments.int(3)?, Form::Socket),
     };
     check_size(sizes.iter().sum())?;
-    Ok(Call::Receive { fd, sizes, flags, form })
+    Ok(Call::Receive { fd, sizes, flags, form, takes_control })
 }
 
 fn send_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {

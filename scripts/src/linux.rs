@@ -116,6 +116,9 @@ impl System for Linux {
         {
             return Err(SystemError::Unsupported(option_name(*level, *name)));
         }
+        if matches!(call, Call::Receive { takes_control: true, .. }) {
+            return Err(SystemError::Unsupported("control messages".to_owned()));
+        }
         self.program.start_call(call)
     }
 

@@ -14,6 +14,7 @@
 mod datagram;
 mod host;
 mod knobs;
+mod options;
 mod ready;
 mod sockets;
 mod stream;

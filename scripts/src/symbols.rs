@@ -62,12 +62,17 @@ const OPTIONS: &[(&str, i64)] = named! {
     IPV6_RECVTCLASS IPV6_FLOWINFO_SEND IPV6_FLOWINFO IPV6_AUTOFLOWLABEL
 };
 
+/// The control message of TCP_INQ (linux/tcp.h).
+pub(crate) const TCP_CM_INQ: i32 = 36;
+/// How much of a send buffer was never sent (linux/sockios.h).
+pub(crate) const SIOCOUTQNSD: i64 = 0x894b;
+
 /// Names that libc lacks, or that FreeBSD has for the same thing.
 const MORE_OPTIONS: &[(&str, i64)] = numbered! {
-    TCP_CM_INQ 36, TCP_TX_DELAY 37, TCP_IS_MPTCP 43, TCP_RTO_MAX_MS 44,
+    TCP_CM_INQ TCP_CM_INQ as i64, TCP_TX_DELAY 37, TCP_IS_MPTCP 43, TCP_RTO_MAX_MS 44,
     TCP_KEEPALIVE libc::TCP_KEEPIDLE as i64,
     TCP_NOPUSH libc::TCP_CORK as i64,
-    SIOCINQ 0x541b, SIOCOUTQ 0x5411, SIOCOUTQNSD 0x894b,
+    SIOCINQ 0x541b, SIOCOUTQ 0x5411, SIOCOUTQNSD SIOCOUTQNSD,
     FIONWRITE 0x5411,
     SOF_TIMESTAMPING_TX_HARDWARE 1, SOF_TIMESTAMPING_TX_SOFTWARE 2,
     SOF_TIMESTAMPING_RX_HARDWARE 4, SOF_TIMESTAMPING_RX_SOFTWARE 8,

@@ -46,6 +46,8 @@ pub(crate) enum Call {
         sizes: Vec<usize>,
         flags: i32,
         form: Form,
+        /// There is room for control messages.
+        takes_control: bool,
     },
     /// write, writev, send, sendto and sendmsg.
     Send {
@@ -153,8 +155,16 @@ pub(crate) enum Output {
     Events(Vec<(u32, u64)>),
     /// A pipe's.
     Pair(Fd, Fd),
-    /// What was received, and a message's flags.
-    Message { bytes: Vec<u8>, flags: i32 },
+    /// What was received, a message's flags and its control messages.
+    Message { bytes: Vec<u8>, flags: i32, control: Vec<Control> },
+}
+
+/// A control message (cmsg(3)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    pub(crate) level: i32,
+    pub(crate) kind: i32,
+    pub(crate) data: Vec<u8>,
 }
 
 impl Returned {

@@ -98,6 +98,9 @@ pub struct TcpConfig {
     pub initial_window: u32,
     /// Algorithm.
     pub congestion: Congestion,
+    /// In slow start an ACK grows the window by 8 segments at most, in a later one by 2, after a
+    /// timeout by 1 (RFC 9406 §4.2, RFC 3465 §2). Else by all that it acknowledges, as on Linux.
+    pub slow_start_limits: bool,
     /// MSS to offer; `None`: what `mtu` allows.
     pub mss: Option<u16>,
     /// Retransmission timeout before there is a sample (RFC 6298 §2.1).
@@ -172,6 +175,7 @@ impl Default for TcpConfig {
             ecn: false,
             initial_window: 10,
             congestion: Congestion::Cubic,
+            slow_start_limits: true,
             mss: None,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),

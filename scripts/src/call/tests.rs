@@ -68,7 +68,9 @@ fn option_values_have_the_width_of_the_call() {
 fn buffers_can_be_many_and_named() {
     let read = prepared("readv(4, [{..., 10}, {iov_base = ..., iov_len = 20}], 2) = 30");
     let form = Form::Vector;
-    assert_eq!(read, Ok(Call::Receive { fd: 104, sizes: vec![10, 20], flags: 0, form }));
+    let sizes = vec![10, 20];
+    let expected = Call::Receive { fd: 104, sizes, flags: 0, form, takes_control: false };
+    assert_eq!(read, Ok(expected));
     let Ok(Call::Send { parts, to, .. }) =
         prepared("sendto(4, \"ab\", 3, MSG_FASTOPEN, ..., ...) = 3")
     else {

@@ -4,7 +4,7 @@ use super::arguments::{encode, epoll_event, field};
 use super::{CallError, evaluate};
 use crate::script::{CallLine, Expression};
 use crate::symbols;
-use crate::system::{Output, Returned};
+use crate::system::{Control, Output, Returned};
 
 /// None when all is as expected, else what differs.
 pub(crate) fn verdict(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallError> {
@@ -17,7 +17,10 @@ pub(crate) fn verdict(line: &CallLine, returned: &Returned) -> Result<Option<Str
     match (&returned.output, line.name.as_str()) {
         (Output::Bytes(bytes), "getsockopt") => option_value(line, bytes),
         (Output::Bytes(bytes), _) => data(line.arguments.get(1), bytes),
-        (Output::Message { bytes, flags }, _) => message(line, bytes, *flags),
+        (Output::Message { bytes, flags, control }, _) => match message(line, bytes, *flags)? {
+            Some(difference) => Ok(Some(difference)),
+            None => control_messages(line, control),
+        },
         (Output::Integer(value), _) => integer(line, *value),
         (Output::Ready(ready), _) => poll(line, ready),
         (Output::Events(events), _) => epoll(line, events),
@@ -129,6 +132,36 @@ fn message(line: &CallLine, bytes: &[u8], flags: i32) -> Result<Option<String>, 
         }
     }
     data(None, bytes)
+}
+
+/// `msg_control=[{cmsg_level=SOL_TCP, cmsg_type=TCP_CM_INQ, cmsg_data=8000}]`.
+fn control_messages(line: &CallLine, live: &[Control]) -> Result<Option<String>, CallError> {
+    let control = line.arguments.get(1).and_then(|message| field(message, "msg_control"));
+    let Some(Expression::List(expected)) = control else { return Ok(None) };
+    if expected.len() != live.len() {
+        let (live, expected) = (live.len(), expected.len());
+        return Ok(Some(format!("{live} control messages came, expected {expected}")));
+    }
+    for (expected, live) in expected.iter().zip(live) {
+        for (name, actual) in [("cmsg_level", live.level), ("cmsg_type", live.kind)] {
+            let Some(value) = field(expected, name) else { continue };
+            let value = evaluate(value)?;
+            if value != i64::from(actual) {
+                return Ok(Some(format!("{name} is {actual}, expected {value}")));
+            }
+        }
+        let Some(data) = field(expected, "cmsg_data").filter(|it| **it != Expression::Ellipsis)
+        else {
+            continue;
+        };
+        let what = CallError::Unsupported("this kind of cmsg_data");
+        let data = encode(data, live.data.len())?.ok_or(what)?;
+        if data != live.data {
+            let (live, expected) = (number(&live.data), number(&data));
+            return Ok(Some(format!("cmsg_data is {live}, expected {expected}")));
+        }
+    }
+    Ok(None)
 }
 
 /// `ioctl(4, SIOCINQ, [1000])`.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use megapipe_stack::{
-    Config, Event, HeapMemory, Instant, Medium, PoolId, Received, Route, Stack, TcpConfig,
+    Config, Congestion, Event, HeapMemory, Instant, Medium, PoolId, Received, Route, Stack,
+    TcpConfig,
 };
 
 use super::knobs;
@@ -156,6 +157,20 @@ impl Host {
         Err(broken("on_timeout is asked for again and again at one time"))
     }
 
+    /// The name of the algorithm of congestion control.
+    pub(super) fn congestion(&self) -> &'static str {
+        match self.config.tcp.congestion {
+            Congestion::Cubic => "cubic",
+            Congestion::NewReno => "reno",
+        }
+    }
+
+    /// Takes another one, if there is such and the stack does not run yet.
+    pub(super) fn use_congestion(&mut self, name: &str) -> bool {
+        let (name, value) = ("net.ipv4.tcp_congestion_control".to_owned(), name.to_owned());
+        self.turn(&Knob { name, value }) == Turned::Done
+    }
+
     pub(super) fn pool() -> PoolId {
         PoolId::default()
     }
@@ -189,7 +204,7 @@ fn config(settings: &Settings) -> Config {
         datagram_endpoints: CONNECTIONS,
         ephemeral_ports: (32_768, 60_999),
         // As Linux, which most scripts have been written for.
-        tcp: TcpConfig { delay_fin_ack: true, ..TcpConfig::default() },
+        tcp: TcpConfig { delay_fin_ack: true, slow_start_limits: false, ..TcpConfig::default() },
         secret: SECRET,
     }
 }

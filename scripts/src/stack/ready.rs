@@ -55,7 +55,10 @@ fn ready(stream: &Stream, host: &Host) -> u32 {
                         info.state,
                         TcpState::CloseWait | TcpState::LastAck | TcpState::Closing
                     );
-                if info.unread_bytes > 0 || !stream.taken.is_empty() || has_end {
+                let low_water = stream.number(libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
+                let unread = i64::from(info.unread_bytes)
+                    + i64::try_from(stream.taken.len()).unwrap_or(i64::MAX);
+                if unread >= low_water.max(1) || has_end {
                     mask |= IN;
                 }
                 if has_end || stream.is_read_shut {
@@ -64,7 +67,11 @@ fn ready(stream: &Stream, host: &Host) -> u32 {
                 // Ready again when a third of the buffer is free, as on Linux.
                 let is_roomy =
                     u64::from(info.queued_bytes) * 3 <= u64::from(info.send_buffer_bytes) * 2;
-                if is_roomy || stream.is_write_shut {
+                // And where what was not sent yet is less than the socket allows (tcp(7)).
+                let unsent = i64::from(info.queued_bytes.saturating_sub(info.flight_bytes));
+                let limit = stream.number(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+                let is_low = limit.filter(|&limit| limit > 0).is_none_or(|limit| unsent < limit);
+                if (is_roomy && is_low) || stream.is_write_shut {
                     mask |= OUT;
                 }
                 if (has_end || stream.is_read_shut) && stream.is_write_shut {

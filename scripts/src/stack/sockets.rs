@@ -15,8 +15,9 @@ use megapipe_stack::{CloseReason, ConnId, DatagramId, Event, ListenerId};
 
 use super::datagram::Datagrams;
 use super::host::Host;
+use super::options::apply_options;
 use super::ready::Epoll;
-use super::stream::apply_options;
+use crate::symbols::SIOCOUTQNSD;
 use crate::system::{Call, Fd, Output, Returned, SystemError};
 
 /// The first descriptor: 0 to 2 are a program's own.
@@ -61,6 +62,10 @@ pub(super) struct Stream {
     pub(super) is_write_shut: bool,
     /// Bytes of the write under way that are queued already.
     pub(super) written: usize,
+    /// A write found no room: it goes on when there is more than a little.
+    pub(super) is_writer_blocked: bool,
+    /// What was sent last had MSG_MORE.
+    pub(super) has_more: bool,
     /// By level and name, as they were set.
     pub(super) options: BTreeMap<(i32, i32), Vec<u8>>,
 }
@@ -92,6 +97,8 @@ impl Stream {
             is_read_shut: false,
             is_write_shut: false,
             written: 0,
+            is_writer_blocked: false,
+            has_more: false,
             options: BTreeMap::new(),
         }
     }
@@ -142,16 +149,28 @@ impl Sockets {
     /// A new call begins.
     pub(super) fn begin(&mut self, call: &Call, now_us: i64) {
         self.began_us = now_us;
-        let timeout_ms = match call {
-            Call::Poll { timeout_ms, .. } | Call::EpollWait { timeout_ms, .. } => *timeout_ms,
-            _ => -1,
+        let timeout_us = match call {
+            Call::Poll { timeout_ms, .. } | Call::EpollWait { timeout_ms, .. } => {
+                (*timeout_ms >= 0).then(|| i64::from(*timeout_ms) * 1000)
+            }
+            Call::Receive { fd, .. } | Call::Accept { fd, .. } => {
+                self.timeout_us(*fd, libc::SO_RCVTIMEO)
+            }
+            Call::Send { fd, .. } | Call::Connect { fd, .. } => {
+                self.timeout_us(*fd, libc::SO_SNDTIMEO)
+            }
+            _ => None,
         };
-        self.wake_us = (timeout_ms >= 0).then(|| now_us + i64::from(timeout_ms) * 1000);
+        self.wake_us = timeout_us.map(|us| now_us.saturating_add(us));
         for entry in self.open.values_mut() {
             if let Entry::Stream(stream) = entry {
                 stream.written = 0;
             }
         }
+    }
+
+    fn timeout_us(&mut self, fd: Fd, name: i32) -> Option<i64> {
+        self.stream(fd).ok()?.timeout_us(name)
     }
 
     /// When the call under way gives up.
@@ -196,7 +215,7 @@ impl Sockets {
             Event::Connected { conn } => self.with_conn(conn, |stream| {
                 stream.role = Role::Connected(conn);
                 // The limit of the handshake's time no longer holds.
-                let _ = apply_options(stream, host);
+                let _ = apply_options(stream, None, host);
             }),
             Event::Received { conn, chunk } => {
                 let bytes = host.memory.bytes(chunk).to_vec();
@@ -263,9 +282,9 @@ impl Sockets {
             Call::Listen { fd, backlog } => self.listen(*fd, *backlog, host),
             Call::Accept { fd, flags } => self.accept(*fd, *flags, host),
             Call::Connect { fd, address: Some(address) } => self.connect(*fd, *address, host),
-            Call::Connect { address: None, .. } => unsupported("connect with AF_UNSPEC"),
-            Call::Receive { fd, sizes, flags, .. } => {
-                self.receive(*fd, sizes.iter().sum(), *flags, host)
+            Call::Connect { fd, address: None } => self.disconnect(*fd, host),
+            Call::Receive { fd, sizes, flags, form, .. } => {
+                self.receive(*fd, sizes.iter().sum(), (*flags, *form), host)
             }
             Call::Send { fd, parts, flags, to, .. } => {
                 self.send(*fd, &parts.concat(), (*flags, to.is_some()), host)
@@ -279,7 +298,7 @@ impl Sockets {
                 self.get_option(*fd, (*level, *name), *bytes, host)
             }
             Call::Fcntl { fd, command, argument } => self.fcntl(*fd, *command, *argument),
-            Call::Ioctl { fd, request, .. } => self.ioctl(*fd, *request, host),
+            Call::Ioctl { fd, request, argument } => self.ioctl(*fd, (*request, *argument), host),
             Call::Poll { fds, .. } => self.poll(fds, host),
             Call::EpollCreate { .. } => {
                 let fd = self.keep(Entry::Epoll(Epoll::default()));
@@ -348,9 +367,10 @@ impl Sockets {
         }
     }
 
-    fn ioctl(&mut self, fd: Fd, request: i64, host: &Host) -> Attempt {
+    fn ioctl(&mut self, fd: Fd, (request, argument): (i64, i32), host: &Host) -> Attempt {
         const TIOCOUTQ: i64 = libc::TIOCOUTQ as i64;
         const FIONREAD: i64 = libc::FIONREAD as i64;
+        const FIONBIO: i64 = libc::FIONBIO as i64;
         let stream = match self.stream(fd) {
             Ok(stream) => stream,
             Err(errno) => return failed(errno),
@@ -362,6 +382,12 @@ impl Sockets {
                 unread + i64::try_from(stream.taken.len()).unwrap_or(0)
             }
             TIOCOUTQ => info.map_or(0, |info| i64::from(info.queued_bytes)),
+            SIOCOUTQNSD => info
+                .map_or(0, |info| i64::from(info.queued_bytes.saturating_sub(info.flight_bytes))),
+            FIONBIO => {
+                stream.is_nonblocking = argument != 0;
+                return ended(0);
+            }
             _ => return unsupported(format!("ioctl request {request:#x}")),
         };
         Ok(Some(Returned { output: Output::Integer(value), ..Returned::success(0) }))

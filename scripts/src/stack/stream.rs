@@ -1,27 +1,18 @@
 //! The calls of a TCP socket that have to do with its connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
-use megapipe_stack::{ConnId, ConnOption, ConnectError, ListenError, Memory, OperationError};
+use megapipe_stack::{ConnId, ConnOption, ConnectError, ListenError, Memory};
 
 use super::host::Host;
+use super::options::{apply_options, int};
 use super::sockets::{Attempt, Entry, Role, Sockets, Stream, ended, failed, unmapped, unsupported};
 use crate::limits::POOL_BUFFER_BYTES;
-use crate::symbols::{TCP_KEEPINIT, option_name};
-use crate::system::{Fd, Output, Returned, SystemError};
+use crate::symbols::TCP_CM_INQ;
+use crate::system::{Control, Fd, Form, Output, Returned, SystemError};
 
-/// Options that change nothing that a packet script could see.
-const WITHOUT_EFFECT: &[(i32, i32)] = &[
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY),
-    (libc::SOL_SOCKET, libc::SO_DEBUG),
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-];
-/// Without TCP_KEEPIDLE (tcp(7)).
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(7200);
+/// A writer that was blocked goes on when so much of the buffer is free: a third, as on Linux.
+const WRITABLE_SHARE: u32 = 3;
 
 impl Sockets {
     pub(super) fn listen(&mut self, fd: Fd, backlog: i32, host: &mut Host) -> Attempt {
@@ -52,6 +43,7 @@ impl Sockets {
     }
 
     pub(super) fn accept(&mut self, fd: Fd, flags: i32, host: &mut Host) -> Attempt {
+        let has_timed_out = self.has_timed_out(host);
         let stream = match self.stream(fd) {
             Ok(stream) => stream,
             Err(errno) => return failed(errno),
@@ -60,17 +52,36 @@ impl Sockets {
             return failed(libc::EINVAL);
         };
         let Some(conn) = queue.pop_front() else {
-            return if stream.is_nonblocking { failed(libc::EAGAIN) } else { Ok(None) };
+            let gives_up = stream.is_nonblocking || has_timed_out;
+            return if gives_up { failed(libc::EAGAIN) } else { Ok(None) };
         };
         let _ = host.stack()?.accept(*listener, 1);
         let mut child = Stream::new(stream.domain, flags & libc::SOCK_NONBLOCK != 0);
         child.role = Role::Connected(conn);
         child.options.clone_from(&stream.options);
-        apply_options(&child, host)?;
+        apply_options(&child, None, host)?;
         ended(i64::from(self.keep(Entry::Stream(child))))
     }
 
+    /// connect(2) to AF_UNSPEC: the socket is as new.
+    pub(super) fn disconnect(&mut self, fd: Fd, host: &mut Host) -> Attempt {
+        let stream = match self.stream(fd) {
+            Ok(stream) => stream,
+            Err(errno) => return failed(errno),
+        };
+        if let Some(conn) = stream.conn() {
+            let now = host.now();
+            let (stack, memory) = host.parts()?;
+            let _ = stack.abort(now, conn, memory);
+        }
+        let mut fresh = Stream::new(stream.domain, stream.is_nonblocking);
+        std::mem::swap(&mut fresh.options, &mut stream.options);
+        *stream = fresh;
+        ended(0)
+    }
+
     pub(super) fn connect(&mut self, fd: Fd, address: SocketAddr, host: &mut Host) -> Attempt {
+        let has_timed_out = self.has_timed_out(host);
         let stream = match self.stream(fd) {
             Ok(stream) => stream,
             Err(errno) => return failed(errno),
@@ -82,6 +93,7 @@ impl Sockets {
             Role::Connecting(_) if stream.is_nonblocking || is_first => {
                 return failed(libc::EALREADY);
             }
+            Role::Connecting(_) if has_timed_out => return failed(libc::EINPROGRESS),
             Role::Connecting(_) => return Ok(None),
             Role::Connected(_) if is_first => return failed(libc::EISCONN),
             Role::Connected(_) => return ended(0),
@@ -103,11 +115,17 @@ impl Sockets {
             Err(_) => return failed(libc::EADDRNOTAVAIL),
         };
         stream.role = Role::Connecting(conn);
-        apply_options(stream, host)?;
+        apply_options(stream, None, host)?;
         if stream.is_nonblocking { failed(libc::EINPROGRESS) } else { Ok(None) }
     }
 
-    pub(super) fn receive(&mut self, fd: Fd, want: usize, flags: i32, host: &mut Host) -> Attempt {
+    pub(super) fn receive(
+        &mut self,
+        fd: Fd,
+        want: usize,
+        (flags, form): (i32, Form),
+        host: &mut Host,
+    ) -> Attempt {
         if flags & libc::MSG_OOB != 0 || flags & libc::MSG_ERRQUEUE != 0 {
             return unsupported("recv with MSG_OOB or MSG_ERRQUEUE");
         }
@@ -115,33 +133,70 @@ impl Sockets {
             return failed(errno);
         }
         self.take_bytes(fd, want, host)?;
+        let has_timed_out = self.has_timed_out(host);
         let Ok(stream) = self.stream(fd) else { return failed(libc::EBADF) };
         if matches!(stream.role, Role::Fresh | Role::Listening { .. }) {
             return failed(libc::ENOTCONN);
         }
         let is_blocking = !stream.is_nonblocking && flags & libc::MSG_DONTWAIT == 0;
-        let wants_all = flags & libc::MSG_WAITALL != 0 && is_blocking;
+        let low_water = stream.number(libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
+        let low_water = usize::try_from(low_water).unwrap_or(1).clamp(1, want.max(1));
+        let enough = if flags & libc::MSG_WAITALL != 0 { want } else { low_water };
         let count = stream.taken.len().min(want);
         let is_at_end = stream.is_ended || stream.is_read_shut || stream.role == Role::Over;
-        if count == want || (count > 0 && !wants_all) || (is_at_end && count > 0) {
+        let waits = is_blocking && !has_timed_out;
+        if count == want || (count > 0 && (count >= enough || is_at_end || !waits)) {
             let bytes: Vec<u8> = if flags & libc::MSG_PEEK != 0 {
                 stream.taken.iter().take(count).copied().collect()
             } else {
                 stream.taken.drain(..count).collect()
             };
-            let result = i64::try_from(count).unwrap_or(i64::MAX);
-            return Ok(Some(Returned {
-                output: Output::Bytes(bytes),
-                ..Returned::success(result)
-            }));
+            return self.received(fd, (bytes, flags), form, host);
         }
         if let Some(error) = stream.take_error() {
             return failed(error);
         }
         if is_at_end {
-            return ended(0);
+            return self.received(fd, (Vec::new(), flags), form, host);
         }
-        if is_blocking { Ok(None) } else { failed(libc::EAGAIN) }
+        if waits { Ok(None) } else { failed(libc::EAGAIN) }
+    }
+
+    /// What a receiving call returns: MSG_TRUNC means that nobody wants the bytes themselves.
+    fn received(
+        &mut self,
+        fd: Fd,
+        (bytes, flags): (Vec<u8>, i32),
+        form: Form,
+        host: &mut Host,
+    ) -> Attempt {
+        let result = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+        let bytes = if flags & libc::MSG_TRUNC != 0 { Vec::new() } else { bytes };
+        let output = match form {
+            Form::Message => {
+                Output::Message { bytes, flags: 0, control: self.control_of(fd, host) }
+            }
+            _ => Output::Bytes(bytes),
+        };
+        Ok(Some(Returned { output, ..Returned::success(result) }))
+    }
+
+    /// The control messages of a receive: TCP_INQ's, how much more there is to read, where only the
+    /// end of the stream is left as 1.
+    fn control_of(&mut self, fd: Fd, host: &Host) -> Vec<Control> {
+        let Ok(stream) = self.stream(fd) else { return Vec::new() };
+        if stream.number(libc::IPPROTO_TCP, libc::TCP_INQ).unwrap_or(0) == 0 {
+            return Vec::new();
+        }
+        let info = stream.conn().and_then(|conn| host.running()?.info(conn).ok());
+        let unread = info.as_ref().map_or(0, |info| info.unread_bytes as usize);
+        let has_end = stream.is_ended || info.is_none_or(|info| is_half_closed(info.state));
+        let left = match stream.taken.len() + unread {
+            0 => usize::from(has_end),
+            left => left,
+        };
+        let data = i32::try_from(left).unwrap_or(i32::MAX).to_ne_bytes().to_vec();
+        vec![Control { level: libc::IPPROTO_TCP, kind: TCP_CM_INQ, data }]
     }
 
     /// Takes bytes that the stack has in order, as many as are wanted, and learns of the end.
@@ -179,9 +234,10 @@ impl Sockets {
         if flags & libc::MSG_FASTOPEN != 0 {
             return unsupported("TCP Fast Open");
         }
-        if flags & (libc::MSG_MORE | libc::MSG_ZEROCOPY) != 0 {
-            return unsupported("send with MSG_MORE or MSG_ZEROCOPY");
+        if flags & libc::MSG_ZEROCOPY != 0 {
+            return unsupported("send with MSG_ZEROCOPY");
         }
+        let has_timed_out = self.has_timed_out(host);
         let stream = match self.stream(fd) {
             Ok(stream) => stream,
             Err(errno) => return failed(errno),
@@ -196,7 +252,7 @@ impl Sockets {
             Role::Connecting(_) => return failed(libc::EAGAIN),
             _ => return failed(stream.take_error().unwrap_or(libc::EPIPE)),
         };
-        let queued = queue(conn, &bytes[stream.written..], host)?;
+        let queued = stream.queue(conn, bytes, flags & libc::MSG_MORE != 0, host)?;
         stream.written += queued;
         if flags & libc::MSG_OOB != 0 && stream.written == bytes.len() {
             let now = host.now();
@@ -204,8 +260,12 @@ impl Sockets {
             let _ = stack.set_option(now, conn, ConnOption::Urgent, memory);
         }
         let written = i64::try_from(stream.written).unwrap_or(i64::MAX);
-        if stream.written == bytes.len() || (stream.written > 0 && !is_blocking) {
+        let gives_up = !is_blocking || has_timed_out;
+        if stream.written == bytes.len() || (stream.written > 0 && gives_up) {
             return ended(written);
+        }
+        if has_timed_out {
+            return failed(libc::EAGAIN);
         }
         if is_blocking { Ok(None) } else { failed(libc::EAGAIN) }
     }
@@ -249,7 +309,8 @@ impl Sockets {
             }
             Role::Connecting(conn) | Role::Connected(conn) => {
                 let linger = stream.options.get(&(libc::SOL_SOCKET, libc::SO_LINGER));
-                let resets = linger.is_some_and(|value| int(value) != 0 && int(&value[4..]) == 0);
+                let seconds = |value: &[u8]| value.get(4..).map_or(0, int);
+                let resets = linger.is_some_and(|value| int(value) != 0 && seconds(value) == 0);
                 // Bytes that were taken and never read are lost, and the peer is told so.
                 if resets || !stream.taken.is_empty() {
                     stack.abort(now, *conn, memory)
@@ -260,111 +321,6 @@ impl Sockets {
             Role::Fresh | Role::Over => Ok(()),
         };
         ended(0)
-    }
-
-    pub(super) fn set_option(
-        &mut self,
-        fd: Fd,
-        (level, name): (i32, i32),
-        value: &[u8],
-        host: &mut Host,
-    ) -> Attempt {
-        let stream = match self.stream(fd) {
-            Ok(stream) => stream,
-            Err(errno) => return failed(errno),
-        };
-        match (level, name) {
-            key if WITHOUT_EFFECT.contains(&key) => {}
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_LINGER)
-            | (
-                libc::IPPROTO_TCP,
-                libc::TCP_NODELAY
-                | libc::TCP_KEEPIDLE
-                | libc::TCP_KEEPINTVL
-                | libc::TCP_KEEPCNT
-                | libc::TCP_USER_TIMEOUT
-                | libc::TCP_QUICKACK
-                | TCP_KEEPINIT,
-            ) => {}
-            // The largest value means that there is no such limit.
-            (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) if int(value) == -1 => {}
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
-                // Known before the first SYN, it decides on the window and its scale.
-                if !host.is_running() {
-                    set_buffer(name, value, host);
-                }
-            }
-            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-                let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
-                let name = String::from_utf8_lossy(&value[..end]).into_owned();
-                let knob = crate::knobs::Knob {
-                    name: "net.ipv4.tcp_congestion_control".to_owned(),
-                    value: name.clone(),
-                };
-                if congestion(host) != name && host.turn(&knob) != crate::system::Turned::Done {
-                    return unsupported(format!("congestion control {name} from here on"));
-                }
-            }
-            _ => return unsupported(option_name(level, name)),
-        }
-        stream.options.insert((level, name), value.to_vec());
-        apply_options(stream, host)?;
-        ended(0)
-    }
-
-    pub(super) fn get_option(
-        &mut self,
-        fd: Fd,
-        (level, name): (i32, i32),
-        bytes: usize,
-        host: &Host,
-    ) -> Attempt {
-        let stream = match self.stream(fd) {
-            Ok(stream) => stream,
-            Err(errno) => return failed(errno),
-        };
-        let info = stream.conn().and_then(|conn| host.running()?.info(conn).ok());
-        let value = match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => stream.take_error().unwrap_or(0),
-            (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
-            // The kernel doubles what it is told, and tells that (socket(7)).
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
-                if stream.options.contains_key(&(level, name)) =>
-            {
-                let told = stream.options.get(&(level, name)).map_or(0, |value| int(value));
-                i32::try_from(told.saturating_mul(2)).unwrap_or(i32::MAX)
-            }
-            (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
-                let configured = host.config.tcp.receive_buffer;
-                info.map_or(configured, |info| info.receive_buffer_bytes).cast_signed()
-            }
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-                let configured = host.config.tcp.send_buffer;
-                info.map_or(configured, |info| info.send_buffer_bytes).cast_signed()
-            }
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
-                let mss = info.map_or(megapipe_stack::limits::MSS_DEFAULT, |info| info.mss);
-                i32::from(mss)
-            }
-            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-                let mut value = congestion(host).as_bytes().to_vec();
-                value.resize(bytes.max(value.len()), 0);
-                return Ok(Some(Returned { output: Output::Bytes(value), ..Returned::success(0) }));
-            }
-            key => match stream.options.get(&key) {
-                Some(value) => {
-                    return Ok(Some(Returned {
-                        output: Output::Bytes(value.clone()),
-                        ..Returned::success(0)
-                    }));
-                }
-                None if WITHOUT_EFFECT.contains(&key) => 0,
-                None => return unsupported(option_name(level, name)),
-            },
-        };
-        let mut value = value.to_ne_bytes().to_vec();
-        value.truncate(bytes);
-        Ok(Some(Returned { output: Output::Bytes(value), ..Returned::success(0) }))
     }
 }
 
@@ -382,87 +338,42 @@ fn any_of(domain: i32) -> IpAddr {
     }
 }
 
-/// Queues bytes in chunks of a buffer; how many the stack took.
-fn queue(conn: ConnId, bytes: &[u8], host: &mut Host) -> Result<usize, SystemError> {
-    let now = host.now();
-    let (stack, memory) = host.parts()?;
-    let mut queued = 0;
-    for part in bytes.chunks(POOL_BUFFER_BYTES as usize) {
-        let Some(chunk) = memory.chunk_of(part) else { break };
-        match stack.send(now, conn, chunk, memory) {
-            Ok(()) => queued += part.len(),
-            Err(OperationError::QueueFull | _) => {
+impl Stream {
+    /// Queues what is left of a write, as much as the send buffer has room for; how much that was.
+    fn queue(
+        &mut self,
+        conn: ConnId,
+        bytes: &[u8],
+        more: bool,
+        host: &mut Host,
+    ) -> Result<usize, SystemError> {
+        let now = host.now();
+        let (stack, memory) = host.parts()?;
+        let bytes = &bytes[self.written..];
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        if more || self.has_more {
+            let _ = stack.set_option(now, conn, ConnOption::More(more), memory);
+            self.has_more = more;
+        }
+        let mut queued = 0;
+        while queued < bytes.len() {
+            let Ok(info) = stack.info(conn) else { break };
+            let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes);
+            let was_blocked = self.is_writer_blocked && queued == 0;
+            if room == 0 || (was_blocked && room < info.send_buffer_bytes / WRITABLE_SHARE) {
+                break;
+            }
+            let end = bytes.len().min(queued + room.min(POOL_BUFFER_BYTES) as usize);
+            let Some(chunk) = memory.chunk_of(&bytes[queued..end]) else { break };
+            if stack.send(now, conn, chunk, memory).is_err() {
                 memory.free(chunk.buf);
                 break;
             }
+            queued = end;
         }
+        self.is_writer_blocked = queued < bytes.len();
+        Ok(queued)
     }
-    Ok(queued)
-}
-
-/// SO_RCVBUF and SO_SNDBUF fix a buffer's size.
-fn set_buffer(name: i32, value: &[u8], host: &mut Host) {
-    let bytes = u32::try_from(int(value)).unwrap_or(0).max(1);
-    let tcp = &mut host.config.tcp;
-    if name == libc::SO_RCVBUF {
-        (tcp.receive_buffer, tcp.receive_buffer_max) = (bytes, bytes);
-    } else {
-        (tcp.send_buffer, tcp.send_buffer_max) = (bytes, bytes);
-    }
-}
-
-fn congestion(host: &Host) -> &'static str {
-    match host.config.tcp.congestion {
-        megapipe_stack::Congestion::Cubic => "cubic",
-        megapipe_stack::Congestion::NewReno => "reno",
-    }
-}
-
-/// Hands a socket's options to its connection.
-pub(super) fn apply_options(stream: &Stream, host: &mut Host) -> Result<(), SystemError> {
-    let Some(conn) = stream.conn() else { return Ok(()) };
-    let tcp = libc::IPPROTO_TCP;
-    let option = |level: i32, name: i32| stream.options.get(&(level, name)).map(|it| int(it));
-    let seconds =
-        |name| option(tcp, name).map(|it| Duration::from_secs(u64::try_from(it).unwrap_or(0)));
-    let count = |value: i64| u8::try_from(value).unwrap_or(u8::MAX);
-    let keepalive = option(libc::SOL_SOCKET, libc::SO_KEEPALIVE).map(|on| {
-        let idle = seconds(libc::TCP_KEEPIDLE).unwrap_or(KEEPALIVE_IDLE);
-        ConnOption::KeepaliveIdle((on != 0).then_some(idle))
-    });
-    let user_timeout = match (&stream.role, seconds(TCP_KEEPINIT)) {
-        (Role::Connecting(_), Some(limit)) => Some(ConnOption::UserTimeout(Some(limit))),
-        (_, limit) => {
-            let ms = option(tcp, libc::TCP_USER_TIMEOUT).or_else(|| limit.map(|_| 0));
-            let ms = ms.map(|ms| u64::try_from(ms).unwrap_or(0));
-            ms.map(|ms| ConnOption::UserTimeout((ms > 0).then(|| Duration::from_millis(ms))))
-        }
-    };
-    let buffer = |value: i64| u32::try_from(value).unwrap_or(0).max(1);
-    let options = [
-        option(tcp, libc::TCP_NODELAY).map(|on| ConnOption::NoDelay(on != 0)),
-        keepalive,
-        seconds(libc::TCP_KEEPINTVL).map(ConnOption::KeepaliveInterval),
-        option(tcp, libc::TCP_KEEPCNT).map(|it| ConnOption::KeepaliveProbes(count(it))),
-        user_timeout,
-        option(libc::SOL_SOCKET, libc::SO_RCVBUF).map(|it| ConnOption::ReceiveBuffer(buffer(it))),
-        option(libc::SOL_SOCKET, libc::SO_SNDBUF).map(|it| ConnOption::SendBuffer(buffer(it))),
-        option(tcp, libc::TCP_QUICKACK).map(|on| ConnOption::QuickAck(on != 0)),
-    ];
-    let now = host.now();
-    let (stack, memory) = host.parts()?;
-    for option in options.into_iter().flatten() {
-        // A connection that is over has no options any more.
-        let _ = stack.set_option(now, conn, option, memory);
-    }
-    Ok(())
-}
-
-/// An option's value as a number, 0 where it is too short for one.
-fn int(value: &[u8]) -> i64 {
-    let bytes = value.get(..4).and_then(|bytes| bytes.try_into().ok());
-    bytes.map_or_else(
-        || value.first().copied().map_or(0, i64::from),
-        |bytes| i64::from(i32::from_ne_bytes(bytes)),
-    )
 }

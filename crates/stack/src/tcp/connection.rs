@@ -142,6 +142,12 @@ pub(crate) struct Options {
     pub(crate) keepalive_probes: u8,
     /// Milliseconds; 0: `retries` decide.
     pub(crate) user_timeout_ms: u32,
+    /// Only full segments leave.
+    pub(crate) corked: bool,
+    /// The same, until an ACK comes.
+    pub(crate) held: bool,
+    /// The end of the queue is not the end of what the application has to say: no PSH.
+    pub(crate) unpushed: bool,
 }
 
 /// What is counted of one connection.
@@ -176,6 +182,9 @@ impl Options {
             keepalive_interval_ms: milliseconds(config.keepalive_interval),
             keepalive_probes: config.keepalive_probes,
             user_timeout_ms: config.user_timeout.map_or(0, milliseconds),
+            corked: false,
+            held: false,
+            unpushed: false,
         }
     }
 }

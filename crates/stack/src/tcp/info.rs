@@ -125,8 +125,14 @@ pub struct TcpUsage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnOption {
-    /// Small segments are not held back (MUST-17).
+    /// Small segments are not held back (MUST-17). What waits now goes, even if corked.
     NoDelay(bool),
+    /// Nothing but full segments, until this is taken back or one RTO has passed with nothing in
+    /// flight.
+    Cork(bool),
+    /// More follows what is queued next: until then, or until an ACK comes, only full segments leave,
+    /// and the end of the queue gets no PSH. Holds for one `send` and those after it until `false`.
+    More(bool),
     /// Keepalives after so much idle time; `None`: none (MUST-24).
     KeepaliveIdle(Option<Duration>),
     /// Time between keepalives.
@@ -243,7 +249,14 @@ impl Tcp {
         let conn = self.open(id)?;
         let options = &mut conn.cold.options;
         match option {
-            ConnOption::NoDelay(on) => conn.facts.put(Facts::NO_DELAY, on),
+            ConnOption::NoDelay(on) => {
+                conn.facts.put(Facts::NO_DELAY, on);
+                if on && conn.unsent() > 0 {
+                    conn.facts.set(Facts::OVERRIDE);
+                }
+            }
+            ConnOption::Cork(on) => options.corked = on,
+            ConnOption::More(on) => (options.held, options.unpushed) = (on, on),
             ConnOption::KeepaliveIdle(idle) => {
                 options.keepalive_idle_ms = idle.map_or(0, milliseconds);
             }

@@ -116,7 +116,10 @@ fn new_len(conn: &Connection, allowance: u32) -> Option<u32> {
     let usable = waiting.min(conn.window_room()).min(allowance);
     let mss = u32::from(conn.mss);
     let small_in_flight = conn.cold.small_end.after(conn.snd_una);
-    let nagle = small_in_flight && !conn.facts.has(Facts::NO_DELAY) && !conn.fin_waits();
+    let options = &conn.cold.options;
+    let nagle =
+        (small_in_flight && !conn.facts.has(Facts::NO_DELAY)) | options.corked | options.held;
+    let nagle = nagle && !conn.fin_waits();
     if usable >= mss {
         // (1) Full segments. What is left over goes with them, or has to wait.
         let all = usable == waiting && !nagle;
@@ -500,7 +503,8 @@ fn data_flags(conn: &mut Connection, data: &Data) -> Flags {
         flags = flags | Flags::FIN;
     }
     let has_text = data.range.len() > u32::from(data.fin);
-    if has_text && data.range.end.at_or_after(conn.fin_seq()) {
+    let is_end = data.range.end.at_or_after(conn.fin_seq());
+    if has_text && is_end && !conn.cold.options.unpushed {
         flags = flags | Flags::PSH;
     }
     if data.kind == Sent::New && conn.facts.take(Facts::CWR_DUE) {

@@ -246,6 +246,7 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
     }
     if conn.window_room() > 0 {
         conn.facts.set(Facts::OVERRIDE);
+        conn.cold.options.unpushed = false;
         return;
     }
     // MUST-37: answers set `attempts` back, and then this goes on for ever; but not for an

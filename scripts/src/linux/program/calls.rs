@@ -88,7 +88,7 @@ fn made(call: Call, files: &Mutex<Files>) -> Made {
             rustix::net::connect(file(fd)?, &address).map(done)
         }
         Call::Connect { fd, address: None } => rustix::net::connect_unspec(file(fd)?).map(done),
-        Call::Receive { fd, sizes, flags, form } => receive(&*file(fd)?, &sizes, flags, form),
+        Call::Receive { fd, sizes, flags, form, .. } => receive(&*file(fd)?, &sizes, flags, form),
         Call::Send { fd, parts, flags, to, form } => send(&*file(fd)?, &parts, flags, to, form),
         Call::Shutdown { fd, how } => {
             let how = match how {
@@ -202,7 +202,7 @@ fn receive(file: &OwnedFd, sizes: &[usize], flags: i32, form: Form) -> Made {
     let mut received = buffers.concat();
     received.truncate(len);
     let output = match message_flags {
-        Some(flags) => Output::Message { bytes: received, flags },
+        Some(flags) => Output::Message { bytes: received, flags, control: Vec::new() },
         None => Output::Bytes(received),
     };
     Ok(Returned { output, ..Returned::success(i64::try_from(len).unwrap_or(i64::MAX)) })

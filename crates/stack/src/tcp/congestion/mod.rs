@@ -56,6 +56,8 @@ pub(crate) struct Growth {
     pub(crate) srtt_us: u32,
     /// What was sent last has timed out: grow with care (RFC 3465 §2.3).
     pub(crate) after_timeout: bool,
+    /// One ACK may grow the window in slow start by a few segments only.
+    pub(crate) limited: bool,
 }
 
 /// Congestion avoidance.
@@ -88,11 +90,12 @@ impl Algorithm {
     pub(crate) fn grow(&mut self, kind: Kind, window: &mut Window, growth: &Growth) {
         if window.cwnd < window.ssthresh {
             let limit = match self {
+                _ if !growth.limited => u32::MAX,
                 _ if growth.after_timeout => 1,
                 Self::Start(_) => START_LIMIT,
                 _ => RESTART_LIMIT,
             };
-            let bytes = growth.acked.min(limit * growth.mss);
+            let bytes = growth.acked.min(limit.saturating_mul(growth.mss));
             let bytes = if let Self::Start(start) = self { start.paced(bytes) } else { bytes };
             window.grow(bytes.min(window.ssthresh - window.cwnd));
         } else {

@@ -5,7 +5,7 @@ use super::*;
 const MSS: u32 = 1460;
 
 fn growth(acked: u32, now_ms: u32) -> Growth {
-    Growth { acked, mss: MSS, now_ms, srtt_us: 0, after_timeout: false }
+    Growth { acked, mss: MSS, now_ms, srtt_us: 0, after_timeout: false, limited: true }
 }
 
 /// An algorithm that has seen one reduction from `segments` segments.
@@ -40,6 +40,15 @@ fn rfc3465_divided_acknowledgments_grow_no_more_than_whole_ones() {
         }
         assert!(grown[0].abs_diff(grown[1]) <= 1, "{kind:?}: {grown:?}");
     }
+}
+
+#[test]
+fn without_a_limit_an_acknowledgment_counts_in_full() {
+    let mut algorithm = Algorithm::new();
+    let mut window = Window { cwnd: 10 * MSS, ssthresh: u32::MAX };
+    let growth = Growth { limited: false, ..growth(10 * MSS, 0) };
+    algorithm.grow(Kind::Cubic, &mut window, &growth);
+    assert_eq!(window.cwnd, 20 * MSS);
 }
 
 #[test]

@@ -351,7 +351,8 @@ impl Recovery {
         }
         let mss = self.mss();
         let srtt_us = self.rtt.srtt_us();
-        let growth = Growth { acked, mss, now_ms, srtt_us, after_timeout };
+        let limited = records.policy.slow_start_limits;
+        let growth = Growth { acked, mss, now_ms, srtt_us, after_timeout, limited };
         self.algorithm.grow(records.policy.congestion, &mut self.window, &growth);
     }
 

@@ -91,6 +91,7 @@ pub(super) struct Policy {
     pub(super) initial_window: u32,
     pub(super) congestion: Congestion,
     pub(super) rack: bool,
+    pub(super) slow_start_limits: bool,
 }
 
 /// The shard's pool of transmission records, and the policy of its connections.
@@ -115,6 +116,7 @@ impl Records {
             rto_max_us: micros(config.rto_max),
             initial_window: config.initial_window,
             congestion: config.congestion,
+            slow_start_limits: config.slow_start_limits,
             rack: config.rack,
         };
         let nodes = Vec::with_capacity(capacity as usize);

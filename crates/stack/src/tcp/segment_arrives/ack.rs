@@ -206,6 +206,7 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
     conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
     conn.cold.progress_at = Stamp::of(cx.now);
     conn.cold.full_timeouts = 0;
+    conn.cold.options.held = false;
     // An ACK calls a tail loss probe off (RFC 8985 §7.2).
     conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
     if conn.cold.small_end.before(to) {
