@@ -173,7 +173,10 @@ impl Stack {
 
     /// The next thing that happened; `None`: nothing more.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.tcp.poll_event(self.now).or_else(|| self.udp.poll_event())
+        match self.tcp.poll_event(self.now) {
+            None => self.udp.poll_event(),
+            event => event,
+        }
     }
 
     /// Writes the next frame to `frame`, which is [`Config::tx_frame_bytes`] long; `None`: there is

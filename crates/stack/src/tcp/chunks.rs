@@ -50,6 +50,7 @@ impl ChunkNodes {
     }
 
     /// A node for `chunk`, as index plus one.
+    #[inline]
     pub(super) fn take(&mut self, chunk: Chunk, seq: SeqNum) -> Result<u32, Full> {
         let node = Node { chunk, seq, next: 0 };
         let link = if self.free != 0 {
@@ -68,6 +69,7 @@ impl ChunkNodes {
     }
 
     /// Frees a node; what follows it on its list.
+    #[inline]
     pub(super) fn give_back(&mut self, link: u32) -> u32 {
         let free = self.free;
         let node = self.at_mut(link);
@@ -78,10 +80,12 @@ impl ChunkNodes {
         next
     }
 
+    #[inline]
     pub(super) fn at(&self, link: u32) -> &Node {
         &self.nodes[link as usize - 1]
     }
 
+    #[inline]
     pub(super) fn at_mut(&mut self, link: u32) -> &mut Node {
         &mut self.nodes[link as usize - 1]
     }

@@ -20,9 +20,15 @@ impl Stamp {
         Self(now.as_millis() as u32)
     }
 
+    /// How many milliseconds ago that was.
+    #[inline]
+    pub(crate) const fn age_ms(self, now: Instant) -> u32 {
+        (now.as_millis() as u32).wrapping_sub(self.0)
+    }
+
     /// How long ago that was.
     pub(crate) const fn age(self, now: Instant) -> Duration {
-        Duration::from_millis((now.as_millis() as u32).wrapping_sub(self.0) as u64)
+        Duration::from_millis(self.age_ms(now) as u64)
     }
 
     /// `wait` after that moment.
@@ -49,6 +55,12 @@ impl Deadline {
     pub(crate) fn after(now: Instant, wait: Duration) -> Self {
         let at = now + wait.min(WAIT_MAX);
         Self::of(at.as_nanos().div_ceil(1_000_000) as u32)
+    }
+
+    /// The same for a wait of `wait_ms` milliseconds, shorter than [`WAIT_MAX`].
+    #[inline]
+    pub(crate) const fn after_ms(now: Instant, wait_ms: u32) -> Self {
+        Self::of((now.as_nanos().div_ceil(1_000_000) as u32).wrapping_add(wait_ms))
     }
 
     pub(crate) fn is_set(self) -> bool {
@@ -91,6 +103,7 @@ mod tests {
     #[test]
     fn a_deadline_is_never_early() {
         let now = Instant::from_nanos(1_500_001);
+        assert_eq!(Deadline::after_ms(now, 3).get(now), Some(Instant::from_millis(5)));
         let at = Deadline::after(now, Duration::from_micros(1)).get(now).unwrap();
         assert_eq!(at, Instant::from_millis(2));
     }

@@ -13,6 +13,7 @@ use super::settle::touch;
 use super::state::State;
 use super::window;
 use super::{Shard, Tcp};
+use crate::chunk::Chunk;
 use crate::error::{CloseReason, OperationError};
 use crate::event::Event;
 use crate::id::{ConnId, ListenerId};
@@ -56,6 +57,25 @@ pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
         || conn.facts.any(Facts::CONNECTED.or(Facts::URGENT))
 }
 
+/// Nothing but bytes can be reported: when they are, there is no more.
+#[inline]
+const fn has_bytes_alone(conn: &Connection) -> bool {
+    let other = Facts::CONNECTED.or(Facts::URGENT).or(Facts::AWAIT_ACKS);
+    matches!(conn.state, State::Established(_))
+        && conn.facts.has(Facts::CREDIT)
+        && !conn.facts.any(other)
+}
+
+/// The next bytes, against credit.
+#[inline]
+fn take_bytes(conn: &mut Connection, shard: &mut Shard) -> Option<Chunk> {
+    let chunk = conn.receive.pop(&mut shard.nodes)?;
+    conn.facts.clear(Facts::CREDIT);
+    conn.pass_urgent();
+    window::on_taken(conn, shard.now, chunk.len, shard.receive_buffer_max);
+    Some(chunk)
+}
+
 /// The next event of a connection.
 fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
     let conn_id = id;
@@ -68,11 +88,8 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
             return Some(Event::Urgent { conn: conn_id });
         }
         if conn.facts.has(Facts::CREDIT)
-            && let Some(chunk) = conn.receive.pop(&mut shard.nodes)
+            && let Some(chunk) = take_bytes(conn, shard)
         {
-            conn.facts.clear(Facts::CREDIT);
-            conn.pass_urgent();
-            window::on_taken(conn, shard.now, chunk.len, shard.receive_buffer_max);
             return Some(Event::Received { conn: conn_id, chunk });
         }
         if conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0 {
@@ -94,7 +111,7 @@ impl Tcp {
     /// The next event, of whichever connection or listener has waited longest.
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
         self.shard.now = now;
-        while let Some(entry) = self.shard.events.pop(0) {
+        while let Some(entry) = self.shard.events.pop() {
             let event = match entry.checked_sub(self.embryos_from) {
                 Some(listener) => self.next_incoming(listener),
                 None => self.next_of_connection(entry),
@@ -112,6 +129,14 @@ impl Tcp {
         if conn.facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
             return None;
         }
+        if has_bytes_alone(conn)
+            && let Some(chunk) = take_bytes(conn, &mut self.shard)
+        {
+            if conn.facts.has(Facts::ACK_NOW) {
+                touch(conn, &mut self.shard, index);
+            }
+            return Some(Event::Received { conn: id, chunk });
+        }
         let event = next(conn, id, &mut self.shard)?;
         match event {
             Event::Closed { .. } => {
@@ -125,7 +150,7 @@ impl Tcp {
             _ => {}
         }
         if has_news(conn) {
-            self.shard.events.put(0, index);
+            self.shard.events.put(index);
         }
         Some(event)
     }
@@ -140,7 +165,7 @@ impl Tcp {
         listener.credit -= 1;
         let waiting = listener.waiting.len() as u32;
         if listener.credit > 0 && waiting > 0 {
-            self.shard.events.put(0, self.embryos_from + index);
+            self.shard.events.put(self.embryos_from + index);
         }
         let record = &mut self.connections[conn as usize];
         record.facts.clear(Facts::WAITS_FOR_ACCEPT);
@@ -166,7 +191,7 @@ impl Tcp {
             listener.credit > 0 && !listener.waiting.is_empty()
         };
         if self.listeners.get(index).is_some_and(ready) {
-            self.shard.events.put(0, self.embryos_from + index);
+            self.shard.events.put(self.embryos_from + index);
         }
     }
 

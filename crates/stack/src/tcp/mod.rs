@@ -57,6 +57,7 @@ mod settle;
 mod state;
 mod time_wait;
 mod timers;
+mod turns;
 mod window;
 
 use alloc::vec::Vec;
@@ -76,6 +77,7 @@ use ports::PortCounters;
 use recovery::Records;
 use replies::Replies;
 use time_wait::TimeWaits;
+use turns::Turns;
 
 use crate::config::Config;
 use crate::cx::Cx;
@@ -108,7 +110,7 @@ pub(crate) struct Shard {
     /// Connections that something happened to since frames left last.
     touched: Vec<u32>,
     /// Connections, then listeners, with something to report.
-    events: Lists<1>,
+    events: Turns,
     flows: FlowTable,
     secret: Secret,
     replies: Replies,
@@ -118,6 +120,8 @@ pub(crate) struct Shard {
     /// What buffers may grow to by themselves.
     receive_buffer_max: u32,
     send_buffer_max: u32,
+    /// How long an ACK may be held back; 0: not at all.
+    delayed_ack_ms: u32,
     /// The addresses and routes that those without a next hop were parked under.
     epoch: u32,
     /// The time of the last call.
@@ -132,6 +136,8 @@ pub(crate) struct Tcp {
     time_waits: TimeWaits,
     listeners: Listeners,
     shard: Shard,
+    /// The connection that the last expected segment was of: its flow is looked at first.
+    last: u32,
     /// First entry of embryonic connections: how many connections there may be.
     embryos_from: u32,
     /// First number of TIME-WAIT records in the flow table.
@@ -174,7 +180,7 @@ impl Tcp {
                 wheel: Wheel::new(entries, now),
                 transmit: Lists::new(entries),
                 touched: Vec::with_capacity(connections as usize),
-                events: Lists::new(connections + config.listeners),
+                events: Turns::new(connections + config.listeners),
                 flows: FlowTable::new(entries + time_waits, &hash_key),
                 secret: Secret::new(&secret_key),
                 replies: Replies::new(),
@@ -183,9 +189,11 @@ impl Tcp {
                 departed: Departed::default(),
                 receive_buffer_max: config.tcp.receive_buffer_max,
                 send_buffer_max: config.tcp.send_buffer_max,
+                delayed_ack_ms: window::delayed_ack_ms(&config.tcp),
                 epoch: 0,
                 now,
             },
+            last: 0,
             embryos_from: connections,
             time_waits_from: entries,
         }

@@ -101,6 +101,7 @@ impl ReceiveQueue {
     /// Takes over a buffer that was filled already with the bytes at `rcv.nxt`; the queue has no
     /// gap, or the bytes end before what follows it. `false`: no node is left, the buffer is
     /// still the caller's.
+    #[inline]
     pub(crate) fn adopt(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> bool {
         debug_assert!(!self.has_gap(), "bytes before a gap are inserted");
         let Ok(link) = nodes.take(chunk, SeqNum(0)) else { return false };
@@ -166,7 +167,8 @@ impl ReceiveQueue {
             store.memory.free(buf);
             return None;
         }
-        let sum = checksum::append(sum, filled, store.memory.copy_in(buf, 0, rest));
+        let more = store.memory.copy_in(buf, 0, rest);
+        let sum = if filled == 0 { more } else { checksum::append(sum, filled, more) };
         let new = Some(Chunk { buf, offset: 0, len: rest.len() as u32 });
         Some((Staged { filled: filled as u32, new }, sum))
     }
@@ -189,6 +191,7 @@ impl ReceiveQueue {
     }
 
     /// The oldest bytes in order. The buffer is the caller's.
+    #[inline]
     pub(crate) fn pop(&mut self, nodes: &mut ChunkNodes) -> Option<Chunk> {
         if self.ready_head == 0 {
             return None;
@@ -313,6 +316,7 @@ impl ReceiveQueue {
         SeqRange::new(at, node.chunk.len)
     }
 
+    #[inline]
     fn push_ready(&mut self, nodes: &mut ChunkNodes, link: u32) {
         if self.ready_tail == 0 {
             self.ready_head = link;

@@ -50,7 +50,7 @@ impl Tcp {
     /// Tells, in its turn, what there is to tell of a connection.
     pub(super) fn announce(&mut self, index: u32) {
         if events::has_news(&self.connections[index as usize]) {
-            self.shard.events.put(0, index);
+            self.shard.events.put(index);
         }
     }
 

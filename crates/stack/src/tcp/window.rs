@@ -11,11 +11,13 @@
 
 use core::time::Duration;
 
+use super::Shard;
 use super::connection::Connection;
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::timestamp;
 use super::segment::Segment;
+use crate::config::TcpConfig;
 use crate::cx::Cx;
 use crate::limits::DELAYED_ACK_MS_MAX;
 use crate::time::Instant;
@@ -75,7 +77,13 @@ impl Text {
 
 /// New text came: when is it acknowledged (SHLD-18, SHLD-19, MUST-40)?
 #[inline(always)]
-pub(crate) fn on_received<M>(conn: &mut Connection, cx: &Cx<'_, M>, text: &Text, advanced: u32) {
+pub(crate) fn on_received<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    cx: &Cx<'_, M>,
+    text: &Text,
+    advanced: u32,
+) {
     let size = match text.segment_bytes {
         0 => text.bytes,
         bytes => bytes,
@@ -89,18 +97,24 @@ pub(crate) fn on_received<M>(conn: &mut Connection, cx: &Cx<'_, M>, text: &Text,
     if unacked > u32::from(conn.cold.rcv_mss) || is_young(conn, cx) {
         conn.facts.set(Facts::ACK_NOW);
     } else {
-        acknowledge_late(conn, cx);
+        acknowledge_late(conn, shard, cx.now);
     }
 }
 
 /// An ACK when something else carries it, or when the delay is over (SHLD-18).
-pub(crate) fn acknowledge_late<M>(conn: &mut Connection, cx: &Cx<'_, M>) {
-    let delay = cx.config.tcp.delayed_ack.min(Duration::from_millis(DELAYED_ACK_MS_MAX - 1));
-    if delay.is_zero() {
+#[inline]
+pub(crate) fn acknowledge_late(conn: &mut Connection, shard: &Shard, now: Instant) {
+    if shard.delayed_ack_ms == 0 {
         conn.facts.set(Facts::ACK_NOW);
     } else if !conn.cold.ack_at.is_set() {
-        conn.cold.ack_at = Deadline::after(cx.now, delay);
+        conn.cold.ack_at = Deadline::after_ms(now, shard.delayed_ack_ms);
     }
+}
+
+/// How long an ACK may be held back, in whole milliseconds, not less.
+pub(crate) fn delayed_ack_ms(config: &TcpConfig) -> u32 {
+    let delay = config.delayed_ack.min(Duration::from_millis(DELAYED_ACK_MS_MAX - 1));
+    delay.as_micros().div_ceil(1000) as u32
 }
 
 /// A peer that begins to send waits for each ACK: the first segments get theirs at once, as from
@@ -133,6 +147,7 @@ fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
 
 /// The application took `bytes`: the buffer grows, up to `most` bytes, if it takes more in a round
 /// trip than half of it; the peer is told if the window grew much.
+#[inline]
 pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
     if !conn.facts.has(Facts::FIXED_RECEIVE_BUFFER) {
         tune_receive_buffer(conn, now, bytes, most);
@@ -140,9 +155,13 @@ pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u3
     if !conn.state.may_receive() {
         return;
     }
+    let half = conn.cold.receive_buffer / 2;
+    if conn.rcv_wnd() > half {
+        return;
+    }
     let gain = (conn.rcv_nxt + sayable(conn, free(conn))).since(conn.rcv_adv) as i32;
-    let worth = (2 * u32::from(conn.cold.rcv_mss)).min(conn.cold.receive_buffer / 2).max(1);
-    if gain >= worth as i32 && conn.rcv_wnd() <= conn.cold.receive_buffer / 2 {
+    let worth = (2 * u32::from(conn.cold.rcv_mss)).min(half).max(1);
+    if gain >= worth as i32 {
         conn.facts.set(Facts::ACK_NOW);
     }
 }
@@ -151,14 +170,15 @@ fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u3
     let cold = &mut conn.cold;
     cold.taken_bytes = cold.taken_bytes.saturating_add(bytes);
     // Without timestamps the handshake's round trip must do, and what our own data measured.
-    let round_trip = match cold.rcv_rtt_us {
-        0 => cold.recovery.srtt(),
-        us => Some(Duration::from_micros(u64::from(us))),
+    let round_trip_us = match cold.rcv_rtt_us {
+        0 => cold.recovery.srtt_us(),
+        us => us,
     };
-    let Some(round_trip) = round_trip.filter(|time| cold.tune_at.age(now) >= *time) else {
+    let age_us = u64::from(cold.tune_at.age_ms(now)) * 1000;
+    if round_trip_us == 0 || age_us < u64::from(round_trip_us) {
         return;
-    };
-    if cold.tune_at.age(now) < 2 * round_trip.max(Duration::from_millis(1)) {
+    }
+    if age_us < 2 * u64::from(round_trip_us.max(1000)) {
         let wanted = cold.taken_bytes.saturating_mul(2).min(most);
         cold.receive_buffer = cold.receive_buffer.max(wanted);
     }

@@ -47,17 +47,19 @@ pub(crate) struct Expected<'a> {
     pub(crate) sum: Sum,
 }
 
-/// 16-bit words of a packet, added as they lie in memory. What one's complement addition makes of
-/// them is known by the remainder of 65,535 alone (RFC 1071 §2), in either order of bytes.
+/// Words of a packet as they lie in memory, added with the carry brought around (RFC 1071 §2): what
+/// one's complement addition of 16 bits makes of them is known by the remainder of 65,535 alone, in
+/// either order of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sum(u64);
 
 impl Sum {
     #[inline(always)]
     fn of<const N: usize>(bytes: &[u8; N]) -> Self {
-        let (words, rest) = bytes.as_chunks::<4>();
-        debug_assert!(rest.is_empty(), "headers are made of words");
-        Self(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
+        let (words, rest) = bytes.as_chunks::<8>();
+        let last = rest.first_chunk().map_or(0, |word| u64::from(u32::from_ne_bytes(*word)));
+        debug_assert!(rest.len().is_multiple_of(4), "headers are made of words");
+        words.iter().fold(Self(last), |sum, word| sum.and(Self(u64::from_ne_bytes(*word))))
     }
 
     /// A number of 16 bits, in host order.
@@ -68,7 +70,8 @@ impl Sum {
 
     #[inline(always)]
     const fn and(self, other: Self) -> Self {
-        Self(self.0 + other.0)
+        let (sum, carry) = self.0.overflowing_add(other.0);
+        Self(sum + carry as u64)
     }
 
     /// The data is what its sender summed: everything adds up to 0xffff. That is the remainder

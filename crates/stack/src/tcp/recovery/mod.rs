@@ -613,6 +613,11 @@ impl Recovery {
         }
     }
 
+    /// SRTT in microseconds; 0 before the first sample.
+    pub(crate) const fn srtt_us(&self) -> u32 {
+        self.rtt.srtt_us()
+    }
+
     /// RTTVAR.
     pub(crate) const fn rttvar(&self) -> Duration {
         Duration::from_micros(self.rtt.rttvar_us() as u64)

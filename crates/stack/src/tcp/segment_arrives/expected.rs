@@ -49,12 +49,8 @@ impl Tcp {
             local_port: segment.dst_port,
             remote_port: segment.src_port,
         };
+        let Some(index) = self.find_expected(&flow) else { return false };
         let Self { connections, shard, .. } = self;
-        let hash = shard.flows.hash(&flow);
-        // Entries beyond the connections are of embryonic ones and of those in TIME-WAIT.
-        let is_it =
-            |entry: u32| connections.get(entry as usize).is_some_and(|conn| conn.flow == flow);
-        let Some(index) = shard.flows.find(hash, is_it) else { return false };
         let Some(conn) = connections.get_mut(index as usize) else { return false };
         if !is_expected(conn, segment) || !cx.ip.may_come_from(segment.src, conn.cold.hop) {
             return false;
@@ -84,9 +80,24 @@ impl Tcp {
         shard.now = cx.now;
         touch(conn, shard, index);
         if events::has_news_of_text(conn) {
-            shard.events.put(0, index);
+            shard.events.put(index);
         }
         true
+    }
+
+    /// The connection of `flow`.
+    #[inline(always)]
+    fn find_expected(&mut self, flow: &Flow) -> Option<u32> {
+        let Self { connections, shard, last, .. } = self;
+        // Segments come in trains (Jain and Routhier, 1986): the next is often of the same flow.
+        let is_it =
+            |entry: u32| connections.get(entry as usize).is_some_and(|conn| conn.flow == *flow);
+        if is_it(*last) && !connections[*last as usize].facts.has(Facts::RELEASED) {
+            return Some(*last);
+        }
+        // Entries beyond the connections are of embryonic ones and of those in TIME-WAIT.
+        *last = shard.flows.find(shard.flows.hash(flow), is_it)?;
+        Some(*last)
     }
 }
 
@@ -162,5 +173,5 @@ fn take_text<M: Memory>(
     conn.rcv_nxt += taken;
     conn.cold.tally.bytes_in += u64::from(taken);
     cx.counters.totals.bytes_in += u64::from(taken);
-    window::on_received(conn, cx, text, taken);
+    window::on_received(conn, shard, cx, text, taken);
 }

@@ -90,7 +90,7 @@ fn synchronized<M: Memory>(
     if conn.state.is_closed() {
         return;
     }
-    text::on_fin(conn, cx, segment);
+    text::on_fin(conn, shard, cx, segment);
 }
 
 /// RFC 7323 §5.3 R1. Timestamps from the past are of old segments, and so are segments without

@@ -82,7 +82,7 @@ fn on_syn_ack<M: Memory>(
     conn.facts.set(Facts::CONNECTED);
     text::on_text(conn, shard, cx, segment);
     if !conn.state.is_closed() {
-        text::on_fin(conn, cx, segment);
+        text::on_fin(conn, shard, cx, segment);
     }
 }
 

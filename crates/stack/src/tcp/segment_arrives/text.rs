@@ -75,7 +75,7 @@ pub(super) fn on_text<M: Memory>(
     } else if had_gap {
         conn.facts.set(Facts::ACK_NOW);
     }
-    window::on_received(conn, cx, &window::Text::of(segment), inserted.advanced);
+    window::on_received(conn, shard, cx, &window::Text::of(segment), inserted.advanced);
 }
 
 /// The application has closed: nobody will read this, and the peer must know (§3.6.1, SHLD-3).
@@ -108,7 +108,12 @@ fn within_window<'a>(conn: &Connection, seq: SeqNum, payload: &'a [u8]) -> Optio
 
 /// §3.10.7.4 eighth. A FIN counts when everything before it is here; one that came early is
 /// remembered.
-pub(super) fn on_fin<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) {
+pub(super) fn on_fin<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    cx: &Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
     if segment.has(Flags::FIN) {
         if conn.state.peer_has_closed() {
             // It was sent again: our ACK was lost.
@@ -131,7 +136,7 @@ pub(super) fn on_fin<M>(conn: &mut Connection, cx: &Cx<'_, M>, segment: &Segment
     // Where nothing came before, there is nothing to answer either.
     let is_answered = conn.cold.tally.bytes_in > 0 && matches!(conn.state, State::CloseWait(_));
     if cx.config.tcp.delay_fin_ack && is_answered {
-        window::acknowledge_late(conn, cx);
+        window::acknowledge_late(conn, shard, cx.now);
     } else {
         conn.facts.set(Facts::ACK_NOW);
     }
