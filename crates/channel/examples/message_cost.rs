@@ -11,7 +11,8 @@
 //! - `short N`: a connection with one such transaction, N at a time, closed by the client.
 //! - `reset N`: a connection that is accepted and reset, N at a time.
 //!
-//! Both ends are channels of this thread; between them is a pair of links in memory.
+//! Both ends are channels of this thread; between them is a pair of links in memory or, with `memif`
+//! as the third word, a memif, whose client is the client.
 
 use std::error::Error;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use megapipe::{
     Accept, Address, Backend, Channel, Completion, Config, ConnectOptions, Connection, Disconnect,
     Event, Handle, ListenOptions, LocalNetwork, ServerConfig,
 };
-use megapipe_link::{Link, PairConfig, pair};
+use megapipe_link::{Link, PairConfig, memif, pair};
 
 const READ_BYTES: usize = 4096;
 const REQUEST: &[u8] = &[7; 64];
@@ -39,13 +40,31 @@ enum Cost {
     Reset,
 }
 
-fn channel(link: impl Link + 'static, last: u8) -> Outcome<Channel> {
+type Ends = (Box<dyn Link>, Box<dyn Link>);
+
+fn boxed<L: Link + 'static>(here: L, there: L) -> Ends {
+    (Box::new(here), Box::new(there))
+}
+
+/// A memif's server and its client.
+fn cable() -> Outcome<Ends> {
+    let socket = format!("@megapipe-message-cost-{}", std::process::id());
+    let [here, there] = [1, 2].map(|last| memif::Settings::new(&socket, [2, 0, 0, 0, 0, last]));
+    let timeout = Duration::from_secs(5);
+    let connecting = std::thread::spawn(move || memif::connect(&there, timeout));
+    let here = memif::open(memif::Role::Server, &here, timeout)?;
+    let there = connecting.join().map_err(|_| "the client's thread panicked")??;
+    let mut ends = here.into_iter().zip(there).map(|(here, there)| boxed(here, there));
+    Ok(ends.next().ok_or("a memif without a queue")?)
+}
+
+fn channel(link: Box<dyn Link>, last: u8) -> Outcome<Channel> {
     let settings = ServerConfig {
         addresses: vec![([10, 0, 0, last].into(), 24)],
         connections: 4096,
         ..ServerConfig::default()
     };
-    let network = LocalNetwork::over(vec![Box::new(link)], settings).expect("one queue, one shard");
+    let network = LocalNetwork::over(vec![link], settings)?;
     let config = Config::default().backend(Backend::Local(network));
     Ok(Channel::create(config)?)
 }
@@ -137,7 +156,10 @@ fn main() -> Outcome<()> {
         Some(other) => return Err(format!("{other:?} is not echo, short or reset").into()),
     };
     let connections: u32 = arguments.next().map_or(Ok(32), |count| count.parse())?;
-    let (here, there) = pair(&PairConfig::default())?;
+    let (here, there) = match arguments.next().as_deref() {
+        Some("memif") => cable()?,
+        _ => pair(&PairConfig::default()).map(|(here, there)| boxed(here, there))?,
+    };
     let (mut server, channel) = (channel(here, 1)?, channel(there, 2)?);
     let address: Address = "10.0.0.1:80".parse()?;
     let listener = server.listen(&address, &ListenOptions::default(), 0)?;

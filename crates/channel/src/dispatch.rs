@@ -8,7 +8,7 @@ use crate::channel::Channel;
 use crate::completion::{Completion, Event};
 use crate::error::DispatchError;
 use crate::kernel::Driver;
-use crate::ready::{Common, Whose};
+use crate::ready::{Common, What, Whose, accepted};
 use crate::timers::Due;
 
 /// Completions.
@@ -84,12 +84,16 @@ impl Channel {
         if self.state.woken {
             self.on_woken();
         }
-        if let Some((Common { handle, len, read, .. }, cookie)) = self.state.take_common() {
-            let Some(buffer) = read else {
-                return Some(Completion { handle, cookie, event: Event::Write(Ok(len as usize)) });
+        if let Some((Common { handle, what, .. }, cookie)) = self.state.take_common() {
+            let event = match what {
+                What::Written(len) => Some(Event::Write(Ok(len as usize))),
+                What::Accepted(connection, pending) => Some(accepted(connection, pending)),
+                What::Read(buffer, len) => {
+                    self.state.adopt(buffer, len).map(|data| Event::Read(Ok(data)))
+                }
             };
-            if let Some(data) = self.state.adopt(buffer, len) {
-                return Some(Completion { handle, cookie, event: Event::Read(Ok(data)) });
+            if let Some(event) = event {
+                return Some(Completion { handle, cookie, event });
             }
         }
         if self.state.has_ready() { self.next_ready() } else { None }

@@ -66,6 +66,18 @@ impl Handle {
         Self(bits)
     }
 
+    /// The handle without its channel, in the low bits.
+    #[inline]
+    pub(crate) const fn in_channel(self) -> u64 {
+        self.0 >> TAG_BITS
+    }
+
+    /// The handle of [`Handle::in_channel`] in the channel of `sibling`.
+    #[inline]
+    pub(crate) const fn beside(sibling: Self, in_channel: u64) -> Self {
+        Self(in_channel << TAG_BITS | sibling.0 & TAG_MASK)
+    }
+
     /// Tells the channels of a process apart; 0 for [`Handle::NONE`] only.
     #[must_use]
     #[inline]

@@ -1,7 +1,7 @@
 //! Completions on their way to the program, oldest first.
 //!
-//! Nearly all completions are "these bytes arrived" and "so many bytes went out". They are kept as
-//! three words each and become a `Completion` only when they are handed out; a full one is
+//! Nearly all completions are "these bytes arrived", "so many bytes went out" and, with short
+//! connections, "this one was accepted". They are kept as three words each and become a `Completion` only when they are handed out; a full one is
 //! eight words, and moving it about costs more than making it. The rest is kept whole, in a
 //! queue of its own that keeps the same order.
 //!
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::buffer::ReadBuf;
-use crate::completion::Event;
+use crate::completion::{Accepted, Connection, Event};
 use crate::handle::Handle;
 use crate::kernel::pool::{Held, Pool};
 
@@ -24,13 +24,15 @@ struct Entry {
     handle: Handle,
     /// Slot (low half) and length (high half).
     slot_and_len: u64,
-    /// `OTHER`, `WRITTEN`, or `READ` and above it a held buffer's index.
+    /// `OTHER`, `WRITTEN`, `READ` and above it a held buffer's index, or `ACCEPTED` and above it the
+    /// connection's handle in this channel.
     what: u64,
 }
 
 const OTHER: u64 = 0;
 const WRITTEN: u64 = 1;
 const READ: u64 = 2;
+const ACCEPTED: u64 = 3;
 const WHAT_BITS: u32 = 8;
 const WHAT_MASK: u64 = (1 << WHAT_BITS) - 1;
 
@@ -44,14 +46,23 @@ pub(crate) struct Whose {
     pub(crate) slot: u32,
 }
 
-/// A completion of one of the two common kinds, in parts.
+/// A completion of one of the common kinds, in parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Common {
     pub(crate) handle: Handle,
     pub(crate) slot: u32,
-    pub(crate) len: u32,
-    /// The buffer that was read into; `None` for a write.
-    pub(crate) read: Option<Held>,
+    pub(crate) what: What,
+}
+
+/// What happened, of the common kinds.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    /// Bytes arrived in a buffer.
+    Read(Held, u32),
+    /// So many bytes went out.
+    Written(u32),
+    /// A connection was accepted, and so many more wait.
+    Accepted(Handle, u32),
 }
 
 /// The queue.
@@ -82,6 +93,18 @@ impl Ready {
         self.entries.push(Entry { handle, slot_and_len: pair(slot, len), what: WRITTEN });
     }
 
+    /// A listener's connection is there, and `pending` more wait. Both are of the same channel.
+    #[inline(always)]
+    pub(crate) fn push_accepted(
+        &mut self,
+        (listener, slot): (Handle, u32),
+        connection: Handle,
+        pending: u32,
+    ) {
+        let what = ACCEPTED | connection.in_channel() << WHAT_BITS;
+        self.entries.push(Entry { handle: listener, slot_and_len: pair(slot, pending), what });
+    }
+
     /// Anything.
     pub(crate) fn push(&mut self, handle: Handle, slot: u32, event: Event) {
         self.others.push_back(event);
@@ -95,17 +118,18 @@ impl Ready {
         Some(Whose { handle: entry.handle, slot: entry.slot_and_len as u32 })
     }
 
-    /// The oldest completion, if it is of one of the two common kinds.
+    /// The oldest completion, if it is of one of the common kinds.
     #[inline(always)]
     pub(crate) fn common(&self) -> Option<Common> {
         let Entry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
         let (slot, len) = (slot_and_len as u32, (slot_and_len >> 32) as u32);
-        let read = match what & WHAT_MASK {
-            READ => Some(Held::at((what >> WHAT_BITS) as u16)),
-            WRITTEN => None,
+        let what = match what & WHAT_MASK {
+            READ => What::Read(Held::at((what >> WHAT_BITS) as u16), len),
+            WRITTEN => What::Written(len),
+            ACCEPTED => What::Accepted(Handle::beside(handle, what >> WHAT_BITS), len),
             _ => return None,
         };
-        Some(Common { handle, slot, len, read })
+        Some(Common { handle, slot, what })
     }
 
     /// Goes on to the next completion; what `common` told of is the caller's now.
@@ -123,7 +147,7 @@ impl Ready {
 
     /// Takes the oldest completion. `pool` is the one that held buffers come from.
     pub(crate) fn pop(&mut self, pool: &Rc<Pool>) -> Option<Event> {
-        let Entry { slot_and_len, what, .. } = *self.entries.get(self.first)?;
+        let Entry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
         self.advance();
         let len = (slot_and_len >> 32) as usize;
         match what & WHAT_MASK {
@@ -132,6 +156,7 @@ impl Ready {
                 Some(Event::Read(Ok(ReadBuf::new(bytes))))
             }
             WRITTEN => Some(Event::Write(Ok(len))),
+            ACCEPTED => Some(accepted(Handle::beside(handle, what >> WHAT_BITS), len as u32)),
             _ => self.others.pop_front(),
         }
     }
@@ -154,6 +179,12 @@ impl Ready {
         }
         taken
     }
+}
+
+/// The event of an accepted lwsocket.
+#[inline(always)]
+pub(crate) const fn accepted(connection: Handle, pending: u32) -> Event {
+    Event::Accept(Ok(Accepted { connection: Connection::Lwsocket(connection), pending }))
 }
 
 const fn pair(low: u32, high: u32) -> u64 {
@@ -188,6 +219,25 @@ mod tests {
         assert_eq!(pool.free_count(), 1);
         assert!(matches!(ready.pop(&pool), Some(Event::Timer { expirations: 2 })));
         assert!(ready.is_empty() && ready.next().is_none() && ready.pop(&pool).is_none());
+    }
+
+    #[test]
+    fn an_accepted_connection_keeps_its_whole_handle() {
+        let (pool, mut ready) = (Pool::new(64, 4).unwrap(), Ready::default());
+        let tag = crate::handle::ChannelTag::next();
+        let listener = Handle::new(7, 1, tag);
+        for number in [crate::handle::FIRST_LWSOCKET, i32::MAX as u32] {
+            let connection = Handle::new(number, crate::handle::GENERATION_MASK, tag);
+            ready.push_accepted((listener, 3), connection, u32::MAX);
+            let Some(Common { what: What::Accepted(seen, pending), slot: 3, .. }) = ready.common()
+            else {
+                panic!("it is a common kind")
+            };
+            assert_eq!((seen, pending), (connection, u32::MAX));
+            let Some(Event::Accept(Ok(accepted))) = ready.pop(&pool) else { panic!() };
+            let Connection::Lwsocket(seen) = accepted.connection else { panic!() };
+            assert_eq!((seen, accepted.pending), (connection, u32::MAX));
+        }
     }
 
     #[test]

@@ -465,12 +465,29 @@ impl State {
     #[inline(always)]
     fn answer_sole_read(&mut self, index: u32, held: Held, len: u32) -> Option<(Whose, ReadBuf)> {
         let bytes = self.receive_pool.adopt(held, len)?;
-        let slot = self.slots.get_mut(index as usize)?;
+        Some((self.take_sole_read(index), ReadBuf::new(bytes)))
+    }
+
+    #[inline(always)]
+    fn take_sole_read(&mut self, index: u32) -> Whose {
+        let slot = &mut self.slots[index as usize];
         slot.first_read = None;
         self.first_reads -= 1;
         self.counters.completions += 1;
         let handle = Handle::new(slot.number, slot.generation, self.tag);
-        Some((Whose { handle, slot: index }, ReadBuf::new(bytes)))
+        Whose { handle, slot: index }
+    }
+
+    /// The receiving direction ended in order. If exactly one read waits, it is answered past the
+    /// queue of completions; else nothing has changed.
+    #[cfg(feature = "local")]
+    pub(crate) fn on_end_for_one(&mut self, index: u32) -> Option<(Whose, ReadBuf)> {
+        let is_first = self.slots.get(index as usize)?.end == End::Not;
+        if !is_first || !self.has_sole_read(index, 0) || self.slot(index).flags.reset {
+            return None;
+        }
+        self.slot(index).end = End::Eof;
+        Some((self.take_sole_read(index), ReadBuf::END))
     }
 
     /// `len` bytes arrived on a stream, in a receive buffer. Says whether receiving should pause,

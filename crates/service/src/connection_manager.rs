@@ -99,16 +99,16 @@ impl ConnectionManager {
 
     /// A connection was established: who gets it. `None`: nobody has credit any more.
     pub fn on_incoming(&mut self, listener: ListenerId) -> Option<Offer> {
-        let queues = self.listener(listener)?;
-        for _ in 0..queues.acceptors.len() {
-            let front = queues.acceptors.front_mut()?;
-            if front.credit > 0 {
-                front.credit -= 1;
-                let offer = Offer { acceptor: front.id, credit_left: front.credit };
-                queues.acceptors.rotate_left(1);
+        let acceptors = &mut self.listener(listener)?.acceptors;
+        for _ in 0..acceptors.len() {
+            let mut front = acceptors.pop_front()?;
+            let is_ready = front.credit > 0;
+            front.credit -= u32::from(is_ready);
+            let offer = Offer { acceptor: front.id, credit_left: front.credit };
+            acceptors.push_back(front);
+            if is_ready {
                 return Some(offer);
             }
-            queues.acceptors.rotate_left(1);
         }
         None
     }

@@ -201,11 +201,15 @@ impl Local {
             {
                 listening.outstanding = listening.outstanding.saturating_sub(1);
                 self.credit_out = self.credit_out.saturating_sub(1);
+                let has_plenty = listening.outstanding > CREDIT_MAX / 2;
+                self.hand_over(state, slot, Arrived::Stack(conn.index, conn.generation));
+                // Credit is told of in batches: for most connections nothing is to be done.
+                if !has_plenty || state.accept_wanted(slot) == Some(AcceptAs::Fd) {
+                    self.accept(state, slot);
+                }
             }
-            _ => return self.server.refuse(self.now, conn),
+            _ => self.server.refuse(self.now, conn),
         }
-        self.hand_over(state, slot, Arrived::Stack(conn.index, conn.generation));
-        self.accept(state, slot);
     }
 
     fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {

@@ -332,6 +332,19 @@ impl Local {
         Some(answered)
     }
 
+    /// The peer sends no more. If exactly one read waits, that is its answer, past the queue of
+    /// completions; else nothing has changed.
+    pub(super) fn on_end_for_one(
+        &mut self,
+        state: &mut State,
+        conn: ConnId,
+    ) -> Option<(Whose, ReadBuf)> {
+        let slot = self.slot_of(conn)?;
+        let answered = state.on_end_for_one(slot)?;
+        state.slot(slot).receiving = Receiving::No;
+        Some(answered)
+    }
+
     /// Bytes arrived.
     pub(super) fn on_received(&mut self, state: &mut State, conn: ConnId, chunk: Chunk) {
         let Some(slot) = self.slot_of(conn) else {

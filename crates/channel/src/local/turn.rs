@@ -73,15 +73,19 @@ impl Local {
         happened
     }
 
-    /// Bytes for the one read that waits for them, if that is what the stack says next: they go to
-    /// the program past the queue of completions. Anything else is queued, as by `take_events`.
+    /// Bytes for the one read that waits for them, or the end, if that is what the stack says next:
+    /// it goes to the program past the queue of completions. Anything else is queued, as by
+    /// `take_events`.
     #[inline]
     pub(super) fn next_received(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
         while let Some((event, offer)) = self.server.event() {
-            if let Event::Received { conn, chunk } = event
-                && let Some(read) = self.on_received_for_one(state, conn, chunk)
-            {
-                return Some(read);
+            let read = match event {
+                Event::Received { conn, chunk } => self.on_received_for_one(state, conn, chunk),
+                Event::PeerClosed { conn } => self.on_end_for_one(state, conn),
+                _ => None,
+            };
+            if read.is_some() {
+                return read;
             }
             self.on_event(state, event, offer);
             if state.has_ready() {

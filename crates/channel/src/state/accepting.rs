@@ -106,8 +106,8 @@ impl State {
                 }
             }
         }
-        let connection = Connection::Lwsocket(self.handle(index));
-        self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
+        let whose = (self.handle(listener), listener);
+        self.ready.push_accepted(whose, self.handle(index), pending);
         if let Some(len) = accept.first_read {
             self.queue_read(index, ReadOp { len: len as u32, with_sender: false });
             self.answer_reads(index);

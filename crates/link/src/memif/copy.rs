@@ -46,7 +46,7 @@ pub(super) fn prefetch(shared: *const u8) {
     let _ = shared;
 }
 
-/// Copies `len` bytes: blocks of 64, then of 16, then single ones.
+/// Copies `len` bytes: blocks of 64, then of 16, then what is left.
 ///
 /// # Safety
 /// Both sides are mapped for `len` bytes, `from` for reading and `to` for writing, and do not
@@ -92,8 +92,66 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
         }
         at += 16;
     }
-    while at < len {
-        // SAFETY: as above, for one byte; the register named is changed and declared so.
+    // SAFETY: `at <= len`, so what is left is mapped on both sides, and it is fewer than 16 bytes.
+    unsafe { copy_tail(to.wrapping_add(at), from.wrapping_add(at), len - at) };
+}
+
+/// Copies `len` bytes, fewer than 16: each power of two once at most.
+///
+/// # Safety
+/// As for `copy`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn copy_tail(to: *mut u8, from: *const u8, len: usize) {
+    let mut at = 0_usize;
+    if len & 8 != 0 {
+        // SAFETY: the bits of `len` add up to it, so `at + 8 <= len` here; no alignment is asked
+        // for; the register named is changed and declared so.
+        unsafe {
+            core::arch::asm!(
+                "mov {bytes:r}, qword ptr [{from} + {at}]",
+                "mov qword ptr [{to} + {at}], {bytes:r}",
+                from = in(reg) from,
+                to = in(reg) to,
+                at = in(reg) at,
+                bytes = out(reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+        at += 8;
+    }
+    if len & 4 != 0 {
+        // SAFETY: as above, for 4 bytes.
+        unsafe {
+            core::arch::asm!(
+                "mov {bytes:e}, dword ptr [{from} + {at}]",
+                "mov dword ptr [{to} + {at}], {bytes:e}",
+                from = in(reg) from,
+                to = in(reg) to,
+                at = in(reg) at,
+                bytes = out(reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+        at += 4;
+    }
+    if len & 2 != 0 {
+        // SAFETY: as above, for 2 bytes.
+        unsafe {
+            core::arch::asm!(
+                "movzx {bytes:e}, word ptr [{from} + {at}]",
+                "mov word ptr [{to} + {at}], {bytes:x}",
+                from = in(reg) from,
+                to = in(reg) to,
+                at = in(reg) at,
+                bytes = out(reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+        at += 2;
+    }
+    if len & 1 != 0 {
+        // SAFETY: as above, for one byte.
         unsafe {
             core::arch::asm!(
                 "movzx {byte:e}, byte ptr [{from} + {at}]",
@@ -105,7 +163,6 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
                 options(nostack, preserves_flags),
             );
         }
-        at += 1;
     }
 }
 

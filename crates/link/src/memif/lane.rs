@@ -173,6 +173,21 @@ impl Receiving {
     /// Copies the oldest frame out, of at most `waiting` slots, and takes its slots.
     pub(super) fn gather(&mut self, waiting: u16, frame: &mut [u8]) -> Gathered {
         self.look_ahead(waiting);
+        let slot = self.ring.read(self.next);
+        if waiting == 0 || slot.more {
+            return self.gather_chain(waiting, frame);
+        }
+        let copied = self.copy_out(self.next, &slot, frame);
+        self.take(1);
+        match copied {
+            Ok(0) | Err(NotCopied::Malformed) => Gathered::Malformed { slots: 1 },
+            Ok(len) => Gathered::Frame { len, slots: 1 },
+            Err(NotCopied::TooLong) => Gathered::TooLong { slots: 1 },
+        }
+    }
+
+    /// As `gather`, for a frame of more than one slot.
+    fn gather_chain(&mut self, waiting: u16, frame: &mut [u8]) -> Gathered {
         let mut len = 0;
         let mut dropped = None;
         for taken in 0..waiting {
@@ -283,10 +298,15 @@ impl Sending {
 
     /// Whether a frame of `bytes` fits into the next `room` slots.
     pub(super) fn fits(&self, room: u16, bytes: usize) -> Result<bool, Nonsense> {
+        if let Buffers::Ours { buffer_bytes, .. } = self.buffers
+            && buffer_bytes as usize >= bytes
+        {
+            return Ok(room > 0);
+        }
         let mut capacity = 0;
         for filled in 0..room {
             let index = self.next.wrapping_add(filled);
-            capacity += self.checked_place(index)?.capacity;
+            capacity += self.checked_place(index)?.1.capacity;
             if capacity >= bytes {
                 return Ok(true);
             }
@@ -299,7 +319,7 @@ impl Sending {
         let mut rest = frame;
         for filled in 0..room {
             let index = self.next.wrapping_add(filled);
-            let place = self.checked_place(index)?;
+            let (empty, place) = self.checked_place(index)?;
             let (now, later) = rest.split_at(rest.len().min(place.capacity));
             if !place.region.write(place.offset, now) {
                 return Err(Nonsense("a buffer outside of its region"));
@@ -307,9 +327,7 @@ impl Sending {
             let more = !later.is_empty();
             // The place stays as it was: a client of ours rewrites what it knows, a server what it
             // has just read.
-            let slot =
-                Slot { more, len: now.len() as u32, ..self.buffers.empty(&self.ring, index) };
-            self.ring.write(index, slot);
+            self.ring.write(index, Slot { more, len: now.len() as u32, ..empty });
             rest = later;
             if !more {
                 self.next = index.wrapping_add(1);
@@ -321,14 +339,14 @@ impl Sending {
     }
 
     /// The buffer of an empty slot, which has to be one: nothing can be sent around it.
-    fn checked_place(&self, index: u16) -> Result<Place<'_>, Nonsense> {
+    fn checked_place(&self, index: u16) -> Result<(Slot, Place<'_>), Nonsense> {
         let slot = self.buffers.empty(&self.ring, index);
         let place = self.buffers.place(&self.ring, index, &slot);
         let place = place.ok_or(Nonsense("a buffer in no region"))?;
         if place.capacity == 0 || place.region.locate(place.offset, place.capacity).is_none() {
             return Err(Nonsense("a buffer outside of its region"));
         }
-        Ok(place)
+        Ok((slot, place))
     }
 
     /// What a peer without sense does.
