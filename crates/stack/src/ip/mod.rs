@@ -149,16 +149,14 @@ pub(crate) enum Unreachable {
     Prohibited,
 }
 
-/// The way to a neighbour. Eight bytes, for a connection to keep.
+/// The way to a neighbour. Four bytes, for a connection to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hop {
-    /// Which neighbour; without meaning where the medium has no addresses.
+    /// Which neighbour.
     place: Place,
-    /// Which of the sets of routes and addresses that ever were.
-    epoch: u32,
 }
 
-const _: () = assert!(size_of::<Hop>() == 8);
+const _: () = assert!(size_of::<Option<Hop>>() == 4);
 
 /// What is known about the way to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +234,7 @@ impl Ip {
         addresses: &[(IpAddr, u8)],
     ) -> Result<(), ConfigError> {
         self.addresses = Addresses::new(addresses, self.medium, self.mtu)?;
-        self.epoch = self.epoch.wrapping_add(1);
+        self.outdate();
         self.announce(now);
         Ok(())
     }
@@ -248,8 +246,14 @@ impl Ip {
     /// What is wrong with one of them; the old ones stay.
     pub(crate) fn set_routes(&mut self, routes: &[Route]) -> Result<(), ConfigError> {
         self.routes = Routes::new(routes)?;
-        self.epoch = self.epoch.wrapping_add(1);
+        self.outdate();
         Ok(())
+    }
+
+    /// Ways that were found before may lead elsewhere now.
+    fn outdate(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.neighbours.outdate();
     }
 
     /// The caller knows where the neighbour `ip` is. False: there is no room for it.
@@ -292,11 +296,11 @@ impl Ip {
     pub(crate) fn next_hop(&mut self, now: Instant, dst: IpAddr) -> NextHop {
         let Some(via) = self.via(dst) else { return NextHop::NoRoute };
         let place = match self.medium {
-            Medium::Ip => Some(Place { slot: 0, generation: 0 }),
+            Medium::Ip => Some(self.neighbours.everybody()),
             Medium::Ethernet(_) => self.neighbours.find(now, via, true),
         };
         match place {
-            Some(place) => NextHop::Ready(Hop { place, epoch: self.epoch }),
+            Some(place) => NextHop::Ready(Hop { place }),
             None => NextHop::Waiting,
         }
     }
@@ -304,14 +308,13 @@ impl Ip {
     /// `hop` may still be used, and is about to be.
     #[inline]
     pub(crate) fn hop_is_fresh(&mut self, now: Instant, hop: Hop) -> bool {
-        hop.epoch == self.epoch
-            && (self.medium == Medium::Ip || self.neighbours.is_fresh(now, hop.place))
+        self.neighbours.is_fresh(now, hop.place)
     }
 
     /// `hop` leads somewhere under the addresses and routes of now.
     #[inline]
-    const fn is_current(&self, hop: Hop) -> bool {
-        hop.epoch == self.epoch
+    fn is_current(&self, hop: Hop) -> bool {
+        self.neighbours.is_current(hop.place)
     }
 
     /// The peer behind `hop` made progress, so the neighbour is there (RFC 4861 §7.3.1).
@@ -322,7 +325,7 @@ impl Ip {
         }
         let is_known =
             self.confirmed.is_some_and(|(at, last)| last == hop && now < at + CONFIRM_APART);
-        if !is_known && self.is_current(hop) {
+        if !is_known {
             self.confirmed = Some((now, hop));
             self.neighbours.confirm(now, hop.place);
         }

@@ -24,7 +24,8 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
+use core::num::NonZeroU16;
 use core::time::Duration;
 
 use crate::limits::{DECISIONS_MAX, NEIGHBOURS_MAX, SOLICITATIONS_PER_S, UNANSWERED_MAX};
@@ -65,7 +66,7 @@ enum State {
 struct Entry {
     ip: IpAddr,
     mac: [u8; 6],
-    generation: u16,
+    generation: NonZeroU16,
     state: State,
     /// Questions asked since the last answer.
     asked: u8,
@@ -79,6 +80,35 @@ struct Entry {
     answered_at: Option<Instant>,
     /// When somebody last sent to it.
     used_at: Instant,
+}
+
+/// The slot of an entry that is nobody's: the way out where the medium has no addresses.
+const EVERYBODY: u16 = 0;
+
+impl Entry {
+    const fn new(now: Instant, ip: IpAddr) -> Self {
+        Self {
+            ip,
+            mac: [0; 6],
+            generation: NonZeroU16::MIN,
+            state: State::Failed,
+            asked: 0,
+            to_ask: false,
+            at: now,
+            asked_at: None,
+            answered_at: None,
+            used_at: now,
+        }
+    }
+}
+
+/// The generation after `generation`. After 65,535 of them a place may seem fresh again that was
+/// kept all the while; what is sent there finds nobody, and the next retransmission asks anew.
+const fn next(generation: NonZeroU16) -> NonZeroU16 {
+    match generation.checked_add(1) {
+        Some(next) => next,
+        None => NonZeroU16::MIN,
+    }
 }
 
 /// A question that is to be sent.
@@ -116,9 +146,9 @@ pub(crate) enum Heard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Which entry.
-    pub slot: u16,
-    /// Which of those that ever were there.
-    pub generation: u16,
+    slot: u16,
+    /// Which of those that ever were there, under which routes.
+    generation: NonZeroU16,
 }
 
 /// The cache.
@@ -142,8 +172,11 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     pub(crate) fn new(now: Instant) -> Self {
+        let mut entries = Vec::with_capacity(NEIGHBOURS_MAX + 1);
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        entries.push(Entry { state: State::Permanent, ..Entry::new(now, nobody) });
         Self {
-            entries: Vec::with_capacity(NEIGHBOURS_MAX),
+            entries,
             order: Vec::with_capacity(NEIGHBOURS_MAX),
             free: Vec::with_capacity(NEIGHBOURS_MAX),
             unanswered: VecDeque::with_capacity(UNANSWERED_MAX),
@@ -151,6 +184,18 @@ impl Neighbours {
             decided: VecDeque::with_capacity(DECISIONS_MAX),
             bucket: TokenBucket::new(SOLICITATIONS_PER_S, SOLICITATIONS_PER_S, now),
             next: None,
+        }
+    }
+
+    /// Where everybody is on a medium without addresses.
+    pub(crate) fn everybody(&self) -> Place {
+        Place { slot: EVERYBODY, generation: self.entries[usize::from(EVERYBODY)].generation }
+    }
+
+    /// Other routes lead to other neighbours: no place that was given out is fresh any more.
+    pub(crate) fn outdate(&mut self) {
+        for entry in &mut self.entries {
+            entry.generation = next(entry.generation);
         }
     }
 
@@ -169,6 +214,13 @@ impl Neighbours {
             self.begin(now, slot);
         }
         None
+    }
+
+    /// `place` was given out for the neighbour that is there, under the routes of now.
+    #[inline]
+    pub(crate) fn is_current(&self, place: Place) -> bool {
+        let entry = self.entries.get(usize::from(place.slot));
+        entry.is_some_and(|entry| entry.generation == place.generation)
     }
 
     /// A frame can be sent to `place`, and is about to be.
@@ -399,18 +451,7 @@ impl Neighbours {
             let victim = self.victim()?;
             self.release(victim);
         }
-        let mut entry = Entry {
-            ip,
-            mac: [0; 6],
-            generation: 0,
-            state: State::Failed,
-            asked: 0,
-            to_ask: false,
-            at: now,
-            asked_at: None,
-            answered_at: None,
-            used_at: now,
-        };
+        let mut entry = Entry::new(now, ip);
         let slot = match self.free.pop() {
             Some(slot) => {
                 entry.generation = self.entries[usize::from(slot)].generation;
@@ -451,7 +492,7 @@ impl Neighbours {
         }
         self.settle(slot);
         let entry = &mut self.entries[usize::from(slot)];
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = next(entry.generation);
         self.free.push(slot);
         if state == State::Incomplete {
             self.decide(ip, false);

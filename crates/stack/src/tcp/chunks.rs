@@ -6,15 +6,18 @@
 
 use alloc::vec::Vec;
 
+use super::receive_queue::Apart;
 use crate::chunk::Chunk;
 use crate::id::BufId;
 use crate::seq::SeqNum;
+use crate::slab::Spares;
 
 /// A chunk on a list.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node {
     pub(super) chunk: Chunk,
-    /// Where its first byte lies in the stream; of meaning in the receive queue alone.
+    /// Where its first byte lies: in the stream for what arrived out of order, by a count of the
+    /// queue's own for what is sent. Of no meaning for what waits to be read.
     pub(super) seq: SeqNum,
     /// The next node plus one; 0: none.
     pub(super) next: u32,
@@ -31,12 +34,20 @@ pub(crate) struct ChunkNodes {
     capacity: u32,
     free: u32,
     len: u32,
+    /// What only queues with a gap have.
+    pub(super) aparts: Spares<Apart>,
 }
 
 impl ChunkNodes {
-    /// Room for `capacity` chunks in the queues of all connections.
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self { nodes: Vec::with_capacity(capacity as usize), capacity, free: 0, len: 0 }
+    /// Room for `capacity` chunks in the queues of all `connections`.
+    pub(crate) fn new(capacity: u32, connections: u32) -> Self {
+        let nodes = Vec::with_capacity(capacity as usize);
+        Self { nodes, capacity, free: 0, len: 0, aparts: Spares::new(connections) }
+    }
+
+    /// Memory set aside for chunks, and the part of it that was touched, in bytes.
+    pub(crate) const fn memory_bytes(&self) -> (usize, usize) {
+        (self.capacity as usize * size_of::<Node>(), self.nodes.len() * size_of::<Node>())
     }
 
     /// How many nodes are free.

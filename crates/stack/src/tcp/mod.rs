@@ -172,9 +172,11 @@ impl Tcp {
             shard: Shard {
                 nodes: ChunkNodes::new(
                     connections.saturating_mul(NODES_PER_CONNECTION).max(NODES_MIN),
+                    connections,
                 ),
                 records: Records::new(
                     connections.saturating_mul(RECORDS_PER_CONNECTION).max(NODES_MIN),
+                    connections,
                     &config.tcp,
                 ),
                 wheel: Wheel::new(entries, now),

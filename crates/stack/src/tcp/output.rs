@@ -462,7 +462,7 @@ fn send_data<M: Memory>(
     let (hop, data) = what;
     let was_idle = conn.flight() == 0;
     if was_idle {
-        conn.cold.recovery.restart_after_idle(&shard.records, cx.now);
+        conn.cold.recovery.restart_after_idle(&mut shard.records, cx.now);
     }
     let mut head = head(conn, shard, cx, data.range.start, Flags::ACK);
     let data = fit(conn, cx, data, &head.options, frame.len());

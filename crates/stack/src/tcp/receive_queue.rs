@@ -6,7 +6,7 @@
 //! ```text
 //!    ready: in order, waits for a credit      gaps        out of order: sorted by `seq`
 //!   [ chunk ][ chunk ][ chunk  room ]   |   . . . . [ chunk ][ chunk ] . . . [ chunk  room ]
-//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ apart_head              ^ apart_tail
+//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ apart.head              ^ apart.tail
 //! ```
 //!
 //! Small segments share buffers: bytes that continue a list's last chunk go into the room behind
@@ -17,6 +17,7 @@
 //! - What is ready ends at `rcv.nxt`; chunks out of order start behind it, do not overlap and are
 //!   sorted.
 //! - Each chunk has a buffer of its own, and the bytes from its end to the buffer's are free.
+//! - A queue has an [`Apart`] exactly while it has a gap: most connections never do.
 
 use super::chunks::ChunkNodes;
 use crate::chunk::Chunk;
@@ -24,6 +25,7 @@ use crate::id::PoolId;
 use crate::limits::{OUT_OF_ORDER_CHUNKS_MAX, SPARSE_CHUNK_BYTES_MIN, SPARSE_CHUNKS_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
+use crate::slab::Spare;
 use crate::wire::checksum;
 
 /// How many ranges are remembered as the most recent ones: as many SACK blocks as fit beside no
@@ -49,10 +51,16 @@ pub(crate) struct ReceiveQueue {
     ready_head: u32,
     ready_tail: u32,
     ready_bytes: u32,
-    apart_head: u32,
-    apart_tail: u32,
-    apart_chunks: u32,
-    apart_bytes: u32,
+    apart: Spare,
+}
+
+/// What a connection has behind gaps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Apart {
+    head: u32,
+    tail: u32,
+    chunks: u32,
+    bytes: u32,
     /// A number inside each of the ranges that grew last, the latest first.
     recent: [SeqNum; RECENT],
     recent_count: u8,
@@ -89,13 +97,22 @@ impl ReceiveQueue {
     }
 
     /// Bytes behind gaps.
-    pub(crate) const fn apart_bytes(&self) -> u32 {
-        self.apart_bytes
+    pub(crate) fn apart_bytes(&self, nodes: &ChunkNodes) -> u32 {
+        self.apart(nodes).map_or(0, |apart| apart.bytes)
     }
 
     /// There is a gap.
     pub(crate) const fn has_gap(&self) -> bool {
-        self.apart_head != 0
+        self.apart.is_some()
+    }
+
+    fn apart<'a>(&self, nodes: &'a ChunkNodes) -> Option<&'a Apart> {
+        nodes.aparts.get(self.apart)
+    }
+
+    /// Where what lies behind gaps begins; 0: there is no gap.
+    fn apart_head(&self, nodes: &ChunkNodes) -> u32 {
+        self.apart(nodes).map_or(0, |apart| apart.head)
     }
 
     /// Takes over a buffer that was filled already with the bytes at `rcv.nxt`; the queue has no
@@ -209,17 +226,18 @@ impl ReceiveQueue {
     pub(crate) fn sack_blocks(&self, nodes: &ChunkNodes) -> ([SeqRange; RECENT], usize) {
         let mut blocks = [SeqRange::default(); RECENT];
         let mut count = 0;
-        for inside in &self.recent[..usize::from(self.recent_count)] {
-            let Some(range) = self.range_around(nodes, *inside) else { continue };
+        let Some(apart) = self.apart(nodes) else { return (blocks, 0) };
+        for inside in &apart.recent[..usize::from(apart.recent_count)] {
+            let Some(range) = apart.range_around(nodes, *inside) else { continue };
             if !blocks[..count].contains(&range) {
                 blocks[count] = range;
                 count += 1;
             }
         }
-        if count == 0 && self.apart_head != 0 {
+        if count == 0 {
             // All that grew lately is in order by now; what is older still wants to be said.
-            let inside = nodes.at(self.apart_head).seq;
-            if let Some(range) = self.range_around(nodes, inside) {
+            let inside = nodes.at(apart.head).seq;
+            if let Some(range) = apart.range_around(nodes, inside) {
                 blocks[0] = range;
                 count = 1;
             }
@@ -229,27 +247,16 @@ impl ReceiveQueue {
 
     /// Gives up everything.
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
-        for mut link in [self.ready_head, self.apart_head] {
-            while link != 0 {
-                memory.free(nodes.at(link).chunk.buf);
-                link = nodes.give_back(link);
-            }
-        }
+        self.forget_apart(nodes, memory);
+        free_all(nodes, memory, self.ready_head);
         *self = Self::default();
     }
 
     /// Gives up what lies behind gaps: it was never acknowledged (RFC 2018 §8).
     pub(crate) fn forget_apart<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
-        let mut link = self.apart_head;
-        while link != 0 {
-            memory.free(nodes.at(link).chunk.buf);
-            link = nodes.give_back(link);
-        }
-        self.apart_head = 0;
-        self.apart_tail = 0;
-        self.apart_chunks = 0;
-        self.apart_bytes = 0;
-        self.recent_count = 0;
+        let head = self.apart_head(nodes);
+        free_all(nodes, memory, head);
+        nodes.aparts.give_back(&mut self.apart);
     }
 
     #[cfg(test)]
@@ -274,7 +281,8 @@ impl ReceiveQueue {
         let mut at = rcv_nxt;
         let end = rcv_nxt + fresh.len() as u32;
         loop {
-            if self.apart_head != 0 && store.nodes.at(self.apart_head).seq == at {
+            let apart_head = self.apart_head(store.nodes);
+            if apart_head != 0 && store.nodes.at(apart_head).seq == at {
                 let range = self.close_gap(store.nodes, at);
                 if at.before(end) && inserted.duplicate.is_none() {
                     inserted.duplicate = Some(SeqRange { end: range.end.earlier(end), ..range });
@@ -285,7 +293,7 @@ impl ReceiveQueue {
             if end.at_or_before(at) {
                 break;
             }
-            let stop = match self.apart_head {
+            let stop = match apart_head {
                 0 => end,
                 head => end.earlier(store.nodes.at(head).seq),
             };
@@ -302,15 +310,16 @@ impl ReceiveQueue {
 
     /// Moves the first chunk behind a gap, which starts at `at`, to those in order.
     fn close_gap(&mut self, nodes: &mut ChunkNodes, at: SeqNum) -> SeqRange {
-        let link = self.apart_head;
+        let link = self.apart_head(nodes);
         let node = *nodes.at(link);
-        self.apart_head = node.next;
-        if self.apart_head == 0 {
-            self.apart_tail = 0;
-            self.recent_count = 0;
+        if let Some(apart) = nodes.aparts.get_mut(self.apart) {
+            apart.head = node.next;
+            apart.chunks -= 1;
+            apart.bytes -= node.chunk.len;
         }
-        self.apart_chunks -= 1;
-        self.apart_bytes -= node.chunk.len;
+        if node.next == 0 {
+            nodes.aparts.give_back(&mut self.apart);
+        }
         nodes.at_mut(link).next = 0;
         self.push_ready(nodes, link);
         SeqRange::new(at, node.chunk.len)
@@ -350,6 +359,25 @@ impl ReceiveQueue {
         payload: &[u8],
         inserted: &mut Inserted,
     ) {
+        let mut apart = *store.nodes.aparts.get_or_take(&mut self.apart, Apart::default);
+        apart.keep(store, seq, payload, inserted);
+        apart.touch(store.nodes, seq);
+        if apart.head == 0 {
+            store.nodes.aparts.give_back(&mut self.apart);
+        } else if let Some(kept) = store.nodes.aparts.get_mut(self.apart) {
+            *kept = apart;
+        }
+    }
+}
+
+impl Apart {
+    fn keep<M: Memory>(
+        &mut self,
+        store: &mut Store<'_, M>,
+        seq: SeqNum,
+        payload: &[u8],
+        inserted: &mut Inserted,
+    ) {
         let end = seq + payload.len() as u32;
         let (mut at, mut previous) = (seq, self.before(store.nodes, seq));
         while at.before(end) {
@@ -363,7 +391,7 @@ impl ReceiveQueue {
                     continue;
                 }
             }
-            let next = self.next_apart(store.nodes, previous);
+            let next = self.next(store.nodes, previous);
             let stop = match next {
                 0 => end,
                 next => end.earlier(store.nodes.at(next).seq),
@@ -378,7 +406,6 @@ impl ReceiveQueue {
             }
             previous = next;
         }
-        self.touch(store.nodes, seq);
     }
 
     /// Puts bytes that overlap nothing behind the node `previous` (0: first), and moves `previous`
@@ -395,23 +422,23 @@ impl ReceiveQueue {
             let node = store.nodes.at(*previous);
             if node.seq + node.chunk.len == seq {
                 done = fill_room(store, *previous, bytes);
-                self.apart_bytes += done as u32;
+                self.bytes += done as u32;
             }
         }
-        while done < bytes.len() && self.may_keep_apart() {
+        while done < bytes.len() && self.may_keep() {
             let at = seq + done as u32;
             let Some((link, len)) = new_node(store, at, &bytes[done..]) else { break };
-            let next = self.next_apart(store.nodes, *previous);
+            let next = self.next(store.nodes, *previous);
             store.nodes.at_mut(link).next = next;
             match *previous {
-                0 => self.apart_head = link,
+                0 => self.head = link,
                 previous => store.nodes.at_mut(previous).next = link,
             }
             if next == 0 {
-                self.apart_tail = link;
+                self.tail = link;
             }
-            self.apart_chunks += 1;
-            self.apart_bytes += len as u32;
+            self.chunks += 1;
+            self.bytes += len as u32;
             *previous = link;
             done += len;
         }
@@ -420,18 +447,18 @@ impl ReceiveQueue {
 
     /// A peer may leave gaps, but not so many and so small that its bytes cost far more memory
     /// than its window says.
-    const fn may_keep_apart(&self) -> bool {
-        self.apart_chunks < OUT_OF_ORDER_CHUNKS_MAX
-            && (self.apart_chunks < SPARSE_CHUNKS_MAX
-                || self.apart_bytes >= self.apart_chunks * SPARSE_CHUNK_BYTES_MIN)
+    const fn may_keep(&self) -> bool {
+        self.chunks < OUT_OF_ORDER_CHUNKS_MAX
+            && (self.chunks < SPARSE_CHUNKS_MAX
+                || self.bytes >= self.chunks * SPARSE_CHUNK_BYTES_MIN)
     }
 
     /// The last node that starts at or before `seq`; 0: none. Most segments come behind all.
     fn before(&self, nodes: &ChunkNodes, seq: SeqNum) -> u32 {
-        if self.apart_tail != 0 && nodes.at(self.apart_tail).seq.at_or_before(seq) {
-            return self.apart_tail;
+        if self.tail != 0 && nodes.at(self.tail).seq.at_or_before(seq) {
+            return self.tail;
         }
-        let (mut previous, mut link) = (0, self.apart_head);
+        let (mut previous, mut link) = (0, self.head);
         while link != 0 && nodes.at(link).seq.at_or_before(seq) {
             previous = link;
             link = nodes.at(link).next;
@@ -439,13 +466,13 @@ impl ReceiveQueue {
         previous
     }
 
-    fn next_apart(&self, nodes: &ChunkNodes, previous: u32) -> u32 {
-        if previous == 0 { self.apart_head } else { nodes.at(previous).next }
+    fn next(&self, nodes: &ChunkNodes, previous: u32) -> u32 {
+        if previous == 0 { self.head } else { nodes.at(previous).next }
     }
 
     /// The range without gaps that holds `inside`.
     fn range_around(&self, nodes: &ChunkNodes, inside: SeqNum) -> Option<SeqRange> {
-        let mut link = self.apart_head;
+        let mut link = self.head;
         while link != 0 {
             let node = nodes.at(link);
             let mut range = SeqRange::new(node.seq, node.chunk.len);
@@ -477,6 +504,14 @@ impl ReceiveQueue {
         }
         self.recent = recent;
         self.recent_count = count as u8;
+    }
+}
+
+/// Gives up the nodes from `link` on.
+fn free_all<M: Memory>(nodes: &mut ChunkNodes, memory: &mut M, mut link: u32) {
+    while link != 0 {
+        memory.free(nodes.at(link).chunk.buf);
+        link = nodes.give_back(link);
     }
 }
 

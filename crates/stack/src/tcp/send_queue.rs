@@ -8,18 +8,20 @@
 //!  snd.una                    snd.nxt
 //!     |---- sent, unacked -------|---- not sent ----|
 //!  [ chunk  ][ chunk     ][ chunk ][ chunk          ]
-//!   ^ head, `acked` bytes of it    ^ cursor           ^ tail
-//!     are acknowledged already
+//!   ^ head, whose first bytes are ^ cursor           ^ tail
+//!     acknowledged already
 //! ```
 //!
+//! Each node says where its first byte lies, by a count that goes on as long as the queue is not
+//! empty: where the queue ends follows from the tail, and where `snd.una` is from that and `bytes`.
+//!
 //! Invariants
-//! - `bytes` is the sum of the chunks' lengths less `acked`.
-//! - The cursor is a node of the list, or 0; `cursor_offset` is where its first byte lies, counted
-//!   from `snd.una`. Sending on from where one stopped costs no walk.
+//! - `bytes` is the sum of the chunks' lengths less what is acknowledged of the head.
+//! - The cursor is a node of the list, or 0: sending on from where one stopped costs no walk.
 
 use alloc::vec::Vec;
 
-use super::chunks::{ChunkNodes, Full};
+use super::chunks::{ChunkNodes, Full, Node};
 use crate::chunk::Chunk;
 use crate::memory::Memory;
 use crate::seq::SeqNum;
@@ -29,13 +31,9 @@ use crate::seq::SeqNum;
 pub(crate) struct SendQueue {
     head: u32,
     tail: u32,
+    cursor: u32,
     chunks: u32,
     bytes: u32,
-    /// Bytes of the head chunk that are acknowledged.
-    acked: u32,
-    cursor: u32,
-    /// Negative for the head while some of it is acknowledged.
-    cursor_offset: i32,
 }
 
 impl SendQueue {
@@ -54,7 +52,8 @@ impl SendQueue {
     /// # Errors
     /// [`Full`] if the shard has no node left; nothing was taken.
     pub(crate) fn push(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> Result<(), Full> {
-        let link = nodes.take(chunk, SeqNum(0))?;
+        let end = self.end(nodes);
+        let link = nodes.take(chunk, end)?;
         if self.tail == 0 {
             self.head = link;
         } else {
@@ -75,12 +74,12 @@ impl SendQueue {
         offset: u32,
         to: &mut [u8],
     ) -> u16 {
-        self.seek(nodes, offset);
-        let mut skip = (i64::from(offset) - i64::from(self.cursor_offset)) as u32;
+        let mut at = self.front(nodes) + offset;
+        self.seek(nodes, at);
         let (mut sum, mut done) = (0_u32, 0_usize);
         while done < to.len() && self.cursor != 0 {
             let node = nodes.at(self.cursor);
-            let chunk = node.chunk;
+            let (chunk, skip) = (node.chunk, at.since(node.seq));
             let len = (chunk.len.saturating_sub(skip) as usize).min(to.len() - done);
             if len == 0 {
                 break;
@@ -90,11 +89,10 @@ impl SendQueue {
             // A piece at an odd offset has its bytes in the other halves of the pairs (RFC 1071).
             sum += u32::from(if done.is_multiple_of(2) { part } else { part.swap_bytes() });
             done += len;
+            at += len as u32;
             if skip + (len as u32) < chunk.len || node.next == 0 {
                 break;
             }
-            skip = 0;
-            self.cursor_offset += chunk.len as i32;
             self.cursor = node.next;
         }
         to[done..].fill(0);
@@ -111,15 +109,19 @@ impl SendQueue {
         memory: &mut M,
         bytes: u32,
     ) -> u32 {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        self.acked += bytes;
-        self.cursor_offset -= bytes as i32;
+        if self.head == 0 {
+            return 0;
+        }
+        let end = self.end(nodes);
+        self.bytes -= bytes.min(self.bytes);
+        let front = end - self.bytes;
         let mut freed = 0;
-        while self.head != 0 && nodes.at(self.head).chunk.len <= self.acked {
-            let chunk = nodes.at(self.head).chunk;
+        while self.head != 0 {
+            let Node { chunk, seq, .. } = *nodes.at(self.head);
+            if (seq + chunk.len).after(front) {
+                break;
+            }
             memory.free(chunk.buf);
-            self.acked -= chunk.len;
             if self.cursor == self.head {
                 self.cursor = 0;
             }
@@ -156,7 +158,7 @@ impl SendQueue {
     /// The chunks in order, the acknowledged bytes of the first left out.
     pub(crate) fn iter<'a>(&self, nodes: &'a ChunkNodes) -> impl Iterator<Item = Chunk> + use<'a> {
         let mut link = self.head;
-        let mut skip = self.acked;
+        let mut skip = if link == 0 { 0 } else { self.front(nodes).since(nodes.at(link).seq) };
         core::iter::from_fn(move || {
             if link == 0 {
                 return None;
@@ -169,19 +171,32 @@ impl SendQueue {
         })
     }
 
-    /// Moves the cursor to the node that holds `offset`, from where it is or from the head.
-    fn seek(&mut self, nodes: &ChunkNodes, offset: u32) {
-        if self.cursor == 0 || i64::from(self.cursor_offset) > i64::from(offset) {
+    /// One past the last byte, by the queue's own count.
+    fn end(&self, nodes: &ChunkNodes) -> SeqNum {
+        match self.tail {
+            0 => SeqNum(0),
+            tail => {
+                let tail = nodes.at(tail);
+                tail.seq + tail.chunk.len
+            }
+        }
+    }
+
+    /// The first byte that is not acknowledged.
+    fn front(&self, nodes: &ChunkNodes) -> SeqNum {
+        self.end(nodes) - self.bytes
+    }
+
+    /// Moves the cursor to the node that holds `at`, from where it is or from the head.
+    fn seek(&mut self, nodes: &ChunkNodes, at: SeqNum) {
+        if self.cursor == 0 || nodes.at(self.cursor).seq.after(at) {
             self.cursor = self.head;
-            self.cursor_offset = -(self.acked as i32);
         }
         while self.cursor != 0 {
             let node = nodes.at(self.cursor);
-            let end = i64::from(self.cursor_offset) + i64::from(node.chunk.len);
-            if i64::from(offset) < end || node.next == 0 {
+            if at.before(node.seq + node.chunk.len) || node.next == 0 {
                 break;
             }
-            self.cursor_offset += node.chunk.len as i32;
             self.cursor = node.next;
         }
     }

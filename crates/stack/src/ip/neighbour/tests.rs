@@ -175,7 +175,8 @@ fn a_flood_of_destinations_keeps_those_that_answered() {
     }
     assert!(cache.is_fresh(s(1), place), "who answered is not forgotten for who does not");
     assert!(questions <= SOLICITATIONS_PER_S as usize);
-    assert!(cache.entries.len() <= UNANSWERED_MAX + 2);
+    let of_neighbours = cache.entries.len() - 1;
+    assert!(of_neighbours <= UNANSWERED_MAX + 2);
 }
 
 #[test]
@@ -188,12 +189,24 @@ fn a_full_table_forgets_the_one_unused_for_longest() {
         assert_eq!(cache.on_claim(now, answer(n, MAC)), Heard::Used);
     }
     let now = s(5000);
-    let oldest = Place { slot: 0, generation: 0 };
-    assert!(cache.find(now, ip(0), true).is_some(), "used now, so no more the oldest");
+    let oldest = cache.find(now, ip(0), true).expect("used now, so no more the oldest");
     assert_eq!(cache.find(now, ip(60_000), true), None);
     assert!(cache.is_fresh(now, oldest));
     assert_eq!(cache.slot_of(ip(1)), None);
     assert_eq!(cache.order.len(), NEIGHBOURS_MAX);
+}
+
+#[test]
+fn other_routes_make_every_place_stale_and_leave_the_neighbours_known() {
+    let mut cache = Neighbours::new(s(0));
+    assert!(cache.set(s(0), ip(1), MAC));
+    let (place, everybody) = (cache.find(s(0), ip(1), false).unwrap(), cache.everybody());
+    assert!(cache.is_fresh(s(0), place) && cache.is_fresh(s(0), everybody));
+    cache.outdate();
+    assert!(!cache.is_fresh(s(0), place) && !cache.is_fresh(s(0), everybody));
+    let again = cache.find(s(0), ip(1), false).unwrap();
+    assert!(cache.is_fresh(s(0), again) && cache.is_fresh(s(0), cache.everybody()));
+    assert_eq!(cache.mac(again), MAC);
 }
 
 #[test]

@@ -15,7 +15,7 @@ const CSS_ROUNDS: u8 = 5;
 const UNKNOWN: u32 = u32::MAX;
 
 /// The state of the first slow start.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HyStart {
     last_round_min_us: u32,
     round_min_us: u32,

@@ -86,6 +86,11 @@ impl Algorithm {
         Self::Start(HyStart::new())
     }
 
+    /// Nothing was learnt yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        matches!(self, Self::Start(start) if *start == HyStart::new())
+    }
+
     /// Bytes were acknowledged that had filled the window.
     pub(crate) fn grow(&mut self, kind: Kind, window: &mut Window, growth: &Growth) {
         if window.cwnd < window.ssthresh {

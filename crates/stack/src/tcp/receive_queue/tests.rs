@@ -18,7 +18,7 @@ impl World {
     fn new(buffers: u32, buf_bytes: u32) -> Self {
         Self {
             memory: HeapMemory::new(buffers, buf_bytes),
-            nodes: ChunkNodes::new(buffers),
+            nodes: ChunkNodes::new(buffers, 1),
             queue: ReceiveQueue::default(),
             rcv_nxt: START,
         }
@@ -149,7 +149,7 @@ proptest! {
             let first_old = (from..from + len).find(|at| had[*at as usize]);
             prop_assert_eq!(inserted.duplicate.map(|d| d.start.since(START)), first_old);
             let apart = there.iter().skip(in_order as usize).filter(|there| **there).count();
-            prop_assert_eq!(world.queue.apart_bytes() as usize, apart);
+            prop_assert_eq!(world.queue.apart_bytes(&world.nodes) as usize, apart);
             for (start, end) in world.blocks() {
                 prop_assert!(start > in_order && !there[start as usize - 1]);
                 prop_assert!(!there[end as usize]);

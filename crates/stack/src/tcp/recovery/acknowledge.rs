@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use super::records::{NIL, Record, Records, Ring, State};
 use super::rtt::{is_later, micros, stamp};
-use super::{Ack, Acked, DUP_THRESH, Phase, Recovery, flag};
+use super::{Ack, Acked, DUP_THRESH, Phase, Recovery, Timer, Whole, flag};
 use crate::seq::SeqNum;
 use crate::tcp::congestion::Growth;
 use crate::time::Instant;
@@ -88,7 +88,7 @@ impl Recovery {
     pub(crate) fn on_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
         match self.on_plain_ack(records, ack) {
             Some(acked) => acked,
-            None => self.on_any_ack(records, ack),
+            None => self.whole(records, |whole, records| whole.on_any_ack(records, ack)),
         }
     }
 
@@ -98,43 +98,64 @@ impl Recovery {
             return None;
         }
         let index = self.head;
-        let record = *records.get(index);
+        let record = records.get(index);
         let plain = record.range.end == ack.ack
-            && records.next(Ring::Sequence, index) == index
+            && record.is_alone(index)
             && record.state == State::InFlight
             && !(record.resent || record.blurred);
         if !plain {
             return None;
         }
-        let now_us = stamp(ack.now);
-        let bytes = record.len();
-        let rtt_us = now_us.wrapping_sub(record.sent_us);
+        let (bytes, sent_us) = (record.len(), record.sent_us);
+        let rtt_us = stamp(ack.now).wrapping_sub(sent_us);
         self.rtt.sample(ack.now, rtt_us, samples_in(bytes));
-        self.algorithm.on_rtt(rtt_us);
         self.backoff = 0;
         self.retries = 0;
-        self.dupacks = 0;
-        self.sacked = 0;
-        self.rack_sent_us = record.sent_us;
-        self.rack_end = ack.ack;
+        self.rack_sent_us = sent_us;
         self.rack_rtt_us = rtt_us;
-        self.fack = ack.ack;
-        self.grow(records, millis(ack.now), bytes);
-        self.end_round(records, ack);
+        if self.stress.is_some() || self.flags & (flag::FILLED | flag::FILLED_BEFORE) != 0 {
+            self.whole(records, |whole, records| whole.on_plain_ack(records, ack, rtt_us, bytes));
+        } else if ack.ack.at_or_after(self.round_end) {
+            self.round_end = ack.nxt;
+            self.flags &= !flag::WIDENED;
+        }
         self.keep_mark_near(ack.ack);
         self.head = NIL;
         self.oldest = NIL;
         records.give(index);
-        self.arm(records, ack.now, None, true);
+        // RFC 6298 §5.2. What was sent last was delivered last.
+        self.timer = Timer::Idle;
+        self.at = ack.now - Duration::from_micros(u64::from(rtt_us));
         let rtt = Some(Duration::from_micros(u64::from(rtt_us)));
         Some(Acked { bytes, delivered: bytes, rtt, ..Acked::default() })
     }
 
+    /// Between episodes `mark` stays one behind what is acknowledged, so that a comparison with
+    /// it never wraps; duplicates of an ACK at `mark` itself begin nothing (RFC 6582 §3.2).
+    fn keep_mark_near(&mut self, ack: SeqNum) {
+        if self.phase == Phase::Open && ack.after(self.mark) {
+            self.mark = ack - 1;
+        }
+    }
+}
+
+impl Whole<'_> {
+    /// The one burst that was outstanding is acknowledged.
+    fn on_plain_ack(&mut self, records: &Records, ack: &Ack<'_>, rtt_us: u32, bytes: u32) {
+        self.stress.algorithm.on_rtt(rtt_us);
+        self.stress.dupacks = 0;
+        self.stress.sacked = 0;
+        self.stress.rack_end = ack.ack;
+        self.stress.fack = ack.ack;
+        self.grow(records, millis(ack.now), bytes);
+        self.end_round(records, ack);
+    }
+
     fn on_any_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
         let mut progress = Progress::new(ack);
-        let flight = self.outstanding(records);
+        let flight = self.rest.outstanding(records);
         self.advance(records, ack.ack, &mut progress);
-        if self.has(flag::SACK) {
+        if self.rest.has(flag::SACK) {
             self.read_sack(records, ack, &mut progress);
         } else {
             self.count_duplicates(records, ack, &mut progress);
@@ -149,10 +170,10 @@ impl Recovery {
             dsack: progress.dsack_bytes.is_some(),
             ..Acked::default()
         };
-        let before = self.phase;
+        let before = self.rest.phase;
         self.turn(records, ack, &mut progress, flight, &mut acked);
         acked.lost = progress.lost;
-        match self.phase {
+        match self.rest.phase {
             Phase::Recovery | Phase::Reduced => self.pace(records, &progress),
             Phase::FirstAck | Phase::NewData => {}
             // What ends a recovery was sent by its rules, not by the window that grows now.
@@ -167,16 +188,16 @@ impl Recovery {
         if progress.acked > 0 && !acked.left {
             self.end_round(records, ack);
         }
-        self.keep_mark_near(ack.ack);
-        let reorder = if self.oldest == NIL { None } else { reorder };
+        self.rest.keep_mark_near(ack.ack);
+        let reorder = if self.rest.oldest == NIL { None } else { reorder };
         self.arm(records, ack.now, reorder, progress.acked > 0);
         acked
     }
 
     /// Takes what `ack` covers off the scoreboard.
     fn advance(&mut self, records: &mut Records, ack: SeqNum, progress: &mut Progress) {
-        while self.head != NIL {
-            let index = self.head;
+        while self.rest.head != NIL {
+            let index = self.rest.head;
             let record = *records.get(index);
             if !record.range.start.before(ack) {
                 break;
@@ -186,16 +207,16 @@ impl Recovery {
             progress.acked += bytes;
             progress.ambiguous |= record.resent && record.state != State::Sacked;
             match record.state {
-                State::Sacked => self.sacked -= bytes,
+                State::Sacked => self.stress.sacked -= bytes,
                 State::InFlight => self.deliver(&record, end, bytes, progress),
                 State::Lost => {
-                    self.lost -= bytes;
+                    self.stress.lost -= bytes;
                     self.deliver(&record, end, bytes, progress);
                 }
             }
             if end == record.range.end {
                 self.unlink_turn(records, index);
-                records.unlink(Ring::Sequence, &mut self.head, index);
+                records.unlink(Ring::Sequence, &mut self.rest.head, index);
                 records.give(index);
             } else {
                 records.get_mut(index).range.start = end;
@@ -219,25 +240,25 @@ impl Recovery {
         let rtt_us = progress.now_us.wrapping_sub(record.sent_us);
         if record.resent {
             // RFC 8985 §6.2, step 2: it may be the first transmission that arrived.
-            if progress.is_older_than(record.sent_us) || rtt_us < self.rtt.min_us() {
+            if progress.is_older_than(record.sent_us) || rtt_us < self.rest.rtt.min_us() {
                 return;
             }
         } else {
-            progress.original |= end.at_or_before(self.mark);
+            progress.original |= end.at_or_before(self.rest.mark);
             if !record.blurred {
                 progress.rtt_us = Some(progress.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
             }
-            if end.before(self.fack) {
+            if end.before(self.stress.fack) {
                 // RFC 8985 §6.2, step 3: what was sent later was delivered earlier.
-                self.flags |= flag::REORDERS;
+                self.rest.flags |= flag::REORDERS;
             }
         }
-        if is_later(record.sent_us, self.rack_sent_us)
-            || (record.sent_us == self.rack_sent_us && end.after(self.rack_end))
+        if is_later(record.sent_us, self.rest.rack_sent_us)
+            || (record.sent_us == self.rest.rack_sent_us && end.after(self.stress.rack_end))
         {
-            self.rack_sent_us = record.sent_us;
-            self.rack_end = end;
-            self.rack_rtt_us = rtt_us;
+            self.rest.rack_sent_us = record.sent_us;
+            self.stress.rack_end = end;
+            self.rest.rack_rtt_us = rtt_us;
         }
     }
 
@@ -245,26 +266,27 @@ impl Recovery {
     fn count_duplicates(&mut self, records: &mut Records, ack: &Ack<'_>, progress: &mut Progress) {
         if progress.acked > 0 {
             // Those that were counted are now acknowledged, but for the one that was missing.
-            let counted = self.sacked.min(progress.acked.saturating_sub(self.mss()));
+            let counted = self.stress.sacked.min(progress.acked.saturating_sub(self.rest.mss()));
             progress.delivered -= counted;
-            self.sacked = if self.phase == Phase::Recovery { self.sacked - counted } else { 0 };
+            self.stress.sacked =
+                if self.rest.phase == Phase::Recovery { self.stress.sacked - counted } else { 0 };
             self.limit_counted(records);
-            self.dupacks = 0;
+            self.stress.dupacks = 0;
             return;
         }
         // RFC 5681 §2.
-        let outstanding = self.outstanding(records);
+        let outstanding = self.rest.outstanding(records);
         let duplicate = ack.ack == ack.una && outstanding > 0;
         if !duplicate || ack.has_payload || ack.window_changed {
             return;
         }
         progress.duplicate = true;
-        self.dupacks = self.dupacks.saturating_add(1);
+        self.stress.dupacks = self.stress.dupacks.saturating_add(1);
         // The missing segment itself is never among those that left.
-        let most = (outstanding - self.lost).saturating_sub(self.mss());
-        let sacked = (self.sacked + self.mss()).min(most).max(self.sacked);
-        progress.delivered += sacked - self.sacked;
-        self.sacked = sacked;
+        let most = (outstanding - self.stress.lost).saturating_sub(self.rest.mss());
+        let sacked = (self.stress.sacked + self.rest.mss()).min(most).max(self.stress.sacked);
+        progress.delivered += sacked - self.stress.sacked;
+        self.stress.sacked = sacked;
     }
 
     /// Takes an RTT sample, if this acknowledgment has one.
@@ -276,67 +298,68 @@ impl Recovery {
         let rtt_us =
             exact.or_else(|| echoed.map(|echo| progress.now_us.wrapping_sub(echo).max(TICK_US)));
         if progress.acked > 0 {
-            self.retries = 0;
+            self.rest.retries = 0;
         }
         let rtt_us = rtt_us?;
-        self.rtt.sample(progress.now, rtt_us, samples_in(flight));
-        self.backoff = 0;
+        self.rest.rtt.sample(progress.now, rtt_us, samples_in(flight));
+        self.rest.backoff = 0;
         if exact.is_some() {
-            self.algorithm.on_rtt(rtt_us);
+            self.stress.algorithm.on_rtt(rtt_us);
         }
         Some(Duration::from_micros(u64::from(rtt_us)))
     }
 
     /// RACK.fack, and the count of ACKs that brought news out of order.
     fn note_highest(&mut self, records: &Records, ack: &Ack<'_>, progress: &Progress) {
-        self.fack = self.fack.later(ack.ack);
-        if !self.has(flag::SACK) {
+        self.stress.fack = self.stress.fack.later(ack.ack);
+        if !self.rest.has(flag::SACK) {
             return;
         }
         if progress.sacked > 0 {
             for block in ack.sack {
-                let known = self.head != NIL && block.end.at_or_before(ack.nxt);
-                if known && block.end.after(records.get(self.head).range.start) {
-                    self.fack = self.fack.later(block.end);
+                let known = self.rest.head != NIL && block.end.at_or_before(ack.nxt);
+                if known && block.end.after(records.get(self.rest.head).range.start) {
+                    self.stress.fack = self.stress.fack.later(block.end);
                 }
             }
         }
-        if progress.acked > 0 && self.phase == Phase::Open {
-            self.dupacks = 0;
+        if progress.acked > 0 && self.rest.phase == Phase::Open {
+            self.stress.dupacks = 0;
         } else if progress.sacked > 0 {
-            self.dupacks = self.dupacks.saturating_add(1);
+            self.stress.dupacks = self.stress.dupacks.saturating_add(1);
         }
     }
 
     /// Marks what is lost. Returns how long until more will be, in microseconds.
     fn find_lost(&mut self, records: &mut Records, progress: &mut Progress) -> Option<u32> {
-        let before = self.lost;
+        let before = self.stress.lost;
         let mut reorder = None;
-        if self.has(flag::RACK) {
+        if self.rest.has(flag::RACK) {
             reorder = self.detect(records, progress.now_us);
-        } else if self.has(flag::SACK) {
-            if self.sacked > 0 {
+        } else if self.rest.has(flag::SACK) {
+            if self.stress.sacked > 0 {
                 self.mark_by_count(records);
             }
         } else {
             self.mark_by_duplicates(records, progress);
         }
-        progress.lost += self.lost - before;
+        progress.lost += self.stress.lost - before;
         reorder
     }
 
     /// Without SACK: the third duplicate, and each partial acknowledgment (RFC 6582 §3.2).
     fn mark_by_duplicates(&mut self, records: &mut Records, progress: &Progress) {
-        if self.head == NIL {
+        if self.rest.head == NIL {
             return;
         }
-        let start = records.get(self.head).range.start;
-        let third = self.dupacks == DUP_THRESH
+        let start = records.get(self.rest.head).range.start;
+        let third = self.stress.dupacks == DUP_THRESH
             && progress.duplicate
-            && start.after(self.mark)
-            && matches!(self.phase, Phase::Open | Phase::Reduced);
-        let partial =
-            self.phase == Phase::Recovery && progress.acked > 0 && start.before(self.mark);
+            && start.after(self.rest.mark)
+            && matches!(self.rest.phase, Phase::Open | Phase::Reduced);
+        let partial = self.rest.phase == Phase::Recovery
+            && progress.acked > 0
+            && start.before(self.rest.mark);
         if third || partial {
             self.mark_first_lost(records);
         }
@@ -344,70 +367,62 @@ impl Recovery {
 
     /// Lets the window grow by what was acknowledged, if it was full.
     fn grow(&mut self, records: &Records, now_ms: u32, acked: u32) {
-        let after_timeout = self.phase == Phase::Loss;
-        if self.flags & (flag::FILLED | flag::FILLED_BEFORE) == 0 && !after_timeout {
-            self.algorithm.pause();
+        let after_timeout = self.rest.phase == Phase::Loss;
+        if self.rest.flags & (flag::FILLED | flag::FILLED_BEFORE) == 0 && !after_timeout {
+            self.stress.algorithm.pause();
             return;
         }
-        let mss = self.mss();
-        let srtt_us = self.rtt.srtt_us();
+        let mss = self.rest.mss();
+        let srtt_us = self.rest.rtt.srtt_us();
         let limited = records.policy.slow_start_limits;
         let growth = Growth { acked, mss, now_ms, srtt_us, after_timeout, limited };
-        self.algorithm.grow(records.policy.congestion, &mut self.window, &growth);
+        self.stress.algorithm.grow(records.policy.congestion, &mut self.rest.window, &growth);
     }
 
     /// A round trip is over when what was SND.NXT at its beginning is acknowledged.
     fn end_round(&mut self, records: &Records, ack: &Ack<'_>) {
-        if ack.ack.before(self.round_end) {
+        if ack.ack.before(self.rest.round_end) {
             return;
         }
-        self.round_end = ack.nxt;
-        if self.phase == Phase::Open {
+        self.rest.round_end = ack.nxt;
+        if self.rest.phase == Phase::Open {
             // What D-SACKs had to say about the last episode, they have said.
-            self.prior.cwnd = 0;
+            self.stress.prior.cwnd = 0;
         }
-        let filled = self.has(flag::FILLED);
-        self.flags &= !(flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED);
+        let filled = self.rest.has(flag::FILLED);
+        self.rest.flags &= !(flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED);
         if filled {
-            self.flags |= flag::FILLED_BEFORE;
+            self.rest.flags |= flag::FILLED_BEFORE;
         }
-        self.algorithm.on_round(records.policy.congestion, &mut self.window);
-    }
-
-    /// Between episodes `mark` stays one behind what is acknowledged, so that a comparison with
-    /// it never wraps; duplicates of an ACK at `mark` itself begin nothing (RFC 6582 §3.2).
-    fn keep_mark_near(&mut self, ack: SeqNum) {
-        if self.phase == Phase::Open && ack.after(self.mark) {
-            self.mark = ack - 1;
-        }
+        self.stress.algorithm.on_round(records.policy.congestion, &mut self.rest.window);
     }
 
     /// Proportional rate reduction (RFC 9937 §6).
     pub(super) fn pace(&mut self, records: &Records, progress: &Progress) {
-        let first = self.phase == Phase::Recovery && self.prr_out == 0;
+        let first = self.rest.phase == Phase::Recovery && self.stress.prr_out == 0;
         if progress.delivered == 0 && !first {
             return;
         }
-        self.prr_delivered = self.prr_delivered.saturating_add(progress.delivered);
+        self.stress.prr_delivered = self.stress.prr_delivered.saturating_add(progress.delivered);
         let pipe = self.in_flight(records);
-        let ssthresh = self.window.ssthresh;
+        let ssthresh = self.rest.window.ssthresh;
         let room = if pipe > ssthresh {
-            let earned = u64::from(self.prr_delivered) * u64::from(ssthresh);
-            let earned = earned.div_ceil(u64::from(self.prr_flight));
-            u32::try_from(earned).unwrap_or(u32::MAX).saturating_sub(self.prr_out)
+            let earned = u64::from(self.stress.prr_delivered) * u64::from(ssthresh);
+            let earned = earned.div_ceil(u64::from(self.stress.prr_flight));
+            u32::try_from(earned).unwrap_or(u32::MAX).saturating_sub(self.stress.prr_out)
         } else {
             // What was delivered is replaced; an ACK that advances and shows no further loss
             // earns one segment more.
-            let behind = self.prr_delivered.saturating_sub(self.prr_out);
+            let behind = self.stress.prr_delivered.saturating_sub(self.stress.prr_out);
             let is_safe = progress.acked > 0 && progress.lost == 0;
-            let more = if is_safe { self.mss() } else { 0 };
+            let more = if is_safe { self.rest.mss() } else { 0 };
             behind.max(progress.delivered).saturating_add(more).min(ssthresh - pipe)
         };
         // The fast retransmission itself leaves in any case, and without SACK the next hole that a
         // partial acknowledgment shows (RFC 6582 §3.2, step 3).
-        let hole = progress.lost > 0 && !self.has(flag::SACK);
-        let room = if first || hole { room.max(self.mss()) } else { room };
-        self.window.cwnd = pipe.saturating_add(room).max(self.mss());
+        let hole = progress.lost > 0 && !self.rest.has(flag::SACK);
+        let room = if first || hole { room.max(self.rest.mss()) } else { room };
+        self.rest.window.cwnd = pipe.saturating_add(room).max(self.rest.mss());
     }
 }
 

@@ -8,10 +8,10 @@
 
 use super::acknowledge::Progress;
 use super::records::{NIL, Records};
-use super::{Ack, Acked, Phase, Recovery, flag};
+use super::{Ack, Acked, Phase, Whole, flag};
 use crate::seq::SeqNum;
 
-impl Recovery {
+impl Whole<'_> {
     /// Moves on to the phase that this acknowledgment brings.
     pub(super) fn turn(
         &mut self,
@@ -22,17 +22,18 @@ impl Recovery {
         acked: &mut Acked,
     ) {
         acked.undone = self.undo_if_needless(records, progress);
-        let covered = ack.ack.at_or_after(self.mark);
+        let covered = ack.ack.at_or_after(self.rest.mark);
         // At the mark itself the peer has not seen our CWR yet (RFC 3168 §6.1.2).
-        let mut congested = ack.ece && (self.phase == Phase::Probing || ack.ack.after(self.mark));
-        match self.phase {
+        let mut congested =
+            ack.ece && (self.rest.phase == Phase::Probing || ack.ack.after(self.rest.mark));
+        match self.rest.phase {
             Phase::Open => {}
-            Phase::ProbeDue if progress.acked > 0 => self.phase = Phase::Open,
+            Phase::ProbeDue if progress.acked > 0 => self.rest.phase = Phase::Open,
             Phase::ProbeDue => {}
             Phase::Probing => congested |= self.judge_probe(ack, progress),
             Phase::Reduced | Phase::Recovery if covered => {
-                acked.left = self.phase == Phase::Recovery;
-                self.window.cwnd = self.window.ssthresh.max(self.mss());
+                acked.left = self.rest.phase == Phase::Recovery;
+                self.rest.window.cwnd = self.rest.window.ssthresh.max(self.rest.mss());
                 self.leave(ack);
             }
             Phase::Reduced | Phase::Recovery => {}
@@ -44,12 +45,12 @@ impl Recovery {
             Phase::NewData => acked.undone |= self.on_second_ack(records, progress),
             Phase::Loss => {}
         }
-        let was = self.phase;
+        let was = self.rest.phase;
         acked.entered = self.recover_if_lost(records, flight, ack.nxt);
         acked.cwr = acked.entered && was != Phase::Reduced;
-        if congested && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
+        if congested && matches!(self.rest.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
             self.enter(records, Phase::Reduced, flight, ack.nxt);
-            self.prior.cwnd = 0;
+            self.stress.prior.cwnd = 0;
             acked.cwr = true;
         }
     }
@@ -57,19 +58,19 @@ impl Recovery {
     /// Begins fast recovery if something is lost and nothing of the kind goes on. `flight` is
     /// what was outstanding.
     pub(super) fn recover_if_lost(&mut self, records: &Records, flight: u32, nxt: SeqNum) -> bool {
-        match self.phase {
-            Phase::Open | Phase::ProbeDue | Phase::Probing if self.lost > 0 => {
+        match self.rest.phase {
+            Phase::Open | Phase::ProbeDue | Phase::Probing if self.stress.lost > 0 => {
                 self.enter(records, Phase::Recovery, flight, nxt);
                 true
             }
-            Phase::Reduced if self.lost > 0 => {
+            Phase::Reduced if self.stress.lost > 0 => {
                 // The same window of data: no second reduction, and no way back.
-                self.phase = Phase::Recovery;
-                self.mark = nxt;
-                self.prior.cwnd = 0;
-                self.prr_delivered = 0;
-                self.prr_out = 0;
-                self.prr_flight = flight.max(self.mss());
+                self.rest.phase = Phase::Recovery;
+                self.rest.mark = nxt;
+                self.stress.prior.cwnd = 0;
+                self.stress.prr_delivered = 0;
+                self.stress.prr_out = 0;
+                self.stress.prr_flight = flight.max(self.rest.mss());
                 true
             }
             _ => false,
@@ -80,41 +81,42 @@ impl Recovery {
     /// outstanding.
     pub(super) fn enter(&mut self, records: &Records, phase: Phase, flight: u32, nxt: SeqNum) {
         // A probe that was sent again is one more of which a D-SACK may tell.
-        let probed = self.phase == Phase::Probing && self.has(flag::PROBE_RESENT);
-        self.resent = u16::from(probed);
-        self.resent_at_us = self.rack_sent_us;
-        self.prior = self.window;
+        let probed = self.rest.phase == Phase::Probing && self.rest.has(flag::PROBE_RESENT);
+        self.stress.resent = u16::from(probed);
+        self.stress.resent_at_us = self.rest.rack_sent_us;
+        self.stress.prior = self.rest.window;
         let kind = records.policy.congestion;
-        let mss = self.mss();
-        self.window.ssthresh = self.algorithm.reduce(kind, &self.window, flight, mss);
-        self.prr_delivered = 0;
-        self.prr_out = 0;
-        self.prr_flight = flight.max(mss);
-        self.mark = nxt;
-        self.phase = phase;
+        let mss = self.rest.mss();
+        self.rest.window.ssthresh =
+            self.stress.algorithm.reduce(kind, &self.rest.window, flight, mss);
+        self.stress.prr_delivered = 0;
+        self.stress.prr_out = 0;
+        self.stress.prr_flight = flight.max(mss);
+        self.rest.mark = nxt;
+        self.rest.phase = phase;
     }
 
     /// What was going on is over.
     fn leave(&mut self, ack: &Ack<'_>) {
-        if self.phase != Phase::Reduced {
+        if self.rest.phase != Phase::Reduced {
             self.settle_reordering();
         }
-        self.phase = Phase::Open;
-        self.dupacks = 0;
+        self.rest.phase = Phase::Open;
+        self.stress.dupacks = 0;
         // For one more round D-SACKs may tell that it was needless.
-        self.round_end = ack.nxt;
-        if !self.has(flag::SACK) {
-            self.sacked = 0;
+        self.rest.round_end = ack.nxt;
+        if !self.rest.has(flag::SACK) {
+            self.stress.sacked = 0;
         }
     }
 
     /// F-RTO, step 2 (RFC 5682 §2.1): is there new data to ask with?
     fn on_first_ack(&mut self, records: &Records, ack: &Ack<'_>, progress: &Progress) {
         if progress.acked > 0 && ack.unsent {
-            self.phase = Phase::NewData;
-            self.window.cwnd = self.in_flight(records) + 2 * self.mss();
+            self.rest.phase = Phase::NewData;
+            self.rest.window.cwnd = self.in_flight(records) + 2 * self.rest.mss();
         } else if progress.acked > 0 || progress.sacked > 0 || progress.duplicate {
-            self.phase = Phase::Loss;
+            self.rest.phase = Phase::Loss;
         }
     }
 
@@ -125,30 +127,32 @@ impl Recovery {
             return true;
         }
         if progress.acked > 0 || progress.sacked > 0 || progress.duplicate {
-            self.phase = Phase::Loss;
-            self.window.cwnd = 3 * self.mss();
+            self.rest.phase = Phase::Loss;
+            self.rest.window.cwnd = 3 * self.rest.mss();
         }
         false
     }
 
     /// Takes the last reduction back if all that it resent had arrived already.
     fn undo_if_needless(&mut self, records: &mut Records, progress: &Progress) -> bool {
-        if self.prior.cwnd == 0 || self.resent == 0 {
+        if self.stress.prior.cwnd == 0 || self.stress.resent == 0 {
             return false;
         }
         if let Some(bytes) = progress.dsack_bytes {
             // RFC 3708 §3: every retransmission was reported as a duplicate.
-            let segments = bytes.div_ceil(self.mss()).min(u32::from(u16::MAX)) as u16;
-            self.resent = self.resent.saturating_sub(segments);
-            if self.resent == 0 {
+            let segments = bytes.div_ceil(self.rest.mss()).min(u32::from(u16::MAX)) as u16;
+            self.stress.resent = self.stress.resent.saturating_sub(segments);
+            if self.stress.resent == 0 {
                 self.undo(records);
                 return true;
             }
         }
         // RFC 3522 §3.2: the ACK is for what left before the first retransmission.
-        let recovering =
-            matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss);
-        if recovering && progress.acked > 0 && progress.is_older_than(self.resent_at_us) {
+        let recovering = matches!(
+            self.rest.phase,
+            Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss
+        );
+        if recovering && progress.acked > 0 && progress.is_older_than(self.stress.resent_at_us) {
             self.undo(records);
             return true;
         }
@@ -157,21 +161,24 @@ impl Recovery {
 
     /// The window of before is back (RFC 4015 §3.2), and what was called lost is late.
     fn undo(&mut self, records: &mut Records) {
-        self.window.cwnd = self.window.cwnd.max(self.prior.cwnd);
-        self.window.ssthresh = self.window.ssthresh.max(self.prior.ssthresh);
-        self.algorithm.undo(records.policy.congestion, self.window.cwnd);
-        self.prior.cwnd = 0;
-        self.resent = 0;
-        self.backoff = 0;
-        if matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss) {
-            if self.lost_head != NIL {
+        self.rest.window.cwnd = self.rest.window.cwnd.max(self.stress.prior.cwnd);
+        self.rest.window.ssthresh = self.rest.window.ssthresh.max(self.stress.prior.ssthresh);
+        self.stress.algorithm.undo(records.policy.congestion, self.rest.window.cwnd);
+        self.stress.prior.cwnd = 0;
+        self.stress.resent = 0;
+        self.rest.backoff = 0;
+        if matches!(
+            self.rest.phase,
+            Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss
+        ) {
+            if self.stress.lost_head != NIL {
                 self.recall_lost(records);
             }
-            if !self.has(flag::SACK) {
-                self.sacked = 0;
+            if !self.rest.has(flag::SACK) {
+                self.stress.sacked = 0;
             }
-            self.dupacks = 0;
-            self.phase = Phase::Open;
+            self.stress.dupacks = 0;
+            self.rest.phase = Phase::Open;
         }
     }
 }

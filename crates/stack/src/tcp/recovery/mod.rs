@@ -60,6 +60,7 @@ use rtt::{Rtt, micros, stamp};
 
 use super::congestion::{Algorithm, Window};
 use crate::seq::{SeqNum, SeqRange};
+use crate::slab::Spare;
 use crate::time::Instant;
 
 /// RFC 6928 §2: the bytes of an initial window where segments are small.
@@ -134,25 +135,44 @@ pub(crate) struct Recovery {
     head: u32,
     /// The record in flight that was sent longest ago.
     oldest: u32,
+    rtt: Rtt,
+    window: Window,
+    /// RACK.segment: of what was delivered, what was sent last, when.
+    rack_sent_us: u32,
+    rack_rtt_us: u32,
+    /// When this is acknowledged, a round trip is over.
+    round_end: SeqNum,
+    /// What `phase` says.
+    mark: SeqNum,
+    stress: Spare,
+    mss: u16,
+    /// Timeouts since the last RTT sample (RFC 6298 §5.5).
+    backoff: u8,
+    /// Timeouts since the last progress.
+    retries: u8,
+    phase: Phase,
+    timer: Timer,
+    flags: u8,
+}
+
+const _: () = assert!(size_of::<Recovery>() <= 64);
+
+/// What only a connection has that fills its window or that segments of got lost.
+///
+/// One that has none says the same as one with [`Stress::none`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stress {
+    algorithm: Algorithm,
     /// The lost record with the lowest sequence number.
     lost_head: u32,
     /// Bytes that the peer has beyond SND.UNA.
     sacked: u32,
     /// Bytes marked lost and not resent.
     lost: u32,
-    rtt: Rtt,
-    window: Window,
-    algorithm: Algorithm,
-    /// RACK.segment: of what was delivered, what was sent last; when, and its end.
-    rack_sent_us: u32,
+    /// The end of RACK.segment.
     rack_end: SeqNum,
-    rack_rtt_us: u32,
     /// RACK.fack: the highest end delivered.
     fack: SeqNum,
-    /// When this is acknowledged, a round trip is over.
-    round_end: SeqNum,
-    /// What `phase` says.
-    mark: SeqNum,
     /// PRR (RFC 9937 §6): delivered and sent since recovery began, and outstanding then.
     prr_delivered: u32,
     prr_out: u32,
@@ -163,21 +183,53 @@ pub(crate) struct Recovery {
     resent_at_us: u32,
     /// Retransmissions since then that no D-SACK has called needless.
     resent: u16,
-    mss: u16,
     dupacks: u8,
-    /// Timeouts since the last RTT sample (RFC 6298 §5.5).
-    backoff: u8,
-    /// Timeouts since the last progress.
-    retries: u8,
     /// RACK.reo_wnd_mult and RACK.reo_wnd_persist.
     reo_mult: u8,
     reo_persist: u8,
-    phase: Phase,
-    timer: Timer,
-    flags: u8,
 }
 
-const _: () = assert!(size_of::<Recovery>() <= 128);
+const _: () = assert!(size_of::<Stress>() <= 80);
+
+impl Stress {
+    /// Nothing was learnt of the path, and everything up to `una` was delivered in order.
+    fn none(una: SeqNum) -> Self {
+        Self {
+            algorithm: Algorithm::new(),
+            lost_head: NIL,
+            sacked: 0,
+            lost: 0,
+            rack_end: una,
+            fack: una,
+            prr_delivered: 0,
+            prr_out: 0,
+            prr_flight: 0,
+            prior: Window { cwnd: 0, ssthresh: 0 },
+            resent_at_us: 0,
+            resent: 0,
+            dupacks: 0,
+            reo_mult: 1,
+            reo_persist: 0,
+        }
+    }
+
+    /// It need not be kept between `phase` and the next event: with nothing SACKed `fack` and
+    /// `rack_end` are not beyond SND.UNA, and the rest is of episodes.
+    fn says_nothing(&self, phase: Phase) -> bool {
+        matches!(phase, Phase::Open | Phase::ProbeDue | Phase::Probing)
+            && self.sacked | self.lost | self.prior.cwnd == 0
+            && self.lost_head == NIL
+            && self.dupacks == 0
+            && (self.reo_mult, self.reo_persist) == (1, 0)
+            && self.algorithm.is_fresh()
+    }
+}
+
+/// A connection's recovery with all that belongs to it, for one call.
+struct Whole<'a> {
+    rest: &'a mut Recovery,
+    stress: Stress,
+}
 
 /// What a connection begins with.
 #[derive(Debug, Clone, Copy)]
@@ -295,30 +347,16 @@ impl Recovery {
             at: now,
             head: NIL,
             oldest: NIL,
-            lost_head: NIL,
-            sacked: 0,
-            lost: 0,
             rtt,
             window: Window { cwnd, ssthresh: u32::MAX },
-            algorithm: Algorithm::new(),
             rack_sent_us: 0,
-            rack_end: SeqNum(0),
             rack_rtt_us: 0,
-            fack: SeqNum(0),
             round_end: SeqNum(0),
             mark: SeqNum(0),
-            prr_delivered: 0,
-            prr_out: 0,
-            prr_flight: 0,
-            prior: Window { cwnd: 0, ssthresh: 0 },
-            resent_at_us: 0,
-            resent: 0,
+            stress: Spare::NONE,
             mss: mss as u16,
-            dupacks: 0,
             backoff: 0,
             retries: 0,
-            reo_mult: 1,
-            reo_persist: 0,
             phase: Phase::Open,
             timer: Timer::Idle,
             flags,
@@ -344,7 +382,35 @@ impl Recovery {
 
     /// Bytes believed to be in the network: `pipe` of RFC 6675.
     pub(crate) fn in_flight(&self, records: &Records) -> u32 {
-        self.outstanding(records).saturating_sub(self.sacked + self.lost)
+        let outstanding = self.outstanding(records);
+        match records.stresses.get(self.stress) {
+            Some(stress) => outstanding.saturating_sub(stress.sacked + stress.lost),
+            None => outstanding,
+        }
+    }
+
+    /// Does something that may concern what only some connections have.
+    fn whole<R>(
+        &mut self,
+        records: &mut Records,
+        work: impl FnOnce(&mut Whole<'_>, &mut Records) -> R,
+    ) -> R {
+        let kept = records.stresses.get(self.stress).copied();
+        let stress = kept.unwrap_or_else(|| Stress::none(self.una(records)));
+        let mut whole = Whole { rest: self, stress };
+        let done = work(&mut whole, records);
+        let Whole { stress, .. } = whole;
+        if stress.says_nothing(self.phase) {
+            records.stresses.give_back(&mut self.stress);
+        } else {
+            *records.stresses.get_or_take(&mut self.stress, || stress) = stress;
+        }
+        done
+    }
+
+    /// SND.UNA, or about where it is while nothing is outstanding.
+    fn una(&self, records: &Records) -> SeqNum {
+        if self.head == NIL { self.mark + 1 } else { records.get(self.head).range.start }
     }
 
     /// Bytes that may leave now, as far as congestion goes. The peer's window and the sender's
@@ -355,11 +421,12 @@ impl Recovery {
 
     /// What is to be sent again next, at most one MSS of it; `None`: nothing, or not now.
     pub(crate) fn next_retransmission(&self, records: &Records) -> Option<SeqRange> {
+        let lost_head = records.stresses.get(self.stress)?.lost_head;
         // F-RTO asks with new data first (RFC 5682 §2.1, step 2b).
-        if self.lost_head == NIL || self.phase == Phase::NewData {
+        if lost_head == NIL || self.phase == Phase::NewData {
             return None;
         }
-        let range = self.first_segment(records.get(self.lost_head).range);
+        let range = self.first_segment(records.get(lost_head).range);
         (self.allowance(records) >= range.len().min(self.mss())).then_some(range)
     }
 
@@ -405,10 +472,14 @@ impl Recovery {
     ) -> Result<(), Full> {
         match kind {
             Sent::New => self.send_new(records, now, range)?,
-            Sent::Retransmission => self.send_lost(records, now, range),
+            Sent::Retransmission => {
+                self.whole(records, |whole, records| whole.send_lost(records, now, range));
+            }
             Sent::Probe => self.send_probe(records, now, range),
         }
-        self.prr_out = self.prr_out.saturating_add(range.len());
+        if let Some(stress) = records.stresses.get_mut(self.stress) {
+            stress.prr_out = stress.prr_out.saturating_add(range.len());
+        }
         self.note_filled(records);
         if self.phase == Phase::ProbeDue {
             // RFC 8985 §7.3: TLP.end_seq is SND.NXT after the probe.
@@ -433,8 +504,10 @@ impl Recovery {
             let index = records.take(range, now_us).ok_or(Full)?;
             // Nothing older is outstanding: all of RACK's history is of no more use.
             self.rack_sent_us = now_us;
-            self.rack_end = range.start;
-            self.fack = range.start;
+            if let Some(stress) = records.stresses.get_mut(self.stress) {
+                stress.rack_end = range.start;
+                stress.fack = range.start;
+            }
             self.round_end = range.end;
             if self.phase == Phase::Open && self.mark != range.start {
                 self.mark = range.start - 1;
@@ -471,27 +544,6 @@ impl Recovery {
         }
         records.get_mut(last).range.end = range.end;
         true
-    }
-
-    fn send_lost(&mut self, records: &mut Records, now: Instant, range: SeqRange) {
-        let index = self.lost_head;
-        if index == NIL || records.get(index).range.start != range.start {
-            debug_assert!(false, "only what next_retransmission said is sent again");
-            return;
-        }
-        let mut partial = false;
-        if range.end.before(records.get(index).range.end) {
-            // Without a record to cut it, all of it counts as resent until its first segment is
-            // acknowledged: one segment per round trip, as NewReno would.
-            partial = records.split(index, range.end).is_none();
-        }
-        self.lost -= records.get(index).len();
-        records.unlink(Ring::Turn, &mut self.lost_head, index);
-        self.resend(records, stamp(now), index, partial);
-        if self.resent == 0 {
-            self.resent_at_us = stamp(now);
-        }
-        self.resent = self.resent.saturating_add(1);
     }
 
     fn send_probe(&mut self, records: &mut Records, now: Instant, range: SeqRange) {
@@ -538,7 +590,7 @@ impl Recovery {
 
     /// To be called before a burst: a window that was not used for an RTO says nothing about the
     /// path any more (RFC 5681 §4.1).
-    pub(crate) fn restart_after_idle(&mut self, records: &Records, now: Instant) {
+    pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
         if self.timer != Timer::Idle || now.since(self.at) <= self.rto(records) {
             return;
         }
@@ -548,7 +600,14 @@ impl Recovery {
             self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
             self.window.cwnd = restart;
         }
-        self.algorithm.pause();
+        self.pause(records);
+    }
+
+    /// The window is not used to the full.
+    fn pause(&mut self, records: &mut Records) {
+        if let Some(stress) = records.stresses.get_mut(self.stress) {
+            stress.algorithm.pause();
+        }
     }
 
     /// The path takes segments of `mss` bytes from now on. The window stays the same in bytes.
@@ -565,25 +624,7 @@ impl Recovery {
         if mss >= old || self.head == NIL {
             return;
         }
-        let mut index = self.head;
-        loop {
-            let record = records.get(index);
-            if record.state == State::InFlight && record.len() > self.mss() {
-                self.mark_lost(records, index);
-            }
-            index = records.next(Ring::Sequence, index);
-            if index == self.head {
-                break;
-            }
-        }
-        self.limit_counted(records);
-        if self.lost > 0 && matches!(self.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
-            self.phase = Phase::Loss;
-            self.mark = records.get(records.last(Ring::Sequence, self.head)).range.end;
-            self.prior.cwnd = 0;
-            self.resent = 0;
-        }
-        self.arm(records, now, None, true);
+        self.whole(records, |whole, records| whole.resend_in_pieces(records, now));
     }
 
     /// Gives all records back. The connection sends nothing any more.
@@ -593,10 +634,9 @@ impl Recovery {
             records.unlink(Ring::Sequence, &mut self.head, index);
             records.give(index);
         }
+        records.stresses.give_back(&mut self.stress);
         self.oldest = NIL;
-        self.lost_head = NIL;
-        self.sacked = 0;
-        self.lost = 0;
+        self.phase = Phase::Open;
         self.timer = Timer::Idle;
     }
 
@@ -645,19 +685,83 @@ impl Recovery {
     }
 
     /// Bytes that are marked lost and wait to be sent again.
-    pub(crate) const fn lost_bytes(&self) -> u32 {
-        self.lost
+    pub(crate) fn lost_bytes(&self, records: &Records) -> u32 {
+        records.stresses.get(self.stress).map_or(0, |stress| stress.lost)
     }
 
     /// Bytes that the peer has out of order, as far as it said (without SACK: as duplicate ACKs
     /// suggest).
-    pub(crate) const fn sacked_bytes(&self) -> u32 {
-        self.sacked
+    pub(crate) fn sacked_bytes(&self, records: &Records) -> u32 {
+        records.stresses.get(self.stress).map_or(0, |stress| stress.sacked)
     }
 
     /// Timeouts in a row without progress: R1 and R2 of RFC 9293 §3.8.3 count these.
     pub(crate) const fn retransmissions(&self) -> u8 {
         self.retries
+    }
+}
+
+impl Whole<'_> {
+    const fn mss(&self) -> u32 {
+        self.rest.mss()
+    }
+
+    const fn has(&self, flag: u8) -> bool {
+        self.rest.has(flag)
+    }
+
+    fn outstanding(&self, records: &Records) -> u32 {
+        self.rest.outstanding(records)
+    }
+
+    fn in_flight(&self, records: &Records) -> u32 {
+        self.outstanding(records).saturating_sub(self.stress.sacked + self.stress.lost)
+    }
+
+    fn send_lost(&mut self, records: &mut Records, now: Instant, range: SeqRange) {
+        let index = self.stress.lost_head;
+        if index == NIL || records.get(index).range.start != range.start {
+            debug_assert!(false, "only what next_retransmission said is sent again");
+            return;
+        }
+        let mut partial = false;
+        if range.end.before(records.get(index).range.end) {
+            // Without a record to cut it, all of it counts as resent until its first segment is
+            // acknowledged: one segment per round trip, as NewReno would.
+            partial = records.split(index, range.end).is_none();
+        }
+        self.stress.lost -= records.get(index).len();
+        records.unlink(Ring::Turn, &mut self.stress.lost_head, index);
+        self.rest.resend(records, stamp(now), index, partial);
+        if self.stress.resent == 0 {
+            self.stress.resent_at_us = stamp(now);
+        }
+        self.stress.resent = self.stress.resent.saturating_add(1);
+    }
+
+    /// All in flight that is larger than a segment may be now is to be sent again.
+    fn resend_in_pieces(&mut self, records: &mut Records, now: Instant) {
+        let mut index = self.rest.head;
+        loop {
+            let record = records.get(index);
+            if record.state == State::InFlight && record.len() > self.mss() {
+                self.mark_lost(records, index);
+            }
+            index = records.next(Ring::Sequence, index);
+            if index == self.rest.head {
+                break;
+            }
+        }
+        self.limit_counted(records);
+        if self.stress.lost > 0
+            && matches!(self.rest.phase, Phase::Open | Phase::ProbeDue | Phase::Probing)
+        {
+            self.rest.phase = Phase::Loss;
+            self.rest.mark = records.get(records.last(Ring::Sequence, self.rest.head)).range.end;
+            self.stress.prior.cwnd = 0;
+            self.stress.resent = 0;
+        }
+        self.arm(records, now, None, true);
     }
 }
 

@@ -23,9 +23,11 @@
 
 use alloc::vec::Vec;
 
+use super::Stress;
 use super::rtt::micros;
 use crate::config::{Congestion, TcpConfig};
 use crate::seq::{SeqNum, SeqRange};
+use crate::slab::Spares;
 
 /// No record.
 pub(super) const NIL: u32 = u32::MAX;
@@ -80,6 +82,11 @@ impl Record {
     pub(super) const fn len(&self) -> u32 {
         self.range.len()
     }
+
+    /// It, which lies at `index`, is all that its connection has outstanding.
+    pub(super) const fn is_alone(&self, index: u32) -> bool {
+        self.links[Ring::Sequence as usize].next == index
+    }
 }
 
 /// What all connections of a shard have in common, in the units used here.
@@ -102,14 +109,16 @@ pub(crate) struct Records {
     capacity: u32,
     free: u32,
     free_count: u32,
+    /// What only some connections have.
+    pub(super) stresses: Spares<Stress>,
     pub(super) policy: Policy,
 }
 
 impl Records {
-    /// A pool of `capacity` records, 32 bytes each. All memory is set aside here. One record per
+    /// A pool of `capacity` records, 32 bytes each, and what else `connections` may need. All memory is set aside here. One record per
     /// connection that sends at the same time is enough to work; four times the segments in
     /// flight at once is plenty.
-    pub(crate) fn new(capacity: u32, config: &TcpConfig) -> Self {
+    pub(crate) fn new(capacity: u32, connections: u32, config: &TcpConfig) -> Self {
         let policy = Policy {
             rto_initial_us: micros(config.rto_initial),
             rto_min_us: micros(config.rto_min),
@@ -120,7 +129,8 @@ impl Records {
             rack: config.rack,
         };
         let nodes = Vec::with_capacity(capacity as usize);
-        Self { nodes, capacity, free: NIL, free_count: capacity, policy }
+        let stresses = Spares::new(connections);
+        Self { nodes, capacity, free: NIL, free_count: capacity, stresses, policy }
     }
 
     /// How many records are free.
@@ -132,6 +142,11 @@ impl Records {
     /// How many records are in use.
     pub(crate) const fn held(&self) -> u32 {
         self.capacity - self.free_count
+    }
+
+    /// Memory set aside for records, and the part of it that was touched, in bytes.
+    pub(crate) const fn memory_bytes(&self) -> (usize, usize) {
+        (self.capacity as usize * size_of::<Record>(), self.nodes.len() * size_of::<Record>())
     }
 
     /// Fewer than a quarter are free: new data joins an old record where it can.

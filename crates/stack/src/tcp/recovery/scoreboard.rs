@@ -8,13 +8,13 @@
 
 use super::acknowledge::Progress;
 use super::records::{NIL, Records, Ring, State};
-use super::{Ack, DUP_THRESH, Recovery};
+use super::{Ack, DUP_THRESH, Whole};
 use crate::seq::SeqRange;
 
 /// Most blocks that fit into a segment's options.
 const BLOCKS_MAX: usize = 4;
 
-impl Recovery {
+impl Whole<'_> {
     /// Takes in the SACK blocks of a segment.
     pub(super) fn read_sack(
         &mut self,
@@ -29,7 +29,7 @@ impl Recovery {
             }
             if place == 0 && is_dsack(ack, *block) {
                 progress.dsack_bytes = Some(block.len());
-                progress.dsack_of_probe = block.end == self.mark;
+                progress.dsack_of_probe = block.end == self.rest.mark;
                 self.widen();
             } else if block.start.at_or_after(floor) {
                 self.mark_block(records, *block, progress);
@@ -38,13 +38,13 @@ impl Recovery {
     }
 
     fn mark_block(&mut self, records: &mut Records, block: SeqRange, progress: &mut Progress) {
-        if self.head == NIL {
+        if self.rest.head == NIL {
             return;
         }
-        let mut index = self.head;
+        let mut index = self.rest.head;
         while records.get(index).range.end.at_or_before(block.start) {
             index = records.next(Ring::Sequence, index);
-            if index == self.head {
+            if index == self.rest.head {
                 return;
             }
         }
@@ -58,7 +58,7 @@ impl Recovery {
                 index = self.mark_sacked(records, inside, progress);
             }
             index = records.next(Ring::Sequence, index);
-            if index == self.head {
+            if index == self.rest.head {
                 return;
             }
         }
@@ -68,7 +68,7 @@ impl Recovery {
     /// are too few to note it; a later block, or the acknowledgment, will say it again.
     fn cut_free(&self, records: &mut Records, index: u32, block: SeqRange) -> Option<u32> {
         let range = records.get(index).range;
-        let mss = self.mss();
+        let mss = self.rest.mss();
         let mut from = range.start;
         if block.start.after(from) {
             from += block.start.since(from).div_ceil(mss) * mss;
@@ -96,22 +96,22 @@ impl Recovery {
         let record = *records.get(index);
         let bytes = record.len();
         if record.state == State::Lost {
-            self.lost -= bytes;
+            self.stress.lost -= bytes;
         }
         self.unlink_turn(records, index);
         records.get_mut(index).state = State::Sacked;
-        self.sacked += bytes;
+        self.stress.sacked += bytes;
         progress.sacked += bytes;
         self.deliver(&record, record.range.end, bytes, progress);
 
         let mut kept = index;
         let prev = records.prev(Ring::Sequence, index);
-        if index != self.head && records.get(prev).state == State::Sacked {
+        if index != self.rest.head && records.get(prev).state == State::Sacked {
             self.swallow(records, prev, index);
             kept = prev;
         }
         let next = records.next(Ring::Sequence, kept);
-        if next != self.head && records.get(next).state == State::Sacked {
+        if next != self.rest.head && records.get(next).state == State::Sacked {
             self.swallow(records, kept, next);
         }
         kept
@@ -120,42 +120,42 @@ impl Recovery {
     /// Lets `index` cover `next`, which lies behind it, too.
     fn swallow(&mut self, records: &mut Records, index: u32, next: u32) {
         records.get_mut(index).range.end = records.get(next).range.end;
-        records.unlink(Ring::Sequence, &mut self.head, next);
+        records.unlink(Ring::Sequence, &mut self.rest.head, next);
         records.give(next);
     }
 
     /// Takes a record out of the ring of turn that its state says.
     pub(super) fn unlink_turn(&mut self, records: &mut Records, index: u32) {
         match records.get(index).state {
-            State::InFlight => records.unlink(Ring::Turn, &mut self.oldest, index),
-            State::Lost => records.unlink(Ring::Turn, &mut self.lost_head, index),
+            State::InFlight => records.unlink(Ring::Turn, &mut self.rest.oldest, index),
+            State::Lost => records.unlink(Ring::Turn, &mut self.stress.lost_head, index),
             State::Sacked => {}
         }
     }
 
     /// Marks a record in flight lost.
     pub(super) fn mark_lost(&mut self, records: &mut Records, index: u32) {
-        records.unlink(Ring::Turn, &mut self.oldest, index);
+        records.unlink(Ring::Turn, &mut self.rest.oldest, index);
         let record = records.get_mut(index);
         record.state = State::Lost;
         record.partial = false;
-        self.lost += record.len();
+        self.stress.lost += record.len();
         let start = record.range.start;
-        records.insert_sorted(Ring::Turn, &mut self.lost_head, index, |other| {
+        records.insert_sorted(Ring::Turn, &mut self.stress.lost_head, index, |other| {
             other.range.start.before(start)
         });
     }
 
     /// Marks the first segment outstanding lost.
     pub(super) fn mark_first_lost(&mut self, records: &mut Records) {
-        let index = self.head;
+        let index = self.rest.head;
         let record = *records.get(index);
         if record.state != State::InFlight {
             return;
         }
-        if record.len() > self.mss() {
+        if record.len() > self.rest.mss() {
             // Without a record to cut it free all of it goes again: needless, not wrong.
-            let _ = records.split(index, record.range.start + self.mss());
+            let _ = records.split(index, record.range.start + self.rest.mss());
         }
         self.mark_lost(records, index);
         self.limit_counted(records);
@@ -163,19 +163,20 @@ impl Recovery {
 
     /// Bytes that were only counted as arrived (without SACK) cannot be among the lost.
     pub(super) fn limit_counted(&mut self, records: &Records) {
-        self.sacked = self.sacked.min(self.outstanding(records) - self.lost);
+        self.stress.sacked =
+            self.stress.sacked.min(self.rest.outstanding(records) - self.stress.lost);
     }
 
     /// All that is marked lost is in flight again, as it was: it is late, not lost.
     pub(super) fn recall_lost(&mut self, records: &mut Records) {
-        while self.lost_head != NIL {
-            let index = self.lost_head;
-            records.unlink(Ring::Turn, &mut self.lost_head, index);
+        while self.stress.lost_head != NIL {
+            let index = self.stress.lost_head;
+            records.unlink(Ring::Turn, &mut self.stress.lost_head, index);
             let record = records.get_mut(index);
             record.state = State::InFlight;
-            self.lost -= record.len();
+            self.stress.lost -= record.len();
             let sent_us = record.sent_us;
-            records.insert_sorted(Ring::Turn, &mut self.oldest, index, |other| {
+            records.insert_sorted(Ring::Turn, &mut self.rest.oldest, index, |other| {
                 !super::rtt::is_later(other.sent_us, sent_us)
             });
         }
@@ -183,7 +184,7 @@ impl Recovery {
 
     /// The peer has dropped what it had SACKed (RFC 2018 §8): that is lost like the rest.
     pub(super) fn forget_sacks(&mut self, records: &mut Records) {
-        let mut index = self.head;
+        let mut index = self.rest.head;
         loop {
             let record = records.get_mut(index);
             if record.state == State::Sacked {
@@ -191,23 +192,23 @@ impl Recovery {
                 // It covers what was sent at several times, perhaps more than once.
                 record.resent = true;
                 let sent_us = record.sent_us;
-                records.insert_sorted(Ring::Turn, &mut self.oldest, index, |other| {
+                records.insert_sorted(Ring::Turn, &mut self.rest.oldest, index, |other| {
                     !super::rtt::is_later(other.sent_us, sent_us)
                 });
             }
             index = records.next(Ring::Sequence, index);
-            if index == self.head {
+            if index == self.rest.head {
                 break;
             }
         }
-        self.sacked = 0;
+        self.stress.sacked = 0;
     }
 
     /// `IsLost` of RFC 6675 §4 for everything at once: three separate blocks above, or more than
     /// two segments' worth of bytes.
     pub(super) fn mark_by_count(&mut self, records: &mut Records) {
         let (mut blocks, mut bytes) = (0, 0);
-        let mut index = records.last(Ring::Sequence, self.head);
+        let mut index = records.last(Ring::Sequence, self.rest.head);
         loop {
             let record = records.get(index);
             let prev = records.prev(Ring::Sequence, index);
@@ -216,17 +217,17 @@ impl Recovery {
                 bytes += record.len();
             } else if record.state == State::InFlight
                 && !record.resent
-                && (blocks >= DUP_THRESH || bytes > u32::from(DUP_THRESH - 1) * self.mss())
+                && (blocks >= DUP_THRESH || bytes > u32::from(DUP_THRESH - 1) * self.rest.mss())
             {
                 self.mark_lost(records, index);
             }
-            if index == self.head {
+            if index == self.rest.head {
                 break;
             }
             index = prev;
         }
         // RFC 6675 §5, step 1: so many ACKs with news mean the first is lost, small as they are.
-        if self.dupacks == DUP_THRESH && !records.get(self.head).resent {
+        if self.stress.dupacks == DUP_THRESH && !records.get(self.rest.head).resent {
             self.mark_first_lost(records);
         }
     }

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::records::{NIL, Policy, Records, State};
 use super::rtt::{back_off, stamp};
-use super::{Phase, RTO_AFTER_SYN_US, Recovery, Timeout, Timer, flag};
+use super::{Phase, RTO_AFTER_SYN_US, Recovery, Stress, Timeout, Timer, Whole, flag};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
@@ -17,6 +17,24 @@ use crate::time::Instant;
 const PTO_UNKNOWN_US: u32 = 1_000_000;
 /// Added to a PTO: a peer, or we, may be off the processor for so long.
 const PTO_SLACK_US: u32 = 2_000;
+
+/// What the timer is set for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct News {
+    /// RACK waits so long for a segment that is late.
+    pub(super) reorder_us: Option<u32>,
+    /// Something new was acknowledged, or nothing was outstanding.
+    pub(super) restart: bool,
+    /// [`Stress::is_whole`].
+    pub(super) is_whole: bool,
+}
+
+impl Stress {
+    /// Nothing is known to have been lost or to have overtaken.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.sacked == 0 && self.lost == 0
+    }
+}
 
 impl Recovery {
     pub(super) fn rto_us(&self, policy: &Policy) -> u32 {
@@ -46,11 +64,8 @@ impl Recovery {
     }
 
     /// A probe would tell something (RFC 8985 §7.2): nothing else is going on.
-    fn may_probe(&self) -> bool {
-        self.has(flag::RACK)
-            && matches!(self.phase, Phase::Open | Phase::Reduced)
-            && self.sacked == 0
-            && self.lost == 0
+    const fn may_probe(&self, news: News) -> bool {
+        self.has(flag::RACK) && matches!(self.phase, Phase::Open | Phase::Reduced) && news.is_whole
     }
 
     /// When the retransmission timer goes off if what left longest ago started it.
@@ -63,15 +78,8 @@ impl Recovery {
         after(now, rto.saturating_sub(waited))
     }
 
-    /// Sets the timer after an acknowledgment or a timeout. `reorder`: what RACK waits for, in
-    /// microseconds. `restart`: something new was acknowledged.
-    pub(super) fn arm(
-        &mut self,
-        records: &Records,
-        now: Instant,
-        reorder: Option<u32>,
-        restart: bool,
-    ) {
+    /// Sets the timer after something was sent, an acknowledgment or a timeout.
+    pub(super) fn arm(&mut self, records: &Records, now: Instant, news: News) {
         if self.head == NIL {
             if self.timer != Timer::Idle {
                 // RFC 6298 §5.2. What was sent last was delivered last.
@@ -81,12 +89,12 @@ impl Recovery {
             }
             return;
         }
-        if let Some(wait) = reorder {
+        if let Some(wait) = news.reorder_us {
             self.timer = Timer::Reorder;
             self.at = after(now, wait);
             return;
         }
-        let rto_at = if restart {
+        let rto_at = if news.restart {
             // RFC 6298 §5.3.
             after(now, self.rto_us(&records.policy))
         } else if self.timer == Timer::Retransmit {
@@ -96,7 +104,7 @@ impl Recovery {
         };
         self.timer = Timer::Retransmit;
         self.at = rto_at;
-        if self.may_probe() {
+        if self.may_probe(news) {
             // RFC 8985 §7.2: no later than the RTO would have been.
             self.timer = Timer::Probe;
             self.at = rto_at.min(after(now, self.pto_us(records)));
@@ -105,15 +113,17 @@ impl Recovery {
 
     /// Something was sent. `head_again`: what is outstanding longest, once more.
     pub(super) fn arm_on_sent(&mut self, records: &Records, now: Instant, head_again: bool) {
+        let is_whole = records.stresses.get(self.stress).is_none_or(Stress::is_whole);
+        let news = |restart| News { reorder_us: None, restart, is_whole };
         match self.timer {
-            Timer::Retransmit if head_again => self.arm(records, now, None, true),
+            Timer::Retransmit if head_again => self.arm(records, now, news(true)),
             // RFC 6298 §5.1.
             Timer::Idle => {
                 self.timer = Timer::Probe;
-                self.arm(records, now, None, true);
+                self.arm(records, now, news(true));
             }
             // RFC 8985 §7.2: new data puts the probe off, but never beyond the RTO.
-            Timer::Probe | Timer::Retransmit => self.arm(records, now, None, false),
+            Timer::Probe | Timer::Retransmit => self.arm(records, now, news(false)),
             Timer::Reorder => {}
         }
     }
@@ -139,23 +149,40 @@ impl Recovery {
                 Timeout::Probe
             }
             Timer::Reorder => {
-                self.on_reorder_timeout(records, now, nxt);
+                self.whole(records, |whole, records| whole.on_reorder_timeout(records, now, nxt));
                 Timeout::Nothing
             }
-            Timer::Retransmit => self.on_retransmission_timeout(records, now, nxt),
+            Timer::Retransmit => self.whole(records, |whole, records| {
+                whole.on_retransmission_timeout(records, now, nxt)
+            }),
         }
+    }
+}
+
+impl Whole<'_> {
+    /// Sets the timer. `reorder_us`: what RACK waits for. `restart`: something new was
+    /// acknowledged.
+    pub(super) fn arm(
+        &mut self,
+        records: &Records,
+        now: Instant,
+        reorder_us: Option<u32>,
+        restart: bool,
+    ) {
+        let news = News { reorder_us, restart, is_whole: self.stress.is_whole() };
+        self.rest.arm(records, now, news);
     }
 
     /// RFC 8985 §6.2, step 5: what was waited for is lost.
     fn on_reorder_timeout(&mut self, records: &mut Records, now: Instant, nxt: SeqNum) {
-        let flight = self.outstanding(records);
+        let flight = self.rest.outstanding(records);
         let reorder = self.detect(records, stamp(now));
         if self.recover_if_lost(records, flight, nxt) {
             // RFC 9937 §6: the fast retransmission leaves at once.
-            self.window.cwnd = self.in_flight(records) + self.mss();
+            self.rest.window.cwnd = self.in_flight(records) + self.rest.mss();
         }
         // Whatever is lost now is resent now, and the RTO counts from that.
-        self.timer = Timer::Probe;
+        self.rest.timer = Timer::Probe;
         self.arm(records, now, reorder, true);
     }
 
@@ -165,38 +192,42 @@ impl Recovery {
         now: Instant,
         nxt: SeqNum,
     ) -> Timeout {
-        let flight = self.outstanding(records);
-        let first = self.retries == 0;
-        let recovering =
-            matches!(self.phase, Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss);
+        let flight = self.rest.outstanding(records);
+        let first = self.rest.retries == 0;
+        let recovering = matches!(
+            self.rest.phase,
+            Phase::Recovery | Phase::FirstAck | Phase::NewData | Phase::Loss
+        );
         if !recovering {
             self.enter(records, Phase::FirstAck, flight, nxt);
-        } else if first && self.phase != Phase::Recovery {
+        } else if first && self.rest.phase != Phase::Recovery {
             // RFC 5681 §3.1: not where the same data timed out before; nor where this window of
             // data has reduced it already.
             let kind = records.policy.congestion;
-            let mss = self.mss();
-            self.window.ssthresh = self.algorithm.reduce(kind, &self.window, flight, mss);
+            let mss = self.rest.mss();
+            self.rest.window.ssthresh =
+                self.stress.algorithm.reduce(kind, &self.rest.window, flight, mss);
         }
         // RFC 5682 §2.1, step 1: F-RTO only for a timeout that begins an episode.
-        self.phase = if recovering || flight <= self.mss() { Phase::Loss } else { Phase::FirstAck };
-        self.mark = nxt;
-        self.dupacks = 0;
-        if !self.has(flag::SACK) {
-            self.sacked = 0;
-        } else if records.get(self.head).state == State::Sacked {
+        self.rest.phase =
+            if recovering || flight <= self.rest.mss() { Phase::Loss } else { Phase::FirstAck };
+        self.rest.mark = nxt;
+        self.stress.dupacks = 0;
+        if !self.rest.has(flag::SACK) {
+            self.stress.sacked = 0;
+        } else if records.get(self.rest.head).state == State::Sacked {
             // RFC 2018 §8: it was SACKed, and yet not acknowledged.
             self.forget_sacks(records);
         }
         self.mark_on_timeout(records, stamp(now));
         // RFC 5681 §3.1: the loss window.
-        self.window.cwnd = self.in_flight(records) + self.mss();
+        self.rest.window.cwnd = self.in_flight(records) + self.rest.mss();
         // RFC 6298 §5.5 and §5.6.
-        self.backoff = self.backoff.saturating_add(1);
-        self.retries = self.retries.saturating_add(1);
-        self.timer = Timer::Retransmit;
-        self.at = after(now, self.rto_us(&records.policy));
-        Timeout::Retransmit { count: self.retries }
+        self.rest.backoff = self.rest.backoff.saturating_add(1);
+        self.rest.retries = self.rest.retries.saturating_add(1);
+        self.rest.timer = Timer::Retransmit;
+        self.rest.at = after(now, self.rest.rto_us(&records.policy));
+        Timeout::Retransmit { count: self.rest.retries }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::heap::HeapMemory;
 #[test]
 fn a_queue_without_nodes_takes_nothing() {
     let mut memory = HeapMemory::new(2, 16);
-    let mut nodes = ChunkNodes::new(1);
+    let mut nodes = ChunkNodes::new(1, 1);
     let mut queue = SendQueue::default();
     let chunk = memory.chunk_of(b"abc").unwrap();
     assert_eq!(queue.push(&mut nodes, chunk), Ok(()));
@@ -21,7 +21,7 @@ fn a_queue_without_nodes_takes_nothing() {
 #[test]
 fn what_lies_past_the_end_is_zeroes() {
     let mut memory = HeapMemory::new(2, 16);
-    let mut nodes = ChunkNodes::new(2);
+    let mut nodes = ChunkNodes::new(2, 1);
     let mut queue = SendQueue::default();
     let mut out = [9; 4];
     queue.copy_out(&nodes, &memory, 0, &mut out);
@@ -52,7 +52,7 @@ proptest! {
     #[test]
     fn it_is_a_vector_of_bytes(steps in prop::collection::vec(step(), 1..120)) {
         let mut memory = HeapMemory::new(200, 32);
-        let mut nodes = ChunkNodes::new(200);
+        let mut nodes = ChunkNodes::new(200, 1);
         let mut queue = SendQueue::default();
         let mut model = Vec::new();
         for step in steps {

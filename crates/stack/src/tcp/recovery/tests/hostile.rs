@@ -105,7 +105,7 @@ fn apply(sender: &mut Sender, step: Step) {
         Step::TooBig { mss } => {
             sender.recovery.on_packet_too_big(&mut sender.records, sender.now, mss);
         }
-        Step::Idle => sender.recovery.restart_after_idle(&sender.records, sender.now),
+        Step::Idle => sender.recovery.restart_after_idle(&mut sender.records, sender.now),
     }
     sender.check();
 }

@@ -333,7 +333,7 @@ impl World {
 
     fn transmit(&mut self, index: usize) {
         let flow = &mut self.flows[index];
-        flow.recovery.restart_after_idle(&self.records, self.now);
+        flow.recovery.restart_after_idle(&mut self.records, self.now);
         loop {
             let flow = &self.flows[index];
             if let Some(range) = flow.recovery.next_retransmission(&self.records) {

@@ -6,6 +6,8 @@ use super::super::*;
 use crate::config::{Congestion, TcpConfig};
 
 pub(super) const MSS: u32 = 1000;
+/// Most connections of one set of records.
+pub(super) const FLOWS_MAX: u32 = 16;
 
 pub(super) struct Sender {
     pub(super) records: Records,
@@ -29,7 +31,7 @@ impl Sender {
     }
 
     pub(super) fn with_capacity(config: &TcpConfig, capacity: u32) -> Self {
-        let records = Records::new(capacity, config);
+        let records = Records::new(capacity, FLOWS_MAX, config);
         let now = Instant::from_millis(5_000_000);
         let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt: None };
         let recovery = Recovery::new(&records, now, &opening);
@@ -152,6 +154,11 @@ impl Sender {
         self.recovery.deadline().expect("a timer runs").since(self.now)
     }
 
+    /// RACK.reo_wnd_mult.
+    pub(super) fn reo_mult(&self) -> u8 {
+        self.records.stresses.get(self.recovery.stress).map_or(1, |stress| stress.reo_mult)
+    }
+
     /// Every invariant of the scoreboard.
     pub(super) fn check(&self) {
         check(&self.recovery, &self.records, self.una, self.nxt, self.short_waits);
@@ -189,16 +196,18 @@ pub(super) fn check(
     }
     assert_eq!(at, nxt, "records reach from SND.UNA to SND.NXT");
     assert_eq!(recovery.outstanding(records), nxt.since(una));
-    assert_eq!(recovery.lost, lost);
+    assert_eq!(recovery.lost_bytes(records), lost);
     if recovery.has(flag::SACK) {
-        assert_eq!(recovery.sacked, sacked);
+        assert_eq!(recovery.sacked_bytes(records), sacked);
     } else {
         assert_eq!(sacked, 0, "nothing is marked without SACK");
     }
-    assert!(recovery.sacked + recovery.lost <= recovery.outstanding(records));
+    let counted = recovery.sacked_bytes(records) + recovery.lost_bytes(records);
+    assert!(counted <= recovery.outstanding(records));
+    let lost_head = records.stresses.get(recovery.stress).map_or(NIL, |stress| stress.lost_head);
     let in_turn = ring(records, recovery.oldest, State::InFlight, |before, after| {
         !short_waits || !rtt::is_later(before.sent_us, after.sent_us)
-    }) + ring(records, recovery.lost_head, State::Lost, |before, after| {
+    }) + ring(records, lost_head, State::Lost, |before, after| {
         before.range.start.before(after.range.start)
     });
     assert_eq!(in_turn, turns, "each record that is not SACKed has its turn");

@@ -6,12 +6,13 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::network::{FAITHFUL, Faults, Link, World};
+use super::path::FLOWS_MAX;
 use crate::config::{Congestion, TcpConfig};
 
 const LINK: Link = Link { one_way_us: 10_000, rate: 1_250, queue: 100_000 };
 
 fn transfer(config: &TcpConfig, faults: Faults, seed: u64, bytes: u32, capacity: u32) -> World {
-    let records = Records::new(capacity, config);
+    let records = Records::new(capacity, FLOWS_MAX, config);
     let mut world = World::new(LINK, faults, seed, records);
     let start = world.now;
     world.add_flow(config, bytes);
@@ -82,7 +83,7 @@ fn flows_that_share_a_bottleneck_get_equal_shares() {
     for congestion in [Congestion::NewReno, Congestion::Cubic] {
         let config = TcpConfig { congestion, ..TcpConfig::default() };
         let link = Link { queue: 30_000, ..LINK };
-        let mut world = World::new(link, FAITHFUL, 3, Records::new(4096, &config));
+        let mut world = World::new(link, FAITHFUL, 3, Records::new(4096, FLOWS_MAX, &config));
         let start = world.now;
         world.add_flow(&config, 1 << 30);
         // The second comes when the first has all of the link.
