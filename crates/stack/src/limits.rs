@@ -26,6 +26,8 @@ pub const MSS_DEFAULT_V6: u16 = 1220;
 pub const DELAYED_ACK_MS_MAX: u64 = 500;
 /// Most addresses of a host, its link-local one not counted.
 pub const ADDRESSES_MAX: usize = 48;
+/// Most addresses of ours that connections have, those included that the host has no more.
+pub const LOCALS_MAX: usize = 1 << 8;
 /// Most routes beyond the prefixes of our own addresses.
 pub const ROUTES_MAX: usize = 256;
 /// Hops that what we send may go (RFC 1122 §3.2.1.7; the number is IANA's default).
@@ -66,6 +68,7 @@ const _: () = assert!(DATAGRAMS_PER_ENDPOINT_MAX as usize <= DATAGRAMS_WAITING_M
 const _: () = assert!(FRAGMENTS_MAX * 1232 > 65_535);
 // One report of group membership names all our groups, and fits the smallest MTU.
 const _: () = assert!(40 + 8 + 8 + (ADDRESSES_MAX + 1) * 20 <= MTU_MIN_V6 as usize);
+const _: () = assert!(ADDRESSES_MAX < LOCALS_MAX && LISTENERS_MAX <= 1 << u16::BITS);
 const _: () = assert!(ADDRESSES_MAX < ANSWERS_MAX && OUTBOX_MESSAGES <= u8::MAX as usize);
 const _: () = assert!(UNANSWERED_MAX * 2 <= NEIGHBOURS_MAX && NEIGHBOURS_MAX < u16::MAX as usize);
 const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);

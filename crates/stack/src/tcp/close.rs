@@ -29,7 +29,7 @@ pub(super) fn apply<M: Memory>(
         Action::SendAck => conn.facts.set(Facts::ACK_NOW),
         Action::SendSyn | Action::SendSynAck => conn.facts.set(Facts::SYN_DUE),
         Action::CloseLater => conn.facts.set(Facts::CLOSE_LATER),
-        Action::SendReset => queue_reset(shard, cx, reset(conn, cx)),
+        Action::SendReset => queue_reset(shard, cx, reset(conn, shard, cx)),
         // A FIN is sent because the state owes one; `settle` starts the wait.
         Action::Nothing | Action::SendFin | Action::Forget | Action::StartTimeWait => {}
     }
@@ -54,14 +54,14 @@ fn apply_close(conn: &mut Connection) {
 
 /// The RST of an abort: at `snd.nxt`, so that the peer believes it (RFC 5961 §3.2), and with a
 /// timestamp where the others have one (RFC 7323 §3.2).
-fn reset<M>(conn: &Connection, cx: &Cx<'_, M>) -> Reply {
+fn reset<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> Reply {
     let mut options = Options::default();
     if conn.facts.has(Facts::TIMESTAMPS) {
         let value = timestamp(cx.now, conn.cold.ts_offset);
         options.timestamps = Some(Timestamps { value, echo: conn.ts_recent });
     }
     Reply {
-        flow: conn.flow,
+        flow: shard.locals.flow(&conn.ends),
         seq: conn.snd_nxt,
         ack: conn.rcv_nxt,
         flags: Flags::RST | Flags::ACK,
@@ -107,7 +107,9 @@ impl Tcp {
             return Err(OperationError::Closing);
         }
         apply_close(conn);
-        conn.cold.progress_at = Stamp::of(cx.now);
+        if let Some(rare) = self.shard.rares.get_mut(&self.connections[id.index as usize]) {
+            rare.progress_at = Stamp::of(cx.now);
+        }
         self.settle(cx, id.index);
         Ok(())
     }

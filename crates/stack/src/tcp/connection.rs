@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants
-//! - What every segment touches comes first; everything from `receive` on is beside that, and from
-//!   `cold` on belongs to handshakes, timers and exceptions.
+//! - What every segment touches comes first, in two cache lines; the third is recovery's.
+//! - What few connections need is not here but in a [`Rare`].
 //! - `snd_una` ≤ `snd_nxt` ≤ `snd_una` + queued bytes + one for a FIN or a SYN.
 //! - `rcv_adv` never moves back (SHLD-14), and `rcv_nxt` ≤ `rcv_adv`.
 //! - The send queue starts at `snd_una`, once the SYN is acknowledged.
@@ -18,7 +18,8 @@
 use core::mem::offset_of;
 use core::time::Duration;
 
-use super::deadline::{Deadline, Stamp};
+use super::deadline::{CoarseStamp, Deadline, Stamp};
+use super::ends::Ends;
 use super::facts::Facts;
 use super::handshake::{Offer, TIMESTAMPS_BYTES};
 use super::receive_queue::ReceiveQueue;
@@ -27,26 +28,23 @@ use super::send_queue::SendQueue;
 use super::state::{Closed, State};
 use crate::config::TcpConfig;
 use crate::error::CloseReason;
-use crate::flow_table::Flow;
 use crate::id::PoolId;
 use crate::ip::{Hop, Service};
 use crate::seq::{SeqNum, SeqRange};
+use crate::slab::{Spare, Spares};
 use crate::time::Instant;
 
 /// A connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Connection {
-    pub(crate) flow: Flow,
-    pub(crate) state: State,
-    /// Of `flow`, in the flow table.
-    pub(crate) hash: u32,
-    /// Largest payload of a segment that carries the usual options, in bytes.
-    pub(crate) mss: u16,
+    pub(crate) ends: Ends,
     /// Shift of windows that the peer announces.
     pub(crate) snd_scale: u8,
-    /// Shift of windows that we announce.
-    pub(crate) rcv_scale: u8,
+    /// Largest payload of a segment that carries the usual options, in bytes.
+    pub(crate) mss: u16,
+    /// Of its flow, in the flow table.
+    pub(crate) hash: u32,
     pub(crate) facts: Facts,
     pub(crate) snd_una: SeqNum,
     pub(crate) snd_nxt: SeqNum,
@@ -63,74 +61,155 @@ pub(crate) struct Connection {
     pub(crate) last_ack_sent: SeqNum,
     pub(crate) send: SendQueue,
     pub(crate) receive: ReceiveQueue,
+    pub(crate) state: State,
+    /// Shift of windows that we announce.
+    pub(crate) rcv_scale: u8,
+    /// SYNs, window probes or keepalives that got no answer so far.
+    pub(crate) attempts: u8,
     pub(crate) cold: Cold,
 }
 
-/// What few segments touch.
+/// What fewer segments touch, the more of them the earlier it comes.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Cold {
-    pub(crate) recovery: Recovery,
-    pub(crate) hop: Option<Hop>,
     /// What is added to the clock for our timestamps.
     pub(crate) ts_offset: u32,
-    /// When `ts_recent` was set, in milliseconds: it grows too old to compare (RFC 7323 §5.5).
-    pub(crate) ts_recent_at_ms: u32,
+    pub(crate) hop: Option<Hop>,
+    /// A delayed ACK is sent at this time.
+    pub(crate) ack_at: Deadline,
+    /// Last time that a segment came.
+    pub(crate) heard_at: Stamp,
+    /// Bytes that may wait to be read: decides the window that we announce.
+    pub(crate) receive_buffer: u32,
+    /// Largest segment that came: guesses the peer's full size.
+    pub(crate) rcv_mss: u16,
+    /// When `ts_recent` was set: it grows too old to compare (RFC 7323 §5.5).
+    pub(crate) ts_recent_at: CoarseStamp,
+    pub(crate) recovery: Recovery,
     /// Largest window that the peer announced (RFC 5961 §5, RFC 9293 §3.8.6.2.1).
     pub(crate) snd_wnd_max: u32,
     /// End of the last segment sent that was not full (Minshall's form of Nagle's algorithm).
     pub(crate) small_end: SeqNum,
-    /// One past the last urgent byte to send.
-    pub(crate) snd_up: SeqNum,
-    /// One past the last urgent byte received.
-    pub(crate) rcv_up: SeqNum,
-    /// Bytes that may wait to be read: decides the window that we announce.
-    pub(crate) receive_buffer: u32,
     /// Bytes that may wait to be acknowledged.
     pub(crate) send_buffer: u32,
     /// Auto-tuning: bytes that the application took since `tune_at`.
     pub(crate) taken_bytes: u32,
     pub(crate) tune_at: Stamp,
-    /// The receiver's guess of the round trip, in microseconds; 0: none yet.
-    pub(crate) rcv_rtt_us: u32,
-    /// A delayed ACK is sent at this time.
-    pub(crate) ack_at: Deadline,
+    /// The receiver's guess of the round trip, in microseconds; 0: none yet. Before our SYN is
+    /// acknowledged: when it was sent first, in microseconds that wrap; 0: nobody knows.
+    pub(crate) rtt_or_syn_at_us: u32,
     /// SYN, window probe, keepalive's answer, or the end of an orphan: what it is hangs on state
     /// and facts.
     pub(crate) attend_at: Deadline,
-    /// Last time that a segment came.
-    pub(crate) heard_at: Stamp,
-    /// When our SYN was sent first, in microseconds that wrap; 0: nobody knows.
-    pub(crate) syn_at_us: u32,
-    /// Last time that something was acknowledged, or that something was sent with nothing in
-    /// flight.
-    pub(crate) progress_at: Stamp,
-    /// SYNs, window probes or keepalives that got no answer so far.
-    pub(crate) attempts: u8,
-    /// Window probes sent since the window closed, answered or not.
-    pub(crate) probes: u8,
-    /// Retransmission timeouts of full-sized segments in a row.
-    pub(crate) full_timeouts: u8,
-    /// When a segment outside the window was answered last, in milliseconds.
-    pub(crate) refused_at_ms: u32,
-    /// Largest segment that came: guesses the peer's full size.
-    pub(crate) rcv_mss: u16,
+    /// Chunks acknowledged and not reported.
+    pub(crate) acked_chunks: u32,
+    /// In `Shard::rares`.
+    pub(crate) rare: Spare,
+    pub(crate) tally: Tally,
     /// MSS that the peer offered, without options.
     pub(crate) peer_mss: u16,
     pub(crate) service: Service,
-    /// ICMP told of trouble that may pass.
-    pub(crate) soft_error: bool,
     pub(crate) pool: PoolId,
     /// Index of the listener that it waits for to be accepted.
-    pub(crate) listener: u32,
-    /// Chunks acknowledged and not reported.
-    pub(crate) acked_chunks: u32,
+    pub(crate) listener: u16,
+}
+
+/// What few connections need at all: taken when it is wanted, given back with the place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rare {
+    pub(crate) options: Options,
+    /// Last time that something was acknowledged, or that something was sent with nothing in
+    /// flight, since this record was taken.
+    pub(crate) progress_at: Stamp,
+    /// One past the last urgent byte to send.
+    pub(crate) snd_up: SeqNum,
+    /// One past the last urgent byte received, with `Facts::RCV_URGENT`.
+    pub(crate) rcv_up: SeqNum,
     /// Where the peer's FIN is, with `Facts::RCV_FIN`.
     pub(crate) rcv_fin: SeqNum,
     /// What came twice: goes as D-SACK with the next ACK (RFC 2883).
     /// Empty: nothing did.
     pub(crate) duplicate: SeqRange,
-    pub(crate) options: Options,
-    pub(crate) tally: Tally,
+    /// When a segment outside the window was answered last, in milliseconds.
+    pub(crate) refused_at_ms: u32,
+    pub(crate) segments_retransmitted: u32,
+    /// Window probes sent since the window closed, answered or not.
+    pub(crate) probes: u8,
+    /// Retransmission timeouts of full-sized segments in a row.
+    pub(crate) full_timeouts: u8,
+    /// ICMP told of trouble that may pass.
+    pub(crate) soft_error: bool,
+}
+
+/// What few connections need, of a shard.
+#[derive(Debug)]
+pub(crate) struct Rares {
+    spares: Spares<Rare>,
+    /// What an application has not set.
+    options: Options,
+}
+
+impl Rares {
+    pub(crate) fn new(connections: u32, config: &TcpConfig) -> Self {
+        Self { spares: Spares::new(connections), options: Options::new(config) }
+    }
+
+    /// What `conn` has.
+    #[inline]
+    pub(crate) fn get(&self, conn: &Connection) -> Option<&Rare> {
+        self.spares.get(conn.cold.rare)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, conn: &Connection) -> Option<&mut Rare> {
+        self.spares.get_mut(conn.cold.rare)
+    }
+
+    /// What `conn` has from now on.
+    pub(crate) fn of(&mut self, conn: &mut Connection, now: Instant) -> &mut Rare {
+        let (options, snd_una) = (self.options, conn.snd_una);
+        self.spares.get_or_take(&mut conn.cold.rare, || Rare {
+            options,
+            progress_at: Stamp::of(now),
+            snd_up: snd_una,
+            rcv_up: SeqNum(0),
+            rcv_fin: SeqNum(0),
+            duplicate: SeqRange::default(),
+            refused_at_ms: (now.as_millis() as u32).wrapping_sub(u32::MAX / 2),
+            segments_retransmitted: 0,
+            probes: 0,
+            full_timeouts: 0,
+            soft_error: false,
+        })
+    }
+
+    /// The options of `conn`.
+    #[inline]
+    pub(crate) fn options(&self, conn: &Connection) -> &Options {
+        self.get(conn).map_or(&self.options, |rare| &rare.options)
+    }
+
+    /// New connections have timers that are kept here.
+    pub(crate) const fn wanted_at_once(&self) -> bool {
+        self.options.has_timers()
+    }
+
+    /// `conn` is over.
+    pub(crate) fn give_back(&mut self, conn: &mut Connection) {
+        self.spares.give_back(&mut conn.cold.rare);
+    }
+
+    /// How many connections have one.
+    pub(crate) const fn len(&self) -> u32 {
+        self.spares.len()
+    }
+
+    /// See [`Spares::memory_bytes`].
+    pub(crate) const fn memory_bytes(&self) -> (usize, usize) {
+        self.spares.memory_bytes()
+    }
 }
 
 /// What an application may set.
@@ -153,17 +232,39 @@ pub(crate) struct Options {
 /// What is counted of one connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
-    pub(crate) bytes_in: u64,
-    pub(crate) bytes_out: u64,
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
-    pub(crate) segments_retransmitted: u32,
+    pub(crate) bytes_in: ByteCount,
+    pub(crate) bytes_out: ByteCount,
+}
+
+/// A count in six bytes, which wraps after 256 TiB.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ByteCount {
+    low: [u16; 2],
+    high: u16,
+}
+
+impl ByteCount {
+    pub(crate) const fn get(self) -> u64 {
+        self.low() as u64 | (self.high as u64) << 32
+    }
+
+    pub(crate) const fn add(&mut self, bytes: u32) {
+        let (low, carry) = self.low().overflowing_add(bytes);
+        self.low = [low as u16, (low >> 16) as u16];
+        self.high = self.high.wrapping_add(carry as u16);
+    }
+
+    const fn low(self) -> u32 {
+        self.low[0] as u32 | (self.low[1] as u32) << 16
+    }
 }
 
 /// Where a connection begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begin {
-    pub(crate) flow: Flow,
+    pub(crate) ends: Ends,
     pub(crate) hash: u32,
     pub(crate) state: State,
     pub(crate) iss: SeqNum,
@@ -176,6 +277,11 @@ fn milliseconds(duration: Duration) -> u32 {
 }
 
 impl Options {
+    /// A timer of these runs, or may have to.
+    pub(crate) const fn has_timers(&self) -> bool {
+        self.keepalive_idle_ms | self.user_timeout_ms != 0
+    }
+
     fn new(config: &TcpConfig) -> Self {
         Self {
             keepalive_idle_ms: config.keepalive_idle.map_or(0, milliseconds),
@@ -192,16 +298,12 @@ impl Options {
 impl Connection {
     /// A connection whose SYN is numbered, and which knows nothing of its peer.
     pub(crate) fn new(config: &TcpConfig, records: &Records, begin: &Begin, now: Instant) -> Self {
-        let Begin { flow, state, iss, .. } = *begin;
+        let Begin { ends, state, iss, .. } = *begin;
         let mut facts = Facts::default();
         facts.put(Facts::NO_DELAY, !config.nagle);
         Self {
-            flow,
-            state,
+            ends,
             hash: begin.hash,
-            mss: super::handshake::default_mss(flow.remote),
-            snd_scale: 0,
-            rcv_scale: 0,
             facts,
             snd_una: iss,
             snd_nxt: iss + 1,
@@ -213,6 +315,11 @@ impl Connection {
             last_ack_sent: SeqNum(0),
             send: SendQueue::default(),
             receive: ReceiveQueue::default(),
+            mss: super::handshake::default_mss(ends.remote()),
+            state,
+            snd_scale: 0,
+            rcv_scale: 0,
+            attempts: 0,
             cold: Cold::new(config, records, begin, now),
         }
     }
@@ -243,7 +350,7 @@ impl Connection {
         let opening = Opening {
             mss: u32::from(self.mss),
             sack: self.facts.has(Facts::SACK),
-            syn_retransmissions: self.cold.attempts,
+            syn_retransmissions: self.attempts,
             rtt,
         };
         self.cold.recovery = Recovery::new(records, now, &opening);
@@ -292,8 +399,10 @@ impl Connection {
     }
 
     /// Urgent are bytes until they are read, not until they arrive (RFC 9293 §3.8.5, MUST-33).
-    pub(crate) fn pass_urgent(&mut self) {
-        if self.facts.has(Facts::RCV_URGENT) && self.cold.rcv_up.at_or_before(self.unread_seq()) {
+    pub(crate) fn pass_urgent(&mut self, rares: &Rares) {
+        if self.facts.has(Facts::RCV_URGENT)
+            && rares.get(self).is_none_or(|rare| rare.rcv_up.at_or_before(self.unread_seq()))
+        {
             self.facts.clear(Facts::RCV_URGENT);
         }
     }
@@ -306,51 +415,55 @@ impl Connection {
 
 impl Cold {
     fn new(config: &TcpConfig, records: &Records, begin: &Begin, now: Instant) -> Self {
-        let mss = super::handshake::default_mss(begin.flow.remote);
+        let mss = super::handshake::default_mss(begin.ends.remote());
         let opening =
             Opening { mss: u32::from(mss), sack: false, syn_retransmissions: 0, rtt: None };
         Self {
-            recovery: Recovery::new(records, now, &opening),
-            hop: None,
             ts_offset: begin.ts_offset,
-            ts_recent_at_ms: 0,
+            hop: None,
+            ack_at: Deadline::NEVER,
+            heard_at: Stamp::of(now),
+            receive_buffer: config.receive_buffer,
+            rcv_mss: config.mss.map_or(mss, |own| own.min(mss)),
+            ts_recent_at: CoarseStamp::of(now),
+            recovery: Recovery::new(records, now, &opening),
             snd_wnd_max: 0,
             small_end: begin.iss,
-            snd_up: begin.iss,
-            rcv_up: SeqNum(0),
-            receive_buffer: config.receive_buffer,
             send_buffer: config.send_buffer,
             taken_bytes: 0,
             tune_at: Stamp::of(now),
-            rcv_rtt_us: 0,
-            ack_at: Deadline::NEVER,
+            rtt_or_syn_at_us: 0,
             attend_at: Deadline::NEVER,
-            heard_at: Stamp::of(now),
-            syn_at_us: 0,
-            progress_at: Stamp::of(now),
-            attempts: 0,
-            probes: 0,
-            full_timeouts: 0,
-            refused_at_ms: (now.as_millis() as u32).wrapping_sub(u32::MAX / 2),
-            rcv_mss: config.mss.map_or(mss, |own| own.min(mss)),
+            acked_chunks: 0,
+            rare: Spare::NONE,
+            tally: Tally::default(),
             peer_mss: mss,
             service: Service::default(),
-            soft_error: false,
             pool: begin.pool,
             listener: 0,
-            acked_chunks: 0,
-            rcv_fin: SeqNum(0),
-            duplicate: SeqRange::default(),
-            options: Options::new(config),
-            tally: Tally::default(),
         }
     }
 }
 
 const _: () = assert!(
-    offset_of!(Connection, receive) <= 128,
+    offset_of!(Connection, cold.recovery) <= 128,
     "what every segment touches fits into two cache lines"
 );
 
 /// With its share of lists, wheel and flow table this is what an idle connection costs.
-const _: () = assert!(size_of::<Connection>() <= 448);
+const _: () = assert!(size_of::<Connection>() == 256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_count_carries() {
+        let mut count = ByteCount::default();
+        count.add(7);
+        count.add(u32::MAX);
+        assert_eq!(count.get(), u64::from(u32::MAX) + 7);
+        (0..5).for_each(|_| count.add(u32::MAX));
+        assert_eq!(count.get(), 6 * u64::from(u32::MAX) + 7);
+    }
+}

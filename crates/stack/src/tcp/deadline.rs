@@ -38,6 +38,27 @@ impl Stamp {
     }
 }
 
+/// A moment in the past in two bytes: in units of 65.5 seconds, which wrap after 49 days too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CoarseStamp(u16);
+
+impl CoarseStamp {
+    pub(crate) const fn of(now: Instant) -> Self {
+        Self((now.as_millis() >> 16) as u16)
+    }
+
+    /// A moment more than `age` before `now`.
+    pub(crate) const fn more_than(age: Duration, now: Instant) -> Self {
+        Self(Self::of(now).0.wrapping_sub((age.as_millis() >> 16) as u16 + 1))
+    }
+
+    /// How long ago that was, to a unit.
+    pub(crate) const fn age(self, now: Instant) -> Duration {
+        let units = Self::of(now).0.wrapping_sub(self.0);
+        Duration::from_millis((units as u64) << 16)
+    }
+}
+
 /// A deadline, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Deadline(u32);
@@ -106,6 +127,17 @@ mod tests {
         assert_eq!(Deadline::after_ms(now, 3).get(now), Some(Instant::from_millis(5)));
         let at = Deadline::after(now, Duration::from_micros(1)).get(now).unwrap();
         assert_eq!(at, Instant::from_millis(2));
+    }
+
+    #[test]
+    fn a_coarse_stamp_knows_its_age_to_a_minute() {
+        let at = Instant::from_millis(u64::from(u32::MAX) - 1000);
+        let stamp = CoarseStamp::of(at);
+        let days = |days: u64| Duration::from_secs(days * 24 * 3600);
+        for wait in [Duration::ZERO, days(1), days(24), days(49)] {
+            let error = stamp.age(at + wait).abs_diff(wait);
+            assert!(error <= Duration::from_millis(1 << 16), "{wait:?} is {error:?} off");
+        }
     }
 
     #[test]

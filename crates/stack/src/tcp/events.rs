@@ -71,7 +71,7 @@ const fn has_bytes_alone(conn: &Connection) -> bool {
 fn take_bytes(conn: &mut Connection, shard: &mut Shard) -> Option<Chunk> {
     let chunk = conn.receive.pop(&mut shard.nodes)?;
     conn.facts.clear(Facts::CREDIT);
-    conn.pass_urgent();
+    conn.pass_urgent(&shard.rares);
     window::on_taken(conn, shard.now, chunk.len, shard.receive_buffer_max);
     Some(chunk)
 }
@@ -169,7 +169,7 @@ impl Tcp {
         }
         let record = &mut self.connections[conn as usize];
         record.facts.clear(Facts::WAITS_FOR_ACCEPT);
-        let remote = SocketAddr::new(record.flow.remote, record.flow.remote_port);
+        let remote = SocketAddr::new(record.ends.remote(), record.ends.remote_port());
         self.announce(conn);
         Some(Event::Incoming { listener: id, conn: self.id(conn), remote, waiting })
     }

@@ -63,7 +63,7 @@ fn on_error<M: Memory>(
         // would give up; Linux and we try on).
         IcmpErrorKind::Unreachable(_)
         | IcmpErrorKind::TimeExceeded
-        | IcmpErrorKind::ParameterProblem => conn.cold.soft_error = true,
+        | IcmpErrorKind::ParameterProblem => shard.rares.of(conn, cx.now).soft_error = true,
     }
 }
 
@@ -73,8 +73,8 @@ fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, m
         return cx.counters.drop(Drop::BadIcmpError);
     }
     // Other connections to the same host need not find out for themselves.
-    cx.ip.learn_path_mtu(cx.now, conn.flow.remote, mtu);
-    let mss = conn.mss_within(mss_of_mtu(mtu, conn.flow.remote));
+    cx.ip.learn_path_mtu(cx.now, conn.ends.remote(), mtu);
+    let mss = conn.mss_within(mss_of_mtu(mtu, conn.ends.remote()));
     if mss >= conn.mss || !conn.state.is_synchronized() {
         return;
     }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::Tcp;
+use super::connection::Options;
 use super::facts::Facts;
 use super::state::{State, SynReceived};
 use crate::cx::Cx;
@@ -170,6 +171,25 @@ fn state(state: State) -> TcpState {
     }
 }
 
+/// Sets what few applications set.
+fn set_few(options: &mut Options, option: ConnOption) {
+    match option {
+        ConnOption::Cork(on) => options.corked = on,
+        ConnOption::More(on) => (options.held, options.unpushed) = (on, on),
+        ConnOption::KeepaliveIdle(idle) => {
+            options.keepalive_idle_ms = idle.map_or(0, milliseconds);
+        }
+        ConnOption::KeepaliveInterval(interval) => {
+            options.keepalive_interval_ms = milliseconds(interval);
+        }
+        ConnOption::KeepaliveProbes(probes) => options.keepalive_probes = probes,
+        ConnOption::UserTimeout(timeout) => {
+            options.user_timeout_ms = timeout.map_or(0, milliseconds);
+        }
+        _ => {}
+    }
+}
+
 /// In whole milliseconds, 1 at least: 0 means "off".
 fn milliseconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).max(1)
@@ -195,7 +215,7 @@ impl Tcp {
             return Err(OperationError::Unknown);
         }
         let conn = self.connection(id.index);
-        let (cold, tally) = (&conn.cold, &conn.cold.tally);
+        let (cold, tally, rare) = (&conn.cold, &conn.cold.tally, self.shard.rares.get(conn));
         let urgent = conn.facts.has(Facts::RCV_URGENT);
         Ok(ConnInfo {
             state: state(conn.state),
@@ -217,11 +237,11 @@ impl Tcp {
             unread_bytes: conn.receive.ready_bytes(),
             receive_buffer_bytes: cold.receive_buffer,
             send_buffer_bytes: cold.send_buffer,
-            bytes_in: tally.bytes_in,
-            bytes_out: tally.bytes_out,
+            bytes_in: tally.bytes_in.get(),
+            bytes_out: tally.bytes_out.get(),
             segments_in: tally.segments_in,
             segments_out: tally.segments_out,
-            segments_retransmitted: tally.segments_retransmitted,
+            segments_retransmitted: rare.map_or(0, |rare| rare.segments_retransmitted),
             timeouts: cold.recovery.retransmissions(),
             window_scale: conn
                 .facts
@@ -230,8 +250,10 @@ impl Tcp {
             timestamps: conn.facts.has(Facts::TIMESTAMPS),
             sack: conn.facts.has(Facts::SACK),
             ecn: conn.facts.has(Facts::ECN),
-            urgent_bytes: if urgent { cold.rcv_up.since(conn.unread_seq()) } else { 0 },
-            soft_error: cold.soft_error,
+            urgent_bytes: rare
+                .filter(|_| urgent)
+                .map_or(0, |rare| rare.rcv_up.since(conn.unread_seq())),
+            soft_error: rare.is_some_and(|rare| rare.soft_error),
         })
     }
 
@@ -246,8 +268,8 @@ impl Tcp {
         if option == ConnOption::Urgent {
             return self.mark_urgent(cx, id);
         }
-        let conn = self.open(id)?;
-        let options = &mut conn.cold.options;
+        self.open(id)?;
+        let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
         match option {
             ConnOption::NoDelay(on) => {
                 conn.facts.put(Facts::NO_DELAY, on);
@@ -255,17 +277,13 @@ impl Tcp {
                     conn.facts.set(Facts::OVERRIDE);
                 }
             }
-            ConnOption::Cork(on) => options.corked = on,
-            ConnOption::More(on) => (options.held, options.unpushed) = (on, on),
-            ConnOption::KeepaliveIdle(idle) => {
-                options.keepalive_idle_ms = idle.map_or(0, milliseconds);
-            }
-            ConnOption::KeepaliveInterval(interval) => {
-                options.keepalive_interval_ms = milliseconds(interval);
-            }
-            ConnOption::KeepaliveProbes(probes) => options.keepalive_probes = probes,
-            ConnOption::UserTimeout(timeout) => {
-                options.user_timeout_ms = timeout.map_or(0, milliseconds);
+            ConnOption::Cork(_)
+            | ConnOption::More(_)
+            | ConnOption::KeepaliveIdle(_)
+            | ConnOption::KeepaliveInterval(_)
+            | ConnOption::KeepaliveProbes(_)
+            | ConnOption::UserTimeout(_) => {
+                set_few(&mut shard.rares.of(conn, cx.now).options, option);
             }
             ConnOption::ReceiveBuffer(bytes) => {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);

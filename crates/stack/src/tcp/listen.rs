@@ -8,8 +8,9 @@
 
 use super::connection::{Begin, Connection};
 use super::cookie::{self, Cookie};
-use super::deadline::Deadline;
+use super::deadline::{CoarseStamp, Deadline};
 use super::embryo::Embryo;
+use super::ends::Ends;
 use super::facts::Facts;
 use super::handshake::{self, Offer, announced_scale};
 use super::isn::{microseconds, timestamp};
@@ -331,12 +332,16 @@ impl Tcp {
         if self.places.len() >= self.embryos_from {
             return cx.counters.drop(Drop::NoConnectionRoom);
         }
-        let mut conn = self.grown_up(cx, embryo, listener.pool);
-        conn.cold.listener = embryo.listener;
+        let pool = listener.pool;
+        let Some(ends) = self.shard.locals.take(&embryo.flow) else {
+            return cx.counters.drop(Drop::NoConnectionRoom);
+        };
+        let mut conn = self.grown_up(cx, embryo, (ends, pool));
+        conn.cold.listener = embryo.listener as u16;
         if let Some(index) = index {
             self.forget_embryo(index);
         }
-        let Some(place) = self.place(conn) else { return };
+        let Some(place) = self.place(cx.now, conn) else { return };
         let conn = &mut self.connections[place as usize];
         segment_arrives::on_segment(conn, &mut self.shard, cx, segment);
         if !conn.state.is_synchronized() && !conn.state.is_closed() {
@@ -356,10 +361,15 @@ impl Tcp {
         self.settle(cx, place);
     }
 
-    fn grown_up<M>(&self, cx: &Cx<'_, M>, embryo: &Embryo, pool: PoolId) -> Connection {
+    fn grown_up<M>(
+        &self,
+        cx: &Cx<'_, M>,
+        embryo: &Embryo,
+        (ends, pool): (Ends, PoolId),
+    ) -> Connection {
         let config = &cx.config.tcp;
         let begin = Begin {
-            flow: embryo.flow,
+            ends,
             hash: embryo.hash,
             state: State::SynReceived(SynReceived { passive: true }),
             iss: embryo.iss,
@@ -373,9 +383,9 @@ impl Tcp {
         conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
         conn.last_ack_sent = conn.rcv_nxt;
         conn.ts_recent = embryo.ts_recent;
-        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
-        conn.cold.attempts = embryo.sent.saturating_sub(1);
-        conn.cold.syn_at_us = embryo.sent_at_us;
+        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
+        conn.attempts = embryo.sent.saturating_sub(1);
+        conn.cold.rtt_or_syn_at_us = embryo.sent_at_us;
         conn
     }
 

@@ -17,11 +17,13 @@ use core::time::Duration;
 
 use super::Tcp;
 use super::connection::{Begin, Connection};
+use super::deadline::CoarseStamp;
+use super::ends::Ends;
 use super::facts::Facts;
 use super::handshake::{Offer, mss_of_mtu};
 use super::isn::timestamp;
 use super::recovery::Sent;
-use super::segment_arrives::TS_RECENT_AGE_MS_MAX;
+use super::segment_arrives::TS_RECENT_AGE_MAX;
 use super::state::{Established, State};
 use crate::chunk::Chunk;
 use crate::cx::Cx;
@@ -137,9 +139,10 @@ impl Tcp {
         }
         let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
         let has = |facts| conn.facts.has(facts);
+        let flow = shard.locals.flow(&conn.ends);
         let snapshot = Snapshot {
-            local: SocketAddr::new(conn.flow.local, conn.flow.local_port),
-            remote: SocketAddr::new(conn.flow.remote, conn.flow.remote_port),
+            local: SocketAddr::new(flow.local, flow.local_port),
+            remote: SocketAddr::new(flow.remote, flow.remote_port),
             snd_una: conn.snd_una,
             snd_nxt: conn.snd_nxt,
             snd_wnd: conn.snd_wnd,
@@ -162,7 +165,7 @@ impl Tcp {
         };
         conn.cold.recovery.clear(&mut shard.records);
         conn.receive.clear(&mut shard.nodes, cx.memory);
-        shard.departed.add(conn.flow, cx.now);
+        shard.departed.add(flow, cx.now);
         self.vanish(id.index);
         Ok(snapshot)
     }
@@ -187,11 +190,16 @@ impl Tcp {
         if self.find(hash, &flow).is_some() {
             return Err(ConnectError::InUse);
         }
-        let mut conn = self.rebuilt(cx, snapshot, (flow, hash), pool);
-        if !self.refill(cx, &mut conn, snapshot) {
+        if self.places.len() >= self.embryos_from {
             return Err(ConnectError::TooManyConnections);
         }
-        let index = self.place(conn).ok_or(ConnectError::TooManyConnections)?;
+        let ends = self.shard.locals.take(&flow).ok_or(ConnectError::TooManyConnections)?;
+        let mut conn = self.rebuilt(cx, snapshot, (ends, hash), pool);
+        if !self.refill(cx, &mut conn, snapshot) {
+            self.shard.locals.give_back(&ends);
+            return Err(ConnectError::TooManyConnections);
+        }
+        let index = self.place(cx.now, conn).ok_or(ConnectError::TooManyConnections)?;
         self.shard.departed.remove(&flow);
         self.settle(cx, index);
         Ok(self.id(index))
@@ -201,14 +209,14 @@ impl Tcp {
         &self,
         cx: &Cx<'_, M>,
         snapshot: &Snapshot,
-        (flow, hash): (Flow, u32),
+        (ends, hash): (Ends, u32),
         pool: PoolId,
     ) -> Connection {
         let config = &cx.config.tcp;
         let now_ms = cx.now.as_millis() as u32;
         let ts_offset = snapshot.clocks.map_or(0, |clocks| clocks.value.wrapping_sub(now_ms));
         let state = State::Established(Established);
-        let begin = Begin { flow, hash, state, iss: snapshot.snd_una, ts_offset, pool };
+        let begin = Begin { ends, hash, state, iss: snapshot.snd_una, ts_offset, pool };
         let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
         let offer = Offer {
             mss: snapshot.peer_mss,
@@ -217,7 +225,7 @@ impl Tcp {
             sack: snapshot.sack,
             ecn: snapshot.ecn,
         };
-        conn.agree(config, &offer, mss_of_mtu(cx.ip.path_mtu(&flow.remote), flow.remote));
+        conn.agree(config, &offer, mss_of_mtu(cx.ip.path_mtu(&ends.remote()), ends.remote()));
         if let Some((_, ours)) = snapshot.window_scale {
             conn.rcv_scale = ours.min(crate::limits::WINDOW_SCALE_MAX);
         }
@@ -229,15 +237,16 @@ impl Tcp {
         conn.snd_wl1 = snapshot.snd_wl1;
         conn.cold.snd_wnd_max = snapshot.snd_wnd_max.max(snapshot.snd_wnd);
         conn.cold.small_end = snapshot.snd_una;
-        conn.cold.snd_up = snapshot.snd_una;
         conn.rcv_nxt = snapshot.rcv_nxt;
         conn.rcv_adv = snapshot.rcv_nxt + snapshot.rcv_wnd.min(crate::limits::BUFFER_BYTES_MAX);
         conn.last_ack_sent = snapshot.rcv_nxt;
         let recent = snapshot.clocks.and_then(|clocks| clocks.recent);
         conn.ts_recent = recent.unwrap_or(0);
         // What nobody knows is too old to compare with (RFC 7323 §5.5).
-        let age_ms = if recent.is_some() { 0 } else { TS_RECENT_AGE_MS_MAX + 1 };
-        conn.cold.ts_recent_at_ms = now_ms.wrapping_sub(age_ms);
+        conn.cold.ts_recent_at = match recent {
+            Some(_) => CoarseStamp::of(cx.now),
+            None => CoarseStamp::more_than(TS_RECENT_AGE_MAX, cx.now),
+        };
         // The peer hears where its bytes go now. What it said meanwhile may be lost: a probe makes
         // it say again what it has and what it takes.
         conn.facts.set(Facts::ACK_NOW.or(Facts::PROBE_DUE));

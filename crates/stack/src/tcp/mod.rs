@@ -32,6 +32,7 @@ mod connection;
 mod cookie;
 mod deadline;
 mod embryo;
+mod ends;
 mod events;
 mod facts;
 mod handshake;
@@ -64,8 +65,9 @@ use alloc::vec::Vec;
 
 use challenge::Challenges;
 use chunks::ChunkNodes;
-use connection::Connection;
+use connection::{Connection, Rares};
 use embryo::Embryos;
+use ends::Locals;
 use facts::Facts;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
@@ -105,6 +107,8 @@ const LISTS: usize = 4;
 pub(crate) struct Shard {
     pub(crate) nodes: ChunkNodes,
     pub(crate) records: Records,
+    pub(crate) rares: Rares,
+    pub(crate) locals: Locals,
     wheel: Wheel,
     transmit: Lists<LISTS>,
     /// Connections that something happened to since frames left last.
@@ -179,6 +183,8 @@ impl Tcp {
                     connections,
                     &config.tcp,
                 ),
+                rares: Rares::new(connections, &config.tcp),
+                locals: Locals::new(),
                 wheel: Wheel::new(entries, now),
                 transmit: Lists::new(entries),
                 touched: Vec::with_capacity(connections as usize),
@@ -225,7 +231,9 @@ impl Tcp {
 
     fn find(&self, hash: u32, flow: &Flow) -> Option<Found> {
         let entry = self.shard.flows.find(hash, |entry| match self.found(entry) {
-            Found::Connection(index) => self.connections[index as usize].flow == *flow,
+            Found::Connection(index) => {
+                self.shard.locals.is(&self.connections[index as usize].ends, flow)
+            }
             Found::Embryo(index) => self.embryos.get(index).flow == *flow,
             Found::TimeWait(index) => self.time_waits.get(index).0.flow == *flow,
         })?;
@@ -255,7 +263,7 @@ impl Tcp {
     }
 
     /// Gives a new connection its place, and the flow table an entry. `None`: there is no room.
-    fn place(&mut self, mut connection: Connection) -> Option<u32> {
+    fn place(&mut self, now: Instant, mut connection: Connection) -> Option<u32> {
         let (index, _) = self.places.take()?;
         // The table has room for every entry that there can be.
         let inserted = self.shard.flows.insert(connection.hash, index);
@@ -266,6 +274,9 @@ impl Tcp {
                 *place = connection;
             }
             None => self.connections.push(connection),
+        }
+        if self.shard.rares.wanted_at_once() {
+            self.shard.rares.of(&mut self.connections[index as usize], now);
         }
         Some(index)
     }

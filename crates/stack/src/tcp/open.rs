@@ -48,11 +48,12 @@ impl Tcp {
         let Some((state, _)) = transition(closed, Input::OpenActive) else {
             return Err(ConnectError::InUse);
         };
-        let begin = Begin { flow, hash, state, iss, ts_offset, pool };
+        let ends = self.shard.locals.take(&flow).ok_or(ConnectError::TooManyConnections)?;
+        let begin = Begin { ends, hash, state, iss, ts_offset, pool };
         let mut conn = Connection::new(&cx.config.tcp, &self.shard.records, &begin, cx.now);
         conn.facts.set(Facts::SYN_DUE);
         conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
-        let index = self.place(conn).ok_or(ConnectError::TooManyConnections)?;
+        let index = self.place(cx.now, conn).ok_or(ConnectError::TooManyConnections)?;
         cx.counters.totals.connects += 1;
         self.settle(cx, index);
         Ok(self.id(index))
@@ -155,9 +156,10 @@ impl Tcp {
         cx: &mut Cx<'_, M>,
         id: ConnId,
     ) -> Result<(), OperationError> {
-        let (conn, _) = self.sender(id)?;
+        let (conn, shard) = self.sender(id)?;
         // MUST-62: the byte after the last urgent one.
-        conn.cold.snd_up = conn.fin_seq();
+        let end = conn.fin_seq();
+        shard.rares.of(conn, cx.now).snd_up = end;
         self.settle(cx, id.index);
         Ok(())
     }
@@ -193,7 +195,7 @@ impl Tcp {
         if !self.places.holds(id.index, id.generation) {
             return Err(OperationError::Unknown);
         }
-        let flow = &self.connection(id.index).flow;
+        let flow = self.shard.locals.flow(&self.connection(id.index).ends);
         let local = SocketAddr::new(flow.local, flow.local_port);
         Ok((local, SocketAddr::new(flow.remote, flow.remote_port)))
     }

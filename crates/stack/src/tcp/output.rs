@@ -86,7 +86,7 @@ pub(super) fn next_data(conn: &Connection, shard: &Shard) -> Option<Data> {
         return None;
     }
     let allowance = recovery.allowance(&shard.records);
-    let len = new_len(conn, allowance)?;
+    let len = new_len(conn, shard, allowance)?;
     Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New))
 }
 
@@ -108,7 +108,7 @@ fn tail_probe(conn: &Connection, shard: &Shard) -> Option<Data> {
 
 /// How much new data may be sent, a FIN included: RFC 9293 §3.8.6.2.1, with Nagle's algorithm in
 /// Minshall's form: it holds a small segment back only while another small one is in flight.
-fn new_len(conn: &Connection, allowance: u32) -> Option<u32> {
+fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
     let waiting = conn.unsent() + u32::from(conn.fin_waits());
     if waiting == 0 {
         return None;
@@ -116,7 +116,7 @@ fn new_len(conn: &Connection, allowance: u32) -> Option<u32> {
     let usable = waiting.min(conn.window_room()).min(allowance);
     let mss = u32::from(conn.mss);
     let small_in_flight = conn.cold.small_end.after(conn.snd_una);
-    let options = &conn.cold.options;
+    let options = shard.rares.options(conn);
     let nagle =
         (small_in_flight && !conn.facts.has(Facts::NO_DELAY)) | options.corked | options.held;
     let nagle = nagle && !conn.fin_waits();
@@ -213,7 +213,7 @@ impl Tcp {
             return None;
         };
         let transmit = if conn.facts.has(Facts::SYN_DUE) {
-            Some(send_syn(conn, cx, hop, frame))
+            Some(send_syn(conn, shard, cx, (hop, frame)))
         } else if conn.facts.has(Facts::PROBE_DUE) {
             conn.facts.clear(Facts::PROBE_DUE);
             Some(send_ack(conn, shard, cx, (hop, conn.snd_una - 1), frame))
@@ -274,7 +274,7 @@ impl Tcp {
             conn.facts.clear(Facts::PARKED);
             // Who spoke to us a while ago may come back (SHLD-11); who never did is not there.
             let silent = conn.cold.heard_at.age(cx.now) > R2_MIN;
-            if lost(conn.flow.remote) && (silent || !conn.state.is_synchronized()) {
+            if lost(conn.ends.remote()) && (silent || !conn.state.is_synchronized()) {
                 self.end(cx, entry, Input::GiveUp(CloseReason::HostUnreachable));
             } else {
                 self.settle(cx, entry);
@@ -290,7 +290,7 @@ fn hop<M>(cx: &mut Cx<'_, M>, conn: &mut Connection) -> Option<Hop> {
     {
         return Some(hop);
     }
-    conn.cold.hop = match cx.ip.next_hop(cx.now, conn.flow.remote) {
+    conn.cold.hop = match cx.ip.next_hop(cx.now, conn.ends.remote()) {
         NextHop::Ready(hop) => Some(hop),
         NextHop::Waiting | NextHop::NoRoute => None,
     };
@@ -317,9 +317,15 @@ fn send_reply<M>(cx: &mut Cx<'_, M>, reply: &Reply, frame: &mut [u8]) -> Option<
 }
 
 /// Our SYN, or in SYN-RECEIVED our SYN-ACK.
-fn send_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, hop: Hop, frame: &mut [u8]) -> Transmit {
+fn send_syn<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    cx: &mut Cx<'_, M>,
+    (hop, frame): (Hop, &mut [u8]),
+) -> Transmit {
     let config = &cx.config.tcp;
-    let mss = handshake::announced_mss(config, cx.ip.path_mtu(&conn.flow.remote), conn.flow.remote);
+    let mss =
+        handshake::announced_mss(config, cx.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
     let value = timestamp(cx.now, conn.cold.ts_offset);
     let answers = matches!(conn.state, State::SynReceived(_));
     let (mut flags, ack, options) = if answers {
@@ -338,17 +344,17 @@ fn send_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, hop: Hop, frame: &mut 
     };
     if answers && conn.facts.has(Facts::ECN) {
         flags = flags | Flags::ECE;
-    } else if !answers && config.ecn && conn.cold.attempts == 0 {
+    } else if !answers && config.ecn && conn.attempts == 0 {
         // RFC 3168 §6.1.1.1: a SYN sent again asks for nothing that may be in the way.
         flags = flags | Flags::ECE | Flags::CWR;
     }
     conn.facts.clear(Facts::SYN_DUE.or(Facts::ACK_NOW).or(Facts::PURE_ACK));
-    if conn.cold.syn_at_us == 0 {
-        conn.cold.syn_at_us = microseconds(cx.now);
+    if conn.cold.rtt_or_syn_at_us == 0 {
+        conn.cold.rtt_or_syn_at_us = microseconds(cx.now);
     }
     let head = Repr {
-        src_port: conn.flow.local_port,
-        dst_port: conn.flow.remote_port,
+        src_port: conn.ends.local_port(),
+        dst_port: conn.ends.remote_port(),
         seq: conn.snd_una,
         ack,
         flags,
@@ -356,32 +362,38 @@ fn send_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, hop: Hop, frame: &mut 
         urgent: 0,
         options,
     };
-    write_empty(cx, &draft(conn, cx, head, false), hop, frame)
+    write_empty(cx, &draft(conn, shard, cx, (head, false)), hop, frame)
 }
 
 /// A segment without payload at `at.1`.
 fn send_ack<M>(
     conn: &mut Connection,
-    shard: &Shard,
+    shard: &mut Shard,
     cx: &mut Cx<'_, M>,
     at: (Hop, SeqNum),
     frame: &mut [u8],
 ) -> Transmit {
     let head = head(conn, shard, cx, at.1, Flags::ACK);
-    write_empty(cx, &draft(conn, cx, head, false), at.0, frame)
+    write_empty(cx, &draft(conn, shard, cx, (head, false)), at.0, frame)
 }
 
-fn draft<M>(conn: &Connection, cx: &Cx<'_, M>, head: Repr, is_new_data: bool) -> Draft {
+fn draft<M>(
+    conn: &Connection,
+    shard: &Shard,
+    cx: &Cx<'_, M>,
+    (head, is_new_data): (Repr, bool),
+) -> Draft {
     // RFC 3168 §6.1.4 and §6.1.5: neither pure ACKs nor retransmissions.
     let ecn = if is_new_data && conn.facts.has(Facts::ECN) { Ecn::Ect0 } else { Ecn::NotEct };
     let dont_fragment = cx.config.tcp.path_mtu_discovery;
-    Draft { flow: conn.flow, head, service: conn.cold.service, ecn, dont_fragment }
+    let flow = shard.locals.flow(&conn.ends);
+    Draft { flow, head, service: conn.cold.service, ecn, dont_fragment }
 }
 
 /// The header of a segment of a synchronized connection. Whatever it is, it acknowledges.
 fn head<M>(
     conn: &mut Connection,
-    shard: &Shard,
+    shard: &mut Shard,
     cx: &Cx<'_, M>,
     seq: SeqNum,
     flags: Flags,
@@ -398,8 +410,8 @@ fn head<M>(
     conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
     let echo = if conn.facts.has(Facts::ECE_DUE) { Flags::ECE } else { Flags::NONE };
     Repr {
-        src_port: conn.flow.local_port,
-        dst_port: conn.flow.remote_port,
+        src_port: conn.ends.local_port(),
+        dst_port: conn.ends.remote_port(),
         seq,
         ack: conn.rcv_nxt,
         flags: flags | echo,
@@ -410,8 +422,10 @@ fn head<M>(
 }
 
 /// SACK blocks, a duplicate first (RFC 2018 §4, RFC 2883 §4).
-fn put_sack(conn: &mut Connection, shard: &Shard, options: &mut Options) {
-    let duplicate = core::mem::take(&mut conn.cold.duplicate);
+fn put_sack(conn: &Connection, shard: &mut Shard, options: &mut Options) {
+    let rare = shard.rares.get_mut(conn);
+    let duplicate =
+        rare.map_or_else(SeqRange::default, |rare| core::mem::take(&mut rare.duplicate));
     if !conn.facts.has(Facts::SACK) || (duplicate.is_empty() && !conn.receive.has_gap()) {
         return;
     }
@@ -433,7 +447,7 @@ fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, fram
     let usual = if conn.facts.has(Facts::TIMESTAMPS) { handshake::TIMESTAMPS_BYTES } else { 0 };
     let room = u32::from(conn.mss) + u32::from(usual);
     let one = room.saturating_sub(options.bytes() as u32).max(1);
-    let headers = cx.ip.header_bytes(&conn.flow.remote) + wire::HEADER_BYTES + options.bytes();
+    let headers = cx.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
     let frame = (frame.saturating_sub(headers) as u32).min(TSO_BYTES_MAX);
     let most = if cx.config.tso && data.kind == Sent::New {
         (frame - frame % one).max(one.min(frame))
@@ -471,15 +485,15 @@ fn send_data<M: Memory>(
     if sent.is_err() {
         // No record is free. The ACK goes anyway; a timer tries again.
         conn.facts.set(Facts::STARVED);
-        let draft = draft(conn, cx, head, false);
+        let draft = draft(conn, shard, cx, (head, false));
         return Some(write_empty(cx, &draft, hop, frame));
     }
     let payload = data.range.len() - u32::from(data.fin);
     let offset = data.range.start.since(conn.snd_una);
-    head.flags = head.flags | data_flags(conn, &data);
-    point_at_urgent(conn, &mut head);
-    note_sent(conn, cx, &data, was_idle);
-    let draft = draft(conn, cx, head, data.kind == Sent::New);
+    head.flags = head.flags | data_flags(conn, shard, &data);
+    point_at_urgent(conn, shard, &mut head);
+    note_sent(conn, shard, cx, (&data, was_idle));
+    let draft = draft(conn, shard, cx, (head, data.kind == Sent::New));
     let at = start_frame(cx, &draft, hop, payload as usize, frame);
     let text = &mut frame[at.text..at.text + payload as usize];
     let sum = conn.send.copy_out(&shard.nodes, cx.memory, offset, text);
@@ -497,14 +511,14 @@ fn usual_bytes(conn: &Connection) -> u32 {
 }
 
 /// FIN, PSH with the last byte of the queue (MUST-61), CWR with new data (RFC 3168 §6.1.2).
-fn data_flags(conn: &mut Connection, data: &Data) -> Flags {
+fn data_flags(conn: &mut Connection, shard: &Shard, data: &Data) -> Flags {
     let mut flags = Flags::NONE;
     if data.fin {
         flags = flags | Flags::FIN;
     }
     let has_text = data.range.len() > u32::from(data.fin);
     let is_end = data.range.end.at_or_after(conn.fin_seq());
-    if has_text && is_end && !conn.cold.options.unpushed {
+    if has_text && is_end && !shard.rares.options(conn).unpushed {
         flags = flags | Flags::PSH;
     }
     if data.kind == Sent::New && conn.facts.take(Facts::CWR_DUE) {
@@ -514,18 +528,24 @@ fn data_flags(conn: &mut Connection, data: &Data) -> Flags {
 }
 
 /// §3.8.5: every segment before the urgent pointer carries it.
-fn point_at_urgent(conn: &Connection, head: &mut Repr) {
-    let ahead = conn.cold.snd_up.since(head.seq);
-    if conn.cold.snd_up.after(head.seq) {
+fn point_at_urgent(conn: &Connection, shard: &Shard, head: &mut Repr) {
+    let Some(rare) = shard.rares.get(conn) else { return };
+    let ahead = rare.snd_up.since(head.seq);
+    if rare.snd_up.after(head.seq) {
         head.flags = head.flags | Flags::URG;
         head.urgent = ahead.min(u32::from(u16::MAX)) as u16;
     }
 }
 
 /// Moves `snd.nxt`, and counts.
-fn note_sent<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, data: &Data, was_idle: bool) {
+fn note_sent<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    (data, was_idle): (&Data, bool),
+) {
     let payload = data.range.len() - u32::from(data.fin);
-    conn.cold.tally.bytes_out += u64::from(payload);
+    conn.cold.tally.bytes_out.add(payload);
     cx.counters.totals.bytes_out += u64::from(payload);
     conn.facts.clear(Facts::TAIL_PROBE_DUE.or(Facts::OVERRIDE).or(Facts::STARVED));
     if data.fin {
@@ -533,15 +553,17 @@ fn note_sent<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, data: &Data, was_idle
     }
     if data.kind != Sent::New {
         cx.counters.totals.segments_retransmitted += 1;
-        let count = &mut conn.cold.tally.segments_retransmitted;
+        let count = &mut shard.rares.of(conn, cx.now).segments_retransmitted;
         *count = count.wrapping_add(1);
         return;
     }
     if was_idle {
-        conn.cold.progress_at = Stamp::of(cx.now);
+        if let Some(rare) = shard.rares.get_mut(conn) {
+            rare.progress_at = Stamp::of(cx.now);
+        }
     }
     conn.snd_nxt = data.range.end;
-    if payload > 0 && conn.cold.tally.bytes_in > 0 {
+    if payload > 0 && conn.cold.tally.bytes_in.get() > 0 {
         conn.facts.set(Facts::INTERACTIVE);
     }
     if payload > 0 && !payload.is_multiple_of(u32::from(conn.mss)) {

@@ -85,7 +85,7 @@ impl Tcp {
             Some(_) => shard.transmit.put(super::PARKED, index),
             None => shard.transmit.take_off(index),
         }
-        if let Some(at) = timers::earliest(conn, shard.now) {
+        if let Some(at) = timers::earliest(conn, shard) {
             shard.wheel.arm(index, at);
         }
     }
@@ -105,7 +105,7 @@ impl Tcp {
         self.shard.transmit.take_off(index);
         if conn.facts.take(Facts::WAITS_FOR_ACCEPT) {
             conn.facts.set(Facts::ORPHAN);
-            let listener = conn.cold.listener;
+            let listener = u32::from(conn.cold.listener);
             if let Some(listener) = self.listeners.get_mut(listener) {
                 listener.waiting.retain(|other| *other != index);
             }
@@ -114,6 +114,9 @@ impl Tcp {
 
     /// Gives the place back: its id is stale from now on.
     pub(super) fn free(&mut self, index: u32) {
+        let conn = &mut self.connections[index as usize];
+        self.shard.rares.give_back(conn);
+        self.shard.locals.give_back(&conn.ends);
         self.shard.events.take_off(index);
         self.places.give_back(index);
     }
@@ -127,7 +130,7 @@ impl Tcp {
             ts_recent: conn.ts_recent,
             ts_offset: conn.cold.ts_offset,
             hash: conn.hash,
-            ..Record::new(conn.flow, conn.snd_nxt, conn.rcv_nxt)
+            ..Record::new(self.shard.locals.flow(&conn.ends), conn.snd_nxt, conn.rcv_nxt)
         };
         let timestamps = conn.facts.has(Facts::TIMESTAMPS);
         let owes_ack = conn.facts.has(Facts::ACK_NOW);

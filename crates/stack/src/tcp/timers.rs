@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 
-use super::connection::Connection;
+use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::recovery::Timeout;
@@ -26,12 +26,12 @@ const STARVED_WAIT: Duration = Duration::from_millis(10);
 const BLACK_HOLE_TIMEOUTS: u8 = 3;
 
 /// The earliest deadline of a connection.
-pub(super) fn earliest(conn: &Connection, now: Instant) -> Option<Instant> {
+pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
     if conn.state.is_closed() {
         return None;
     }
+    let now = shard.now;
     let (ack_at, attend_at) = (conn.cold.ack_at, conn.cold.attend_at);
-    let options = &conn.cold.options;
     let mut earliest = conn.cold.recovery.deadline();
     let mut consider = |deadline: Deadline| {
         if let Some(at) = deadline.get(now) {
@@ -40,16 +40,17 @@ pub(super) fn earliest(conn: &Connection, now: Instant) -> Option<Instant> {
     };
     consider(ack_at);
     consider(attend_at);
-    if options.keepalive_idle_ms | options.user_timeout_ms != 0 {
-        consider(keepalive_at(conn));
-        consider(user_timeout_at(conn));
+    if let Some(rare) = shard.rares.get(conn)
+        && rare.options.has_timers()
+    {
+        consider(keepalive_at(conn, &rare.options));
+        consider(user_timeout_at(conn, rare));
     }
     earliest
 }
 
 /// When the next keepalive is due (MUST-24 to MUST-28).
-fn keepalive_at(conn: &Connection) -> Deadline {
-    let options = &conn.cold.options;
+fn keepalive_at(conn: &Connection, options: &Options) -> Deadline {
     if options.keepalive_idle_ms == 0 || !conn.state.is_synchronized() || conn.flight() > 0 {
         return Deadline::NEVER;
     }
@@ -57,35 +58,37 @@ fn keepalive_at(conn: &Connection) -> Deadline {
         return Deadline::NEVER;
     }
     let idle = u64::from(options.keepalive_idle_ms);
-    let more = u64::from(conn.cold.attempts) * u64::from(options.keepalive_interval_ms);
+    let more = u64::from(conn.attempts) * u64::from(options.keepalive_interval_ms);
     conn.cold.heard_at.plus(Duration::from_millis(idle + more))
 }
 
 /// When the peer has been silent for too long (MUST-21, RFC 5482).
-fn user_timeout_at(conn: &Connection) -> Deadline {
-    let timeout = conn.cold.options.user_timeout_ms;
+fn user_timeout_at(conn: &Connection, rare: &Rare) -> Deadline {
+    let timeout = rare.options.user_timeout_ms;
     let waits = conn.flight() > 0 || conn.facts.has(Facts::PERSIST);
     if timeout == 0 || !waits {
         return Deadline::NEVER;
     }
-    conn.cold.progress_at.plus(Duration::from_millis(u64::from(timeout)))
+    rare.progress_at.plus(Duration::from_millis(u64::from(timeout)))
 }
 
 /// Starts or stops the timer that only a connection that cannot send needs.
-pub(super) fn attend(conn: &mut Connection, shard: &Shard, has_data: bool) {
+pub(super) fn attend(conn: &mut Connection, shard: &mut Shard, has_data: bool) {
     let stuck = output::is_stuck(conn, has_data);
     if stuck && !conn.facts.has(Facts::PERSIST) {
         // SHLD-29: the first probe after one RTO.
         let wait = conn.cold.recovery.rto(&shard.records);
         let wait = if conn.facts.has(Facts::STARVED) { STARVED_WAIT } else { wait };
         conn.facts.set(Facts::PERSIST);
-        conn.cold.attempts = 0;
-        conn.cold.probes = 0;
-        conn.cold.progress_at = Stamp::of(shard.now);
+        conn.attempts = 0;
+        if let Some(rare) = shard.rares.get_mut(conn) {
+            rare.probes = 0;
+            rare.progress_at = Stamp::of(shard.now);
+        }
         conn.cold.attend_at = Deadline::after(shard.now, wait);
     } else if !stuck && conn.facts.has(Facts::PERSIST) {
         conn.facts.clear(Facts::PERSIST.or(Facts::STARVED));
-        conn.cold.attempts = 0;
+        conn.attempts = 0;
         conn.cold.attend_at = Deadline::NEVER;
     }
 }
@@ -151,10 +154,11 @@ fn on_connection_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx
         conn.cold.attend_at = Deadline::NEVER;
         on_attention(conn, shard, cx);
     }
-    if keepalive_at(conn).has_come(cx.now) {
+    let Some(rare) = shard.rares.get(conn).copied() else { return };
+    if keepalive_at(conn, &rare.options).has_come(cx.now) {
         on_keepalive(conn, shard, cx);
     }
-    if user_timeout_at(conn).has_come(cx.now) {
+    if user_timeout_at(conn, &rare).has_come(cx.now) {
         close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
     }
 }
@@ -186,7 +190,7 @@ fn on_recovery_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: 
 /// (MUST-37), whatever is in flight beyond its window.
 fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
     let answers = conn.cold.heard_at.age(cx.now) < conn.cold.recovery.rto(&shard.records) * 2;
-    conn.cold.options.user_timeout_ms == 0 && !(conn.snd_wnd == 0 && answers)
+    shard.rares.options(conn).user_timeout_ms == 0 && !(conn.snd_wnd == 0 && answers)
 }
 
 /// RFC 4821 §7.7: segments of full size vanish, and no ICMP says why. Smaller ones may pass.
@@ -194,16 +198,17 @@ fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M
     if !cx.config.tcp.path_mtu_discovery || conn.flight() < u32::from(conn.mss) {
         return;
     }
-    conn.cold.full_timeouts = conn.cold.full_timeouts.saturating_add(1);
-    if conn.cold.full_timeouts < BLACK_HOLE_TIMEOUTS {
+    let rare = shard.rares.of(conn, cx.now);
+    rare.full_timeouts = rare.full_timeouts.saturating_add(1);
+    if rare.full_timeouts < BLACK_HOLE_TIMEOUTS {
         return;
     }
-    let floor = if conn.flow.remote.is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
+    let floor = if conn.ends.remote().is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
     let next = if conn.mss > BLACK_HOLE_MSS { BLACK_HOLE_MSS.max(floor) } else { floor };
     let mss = conn.mss_within(next);
     if mss < conn.mss {
         conn.mss = mss;
-        conn.cold.full_timeouts = 0;
+        shard.rares.of(conn, cx.now).full_timeouts = 0;
         conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
     }
 }
@@ -227,11 +232,11 @@ fn on_syn_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut 
         State::SynSent(_) => config.syn_retries,
         _ => config.synack_retries,
     };
-    if conn.cold.attempts >= most {
+    if conn.attempts >= most {
         return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
     }
-    conn.cold.attempts += 1;
-    let wait = back_off(config.rto_initial, conn.cold.attempts, config.rto_max);
+    conn.attempts += 1;
+    let wait = back_off(config.rto_initial, conn.attempts, config.rto_max);
     conn.cold.attend_at = Deadline::after(cx.now, wait);
     conn.cold.hop = None;
     conn.facts.set(Facts::SYN_DUE);
@@ -246,22 +251,26 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
     }
     if conn.window_room() > 0 {
         conn.facts.set(Facts::OVERRIDE);
-        conn.cold.options.unpushed = false;
+        if let Some(rare) = shard.rares.get_mut(conn) {
+            rare.options.unpushed = false;
+        }
         return;
     }
     // MUST-37: answers set `attempts` back, and then this goes on for ever; but not for an
     // application that is gone (RFC 6429 §3).
     let config = &cx.config.tcp;
-    let silent = conn.cold.attempts >= config.retries && conn.cold.options.user_timeout_ms == 0;
-    let orphan = conn.facts.has(Facts::ORPHAN) && conn.cold.probes >= config.retries;
+    let rare = shard.rares.of(conn, cx.now);
+    let silent = conn.attempts >= config.retries && rare.options.user_timeout_ms == 0;
+    let orphan = conn.facts.has(Facts::ORPHAN) && rare.probes >= config.retries;
     if silent || orphan {
         return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
     }
-    conn.cold.attempts += 1;
-    conn.cold.probes = conn.cold.probes.saturating_add(1);
+    conn.attempts += 1;
+    rare.probes = rare.probes.saturating_add(1);
+    let probes = rare.probes;
     // SHLD-30.
     let base = conn.cold.recovery.rto(&shard.records);
-    let wait = back_off(base, conn.cold.probes, config.rto_max);
+    let wait = back_off(base, probes, config.rto_max);
     conn.cold.attend_at = Deadline::after(cx.now, wait);
     conn.facts.set(Facts::PROBE_DUE);
     cx.counters.totals.window_probes += 1;
@@ -269,10 +278,10 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
 
 fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
     // MUST-29: one that is not answered is no reason to give up.
-    if conn.cold.attempts >= conn.cold.options.keepalive_probes {
+    if conn.attempts >= shard.rares.options(conn).keepalive_probes {
         return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::KeepaliveTimedOut));
     }
-    conn.cold.attempts += 1;
+    conn.attempts += 1;
     conn.facts.set(Facts::PROBE_DUE);
     cx.counters.totals.keepalives += 1;
 }

@@ -140,9 +140,10 @@ fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, times: Option<Ti
 }
 
 fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
-    let old = conn.cold.rcv_rtt_us;
+    let old = conn.cold.rtt_or_syn_at_us;
     let is_first_or_less = old == 0 || sample_us < old;
-    conn.cold.rcv_rtt_us = if is_first_or_less { sample_us } else { old - old / 8 + sample_us / 8 };
+    conn.cold.rtt_or_syn_at_us =
+        if is_first_or_less { sample_us } else { old - old / 8 + sample_us / 8 };
 }
 
 /// The application took `bytes`: the buffer grows, up to `most` bytes, if it takes more in a round
@@ -170,7 +171,7 @@ fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u3
     let cold = &mut conn.cold;
     cold.taken_bytes = cold.taken_bytes.saturating_add(bytes);
     // Without timestamps the handshake's round trip must do, and what our own data measured.
-    let round_trip_us = match cold.rcv_rtt_us {
+    let round_trip_us = match cold.rtt_or_syn_at_us {
         0 => cold.recovery.srtt_us(),
         us => us,
     };

@@ -80,23 +80,26 @@ pub(in crate::tcp) struct Said<'a> {
 /// The peer acknowledged our SYN.
 pub(super) fn on_established<M>(
     conn: &mut Connection,
-    shard: &Shard,
+    shard: &mut Shard,
     cx: &mut Cx<'_, M>,
     segment: &Segment<'_>,
 ) {
     conn.snd_una = conn.snd_nxt;
     conn.facts.clear(Facts::SYN_DUE);
     conn.cold.small_end = conn.snd_una;
-    conn.cold.snd_up = conn.snd_una;
     // RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its
     // timestamp says which one was answered.
     // The first of the two is exact, an echo is good to a millisecond.
-    let exact = since_syn(conn, cx).filter(|_| conn.cold.attempts == 0);
+    let exact = since_syn(conn, cx).filter(|_| conn.attempts == 0);
     let sample = exact.or_else(|| echo_age(conn, cx, segment.options.timestamps));
     conn.begin_recovery(&shard.records, cx.now, sample);
-    conn.cold.attempts = 0;
+    conn.attempts = 0;
+    conn.cold.rtt_or_syn_at_us = 0;
     conn.cold.attend_at = Deadline::NEVER;
-    conn.cold.progress_at = Stamp::of(cx.now);
+    if let Some(rare) = shard.rares.get_mut(conn) {
+        rare.progress_at = Stamp::of(cx.now);
+        rare.snd_up = conn.snd_una;
+    }
     // §3.10.7.4: SND.WND, SND.WL1. A SYN-ACK's window is not scaled.
     let shift = if segment.has(Flags::SYN) { 0 } else { conn.snd_scale };
     conn.snd_wnd = u32::from(segment.window) << shift;
@@ -106,8 +109,8 @@ pub(super) fn on_established<M>(
 
 /// How long ago our SYN was sent first.
 fn since_syn<M>(conn: &Connection, cx: &Cx<'_, M>) -> Option<Duration> {
-    let age_us = microseconds(cx.now).wrapping_sub(conn.cold.syn_at_us);
-    (conn.cold.syn_at_us != 0).then(|| Duration::from_micros(u64::from(age_us)))
+    let age_us = microseconds(cx.now).wrapping_sub(conn.cold.rtt_or_syn_at_us);
+    (conn.cold.rtt_or_syn_at_us != 0).then(|| Duration::from_micros(u64::from(age_us)))
 }
 
 /// §3.10.7.4: a window counts if it is not older than the last that did.
@@ -144,7 +147,7 @@ pub(in crate::tcp) fn acknowledge<M: Memory>(
     let advanced = said.ack.since(una);
     if conn.flight() == 0 && said.sack.is_empty() {
         // Nothing is in flight: the answer to a probe, at most (MUST-37).
-        conn.cold.attempts = 0;
+        conn.attempts = 0;
         if conn.snd_wnd > 0 && window_changed {
             conn.facts.clear(Facts::PERSIST);
             conn.cold.attend_at = Deadline::NEVER;
@@ -168,7 +171,7 @@ pub(in crate::tcp) fn acknowledge<M: Memory>(
         },
     );
     note(conn, cx, &acked);
-    conn.cold.attempts = 0;
+    conn.attempts = 0;
     if advanced > 0 {
         advance(conn, shard, cx, said.ack);
     }
@@ -204,16 +207,16 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
     let chunks = conn.send.acknowledge(&mut shard.nodes, cx.memory, bytes);
     conn.snd_una = to;
     conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
-    conn.cold.progress_at = Stamp::of(cx.now);
-    conn.cold.full_timeouts = 0;
-    conn.cold.options.held = false;
+    if let Some(rare) = shard.rares.get_mut(conn) {
+        rare.progress_at = Stamp::of(cx.now);
+        rare.full_timeouts = 0;
+        rare.snd_up = rare.snd_up.later(to);
+        rare.options.held = false;
+    }
     // An ACK calls a tail loss probe off (RFC 8985 §7.2).
     conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
     if conn.cold.small_end.before(to) {
         conn.cold.small_end = to;
-    }
-    if conn.cold.snd_up.before(to) {
-        conn.cold.snd_up = to;
     }
     if let Some(hop) = conn.cold.hop {
         cx.ip.confirm(cx.now, hop);

@@ -90,8 +90,10 @@ impl Tcp {
     fn find_expected(&mut self, flow: &Flow) -> Option<u32> {
         let Self { connections, shard, last, .. } = self;
         // Segments come in trains (Jain and Routhier, 1986): the next is often of the same flow.
-        let is_it =
-            |entry: u32| connections.get(entry as usize).is_some_and(|conn| conn.flow == *flow);
+        let locals = &shard.locals;
+        let is_it = |entry: u32| {
+            connections.get(entry as usize).is_some_and(|conn| locals.is(&conn.ends, flow))
+        };
         if is_it(*last) && !connections[*last as usize].facts.has(Facts::RELEASED) {
             return Some(*last);
         }
@@ -132,13 +134,13 @@ fn take_head<M: Memory>(
     conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
     conn.cold.heard_at = Stamp::of(cx.now);
     if conn.flight() == 0 {
-        conn.cold.attempts = 0;
+        conn.attempts = 0;
     }
     if let Some(times) = segment.times
         && segment.seq.at_or_before(conn.last_ack_sent)
     {
         conn.ts_recent = times.value;
-        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
+        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
     let window_changed = ack::update_window(conn, segment.seq, segment.ack, segment.window);
     let said = Said {
@@ -171,7 +173,7 @@ fn take_text<M: Memory>(
 ) {
     let taken = conn.receive.take_staged(&mut shard.nodes, staged);
     conn.rcv_nxt += taken;
-    conn.cold.tally.bytes_in += u64::from(taken);
+    conn.cold.tally.bytes_in.add(taken);
     cx.counters.totals.bytes_in += u64::from(taken);
     window::on_received(conn, shard, cx, text, taken);
 }

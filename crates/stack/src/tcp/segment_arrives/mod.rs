@@ -16,7 +16,7 @@ mod text;
 use core::time::Duration;
 
 use super::connection::Connection;
-use super::deadline::Stamp;
+use super::deadline::{CoarseStamp, Stamp};
 use super::facts::Facts;
 use super::isn::timestamp;
 use super::replies::Reply;
@@ -32,7 +32,7 @@ use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Timestamps};
 
 /// A timestamp older than this says nothing (RFC 7323 §5.5): 24 days.
-pub(super) const TS_RECENT_AGE_MS_MAX: u32 = 24 * 24 * 3600 * 1000;
+pub(super) const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// Least time between answers to segments without text that lie outside the window.
 const REFUSALS_APART_MS: u32 = 100;
@@ -61,10 +61,10 @@ fn synchronized<M: Memory>(
     segment: &Segment<'_>,
 ) {
     if let Err(reason) = passes_paws(conn, cx, segment) {
-        return refuse(conn, cx, segment, reason);
+        return refuse(conn, shard, cx, (segment, reason));
     }
     if !is_acceptable(conn, segment) {
-        return refuse(conn, cx, segment, Drop::OutsideWindow);
+        return refuse(conn, shard, cx, (segment, Drop::OutsideWindow));
     }
     if segment.has(Flags::RST) {
         return on_reset(conn, shard, cx, segment);
@@ -85,7 +85,7 @@ fn synchronized<M: Memory>(
     if !ack::on_ack(conn, shard, cx, segment) {
         return;
     }
-    text::on_urgent(conn, segment);
+    text::on_urgent(conn, shard, cx, segment);
     text::on_text(conn, shard, cx, segment);
     if conn.state.is_closed() {
         return;
@@ -103,8 +103,8 @@ fn passes_paws<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> R
     if (times.value.wrapping_sub(conn.ts_recent) as i32) >= 0 {
         return Ok(());
     }
-    let age = (cx.now.as_millis() as u32).wrapping_sub(conn.cold.ts_recent_at_ms);
-    if age > TS_RECENT_AGE_MS_MAX { Ok(()) } else { Err(Drop::OldTimestamp) }
+    let age = conn.cold.ts_recent_at.age(cx.now);
+    if age > TS_RECENT_AGE_MAX { Ok(()) } else { Err(Drop::OldTimestamp) }
 }
 
 /// §3.4 and §3.10.7.4 first: part of the segment lies in the window. A closed window still takes
@@ -124,7 +124,12 @@ fn is_acceptable(conn: &Connection, segment: &Segment<'_>) -> bool {
 }
 
 /// §3.10.7.4 first: what is not acceptable is answered by an ACK, unless it is a RST.
-fn refuse<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>, reason: Drop) {
+fn refuse<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    (segment, reason): (&Segment<'_>, Drop),
+) {
     cx.counters.drop(reason);
     if segment.has(Flags::RST) {
         return;
@@ -141,17 +146,18 @@ fn refuse<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>, r
     if !segment.payload.is_empty() && text.end.at_or_before(conn.rcv_nxt) {
         cx.counters.totals.segments_duplicate += 1;
         if conn.facts.has(Facts::SACK) {
-            conn.cold.duplicate = text;
+            shard.rares.of(conn, cx.now).duplicate = text;
         }
     }
     conn.cold.heard_at = Stamp::of(cx.now);
     if segment.len() == 0 {
         // Two that disagree about their windows must not answer one another for ever.
         let now_ms = cx.now.as_millis() as u32;
-        if now_ms.wrapping_sub(conn.cold.refused_at_ms) < REFUSALS_APART_MS {
+        let rare = shard.rares.of(conn, cx.now);
+        if now_ms.wrapping_sub(rare.refused_at_ms) < REFUSALS_APART_MS {
             return;
         }
-        conn.cold.refused_at_ms = now_ms;
+        rare.refused_at_ms = now_ms;
     }
     conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
 }
@@ -174,8 +180,8 @@ fn on_reset<M: Memory>(
 
 /// RFC 5961 §7: an ACK, of which there are only so many.
 pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    let Shard { challenges, secret, .. } = shard;
-    if challenges.may_send(cx.now, secret, &conn.flow) {
+    let Shard { challenges, secret, locals, .. } = shard;
+    if challenges.may_send(cx.now, secret, &locals.flow(&conn.ends)) {
         cx.counters.totals.challenge_acks += 1;
         conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
     }
@@ -184,20 +190,19 @@ pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx
 /// A segment that stands in the window, and is no attack that we can see: the peer lives, its
 /// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
 fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
-    let now_ms = cx.now.as_millis() as u32;
     conn.cold.heard_at = Stamp::of(cx.now);
     if conn.flight() == 0 {
         // It answers our probes, if there were any.
-        conn.cold.attempts = 0;
+        conn.attempts = 0;
     }
     if let Some(times) = segment.options.timestamps
         && conn.facts.has(Facts::TIMESTAMPS)
         && segment.seq.at_or_before(conn.last_ack_sent)
         && (times.value.wrapping_sub(conn.ts_recent) as i32 >= 0
-            || now_ms.wrapping_sub(conn.cold.ts_recent_at_ms) > TS_RECENT_AGE_MS_MAX)
+            || conn.cold.ts_recent_at.age(cx.now) > TS_RECENT_AGE_MAX)
     {
         conn.ts_recent = times.value;
-        conn.cold.ts_recent_at_ms = now_ms;
+        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
     if segment.ecn == Ecn::Ce {
         cx.counters.totals.congestion_marks_in += 1;

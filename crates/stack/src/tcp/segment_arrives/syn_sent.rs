@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ip::Hop;
-use crate::tcp::deadline::Deadline;
+use crate::tcp::deadline::{CoarseStamp, Deadline};
 use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of_mtu};
 
 pub(super) fn on_segment<M: Memory>(
@@ -43,13 +43,13 @@ pub(super) fn on_segment<M: Memory>(
 /// What the peer's SYN says about itself.
 fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
     let config = &cx.config.tcp;
-    let mut offer = Offer::of(config, &segment.options, conn.flow.remote);
+    let mut offer = Offer::of(config, &segment.options, conn.ends.remote());
     offer.ecn = if segment.has(Flags::ACK) {
         config.ecn && is_ecn_setup_syn_ack(segment.flags)
     } else {
         is_ecn_setup_syn(segment.flags)
     };
-    let room = mss_of_mtu(cx.ip.path_mtu(&conn.flow.remote), conn.flow.remote);
+    let room = mss_of_mtu(cx.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
     let max = conn.cold.snd_wnd_max;
     conn.agree(config, &offer, room);
     conn.cold.snd_wnd_max = max.max(u32::from(segment.window));
@@ -62,7 +62,7 @@ fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>)
     conn.cold.heard_at = Stamp::of(cx.now);
     if let Some(times) = segment.options.timestamps {
         conn.ts_recent = times.value;
-        conn.cold.ts_recent_at_ms = cx.now.as_millis() as u32;
+        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
 }
 
@@ -96,7 +96,7 @@ fn on_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, _segment: &Segment<'_>) 
     if let Some((state, _)) = transition(conn.state, Input::Syn) {
         conn.state = state;
     }
-    conn.cold.attempts = 0;
+    conn.attempts = 0;
     conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
     conn.facts.set(Facts::SYN_DUE);
 }

@@ -4,18 +4,23 @@ use super::*;
 use crate::tcp::receive_queue::Store;
 
 /// §3.10.7.4 sixth. The pointer names the byte after the urgent ones (MUST-62).
-pub(super) fn on_urgent(conn: &mut Connection, segment: &Segment<'_>) {
+pub(super) fn on_urgent<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
     if !segment.has(Flags::URG) || !conn.state.may_receive() {
         return;
     }
     let up = segment.seq + u32::from(segment.urgent);
     let is_news = if conn.facts.has(Facts::RCV_URGENT) {
-        up.after(conn.cold.rcv_up)
+        shard.rares.get(conn).is_none_or(|rare| up.after(rare.rcv_up))
     } else {
         up.after(conn.rcv_nxt)
     };
     if is_news {
-        conn.cold.rcv_up = up;
+        shard.rares.of(conn, cx.now).rcv_up = up;
         conn.facts.set(Facts::RCV_URGENT.or(Facts::URGENT));
     }
 }
@@ -55,7 +60,7 @@ pub(super) fn on_text<M: Memory>(
         inserted.no_room = more.no_room;
     }
     conn.rcv_nxt += inserted.advanced;
-    conn.cold.tally.bytes_in += u64::from(inserted.advanced);
+    conn.cold.tally.bytes_in.add(inserted.advanced);
     cx.counters.totals.bytes_in += u64::from(inserted.advanced);
     if inserted.no_room {
         cx.counters.drop(Drop::NoBuffer);
@@ -63,7 +68,7 @@ pub(super) fn on_text<M: Memory>(
     if let Some(duplicate) = inserted.duplicate {
         cx.counters.totals.segments_duplicate += 1;
         if conn.facts.has(Facts::SACK) {
-            conn.cold.duplicate = duplicate;
+            shard.rares.of(conn, cx.now).duplicate = duplicate;
         }
     }
     if inserted.out_of_order {
@@ -110,22 +115,28 @@ fn within_window<'a>(conn: &Connection, seq: SeqNum, payload: &'a [u8]) -> Optio
 /// remembered.
 pub(super) fn on_fin<M>(
     conn: &mut Connection,
-    shard: &Shard,
+    shard: &mut Shard,
     cx: &Cx<'_, M>,
     segment: &Segment<'_>,
 ) {
-    if segment.has(Flags::FIN) {
-        if conn.state.peer_has_closed() {
-            // It was sent again: our ACK was lost.
-            return conn.facts.set(Facts::ACK_NOW);
-        }
-        let fin = segment.end() - 1;
-        if fin.at_or_after(conn.rcv_nxt) && fin.at_or_before(conn.rcv_adv) {
-            conn.cold.rcv_fin = fin;
-            conn.facts.set(Facts::RCV_FIN);
-        }
+    if segment.has(Flags::FIN) && conn.state.peer_has_closed() {
+        // It was sent again: our ACK was lost.
+        return conn.facts.set(Facts::ACK_NOW);
     }
-    if !conn.facts.has(Facts::RCV_FIN) || conn.cold.rcv_fin != conn.rcv_nxt {
+    let here = segment.end() - 1;
+    let is_in_window = here.at_or_after(conn.rcv_nxt) && here.at_or_before(conn.rcv_adv);
+    let fin = if segment.has(Flags::FIN) && is_in_window {
+        here
+    } else if conn.facts.has(Facts::RCV_FIN)
+        && let Some(rare) = shard.rares.get(conn)
+    {
+        rare.rcv_fin
+    } else {
+        return;
+    };
+    if fin != conn.rcv_nxt {
+        conn.facts.set(Facts::RCV_FIN);
+        shard.rares.of(conn, cx.now).rcv_fin = fin;
         return;
     }
     let Some((state, _)) = transition(conn.state, Input::Fin) else { return };
@@ -134,13 +145,16 @@ pub(super) fn on_fin<M>(
     conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt);
     conn.facts.clear(Facts::RCV_FIN);
     // Where nothing came before, there is nothing to answer either.
-    let is_answered = conn.cold.tally.bytes_in > 0 && matches!(conn.state, State::CloseWait(_));
+    let is_answered =
+        conn.cold.tally.bytes_in.get() > 0 && matches!(conn.state, State::CloseWait(_));
     if cx.config.tcp.delay_fin_ack && is_answered {
         window::acknowledge_late(conn, shard, cx.now);
     } else {
         conn.facts.set(Facts::ACK_NOW);
     }
     // Nothing beyond a FIN is urgent, whatever the pointer says.
-    conn.cold.rcv_up = conn.cold.rcv_up.earlier(conn.cold.rcv_fin);
-    conn.pass_urgent();
+    if let Some(rare) = shard.rares.get_mut(conn) {
+        rare.rcv_up = rare.rcv_up.earlier(fin);
+    }
+    conn.pass_urgent(&shard.rares);
 }

@@ -171,7 +171,7 @@ fn a_closed_window_is_probed_and_opens() {
 fn late_segments_for_a_connection_that_left_are_not_answered() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();
-    let (now, flow) = (pair.now, pair.b.conn(b).flow);
+    let (now, flow) = (pair.now, pair.b.tcp.shard.locals.flow(&pair.b.conn(b).ends));
     let ends = |flow: &Flow| {
         let end = SocketAddr::new;
         (end(flow.local, flow.local_port), end(flow.remote, flow.remote_port))

@@ -1,0 +1,186 @@
+//! Both ends of a connection in little memory: the peer's address, and which of ours.
+//!
+//! A stack has few addresses and many connections, so a connection holds an index into a table of
+//! addresses instead of one. An address stays in the table as long as a connection has it, also
+//! when [`crate::Stack::set_addresses`] takes it from the host.
+//!
+//! Invariants
+//! - An IPv4 address of a peer is kept in its mapped form, which never appears on a wire (RFC 4942
+//!   §2.2), so that no other address is the same.
+//! - There are [`LOCALS_MAX`] addresses at most; without room for one more a connection from or to
+//!   it is not made.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr};
+
+use crate::flow_table::Flow;
+use crate::limits::LOCALS_MAX;
+
+/// Both ends of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    remote: Ipv6Addr,
+    /// As they stand in a header that we send.
+    local_port: [u8; 2],
+    remote_port: [u8; 2],
+    local: u8,
+}
+
+const _: () = assert!(size_of::<Ends>() == 21 && align_of::<Ends>() == 1);
+
+impl Ends {
+    /// The peer's address.
+    #[inline]
+    pub(crate) const fn remote(&self) -> IpAddr {
+        match self.remote.to_ipv4_mapped() {
+            Some(remote) => IpAddr::V4(remote),
+            None => IpAddr::V6(self.remote),
+        }
+    }
+
+    /// Our port.
+    #[inline]
+    pub(crate) const fn local_port(&self) -> u16 {
+        u16::from_be_bytes(self.local_port)
+    }
+
+    /// The peer's port.
+    #[inline]
+    pub(crate) const fn remote_port(&self) -> u16 {
+        u16::from_be_bytes(self.remote_port)
+    }
+}
+
+/// The addresses of ours that connections have.
+#[derive(Debug)]
+pub(crate) struct Locals {
+    addresses: Vec<Local>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Local {
+    ip: IpAddr,
+    /// Connections that have it.
+    connections: u32,
+}
+
+impl Locals {
+    pub(crate) fn new() -> Self {
+        Self { addresses: Vec::with_capacity(LOCALS_MAX) }
+    }
+
+    /// The ends of a new connection; `None`: there is no room for its address.
+    pub(crate) fn take(&mut self, flow: &Flow) -> Option<Ends> {
+        let local = self.index(flow.local)?;
+        self.addresses[local].connections += 1;
+        let remote = mapped(flow.remote);
+        let (local_port, remote_port) =
+            (flow.local_port.to_be_bytes(), flow.remote_port.to_be_bytes());
+        Some(Ends { remote, local_port, remote_port, local: local as u8 })
+    }
+
+    /// The connection is over.
+    pub(crate) fn give_back(&mut self, ends: &Ends) {
+        let local = &mut self.addresses[usize::from(ends.local)];
+        debug_assert!(local.connections > 0, "given back twice");
+        local.connections -= 1;
+    }
+
+    /// Our address.
+    #[inline]
+    pub(crate) fn local(&self, ends: &Ends) -> IpAddr {
+        self.addresses[usize::from(ends.local)].ip
+    }
+
+    /// These are the ends of `flow`.
+    #[inline]
+    pub(crate) fn is(&self, ends: &Ends, flow: &Flow) -> bool {
+        (ends.local_port(), ends.remote_port()) == (flow.local_port, flow.remote_port)
+            && ends.remote == mapped(flow.remote)
+            && self.local(ends) == flow.local
+    }
+
+    /// Both ends as the flow table knows them.
+    #[inline]
+    pub(crate) fn flow(&self, ends: &Ends) -> Flow {
+        Flow {
+            local: self.local(ends),
+            remote: ends.remote(),
+            local_port: ends.local_port(),
+            remote_port: ends.remote_port(),
+        }
+    }
+
+    fn index(&mut self, ip: IpAddr) -> Option<usize> {
+        if let Some(at) = self.addresses.iter().position(|local| local.ip == ip) {
+            return Some(at);
+        }
+        let new = Local { ip, connections: 0 };
+        if self.addresses.len() < LOCALS_MAX {
+            self.addresses.push(new);
+            return Some(self.addresses.len() - 1);
+        }
+        let at = self.addresses.iter().position(|local| local.connections == 0)?;
+        self.addresses[at] = new;
+        Some(at)
+    }
+}
+
+#[inline]
+const fn mapped(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    fn flow(local: u32) -> Flow {
+        Flow {
+            local: Ipv4Addr::from_bits(local).into(),
+            remote: Ipv4Addr::new(192, 0, 2, 1).into(),
+            local_port: 80,
+            remote_port: 1000,
+        }
+    }
+
+    #[test]
+    fn a_flow_comes_out_as_it_went_in() {
+        let mut locals = Locals::new();
+        let v6 = |n: u16| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n));
+        let six = Flow { local: v6(1), remote: v6(2), ..flow(0) };
+        for flow in [flow(1), six, flow(2)] {
+            let ends = locals.take(&flow).unwrap();
+            assert_eq!((locals.flow(&ends), ends.remote()), (flow, flow.remote));
+            assert!(locals.is(&ends, &flow));
+            for other in [
+                Flow { local_port: 81, ..flow },
+                Flow { remote_port: 81, ..flow },
+                Flow { local: v6(9), ..flow },
+                Flow { remote: v6(9), ..flow },
+            ] {
+                assert!(!locals.is(&ends, &other));
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_stays_as_long_as_a_connection_has_it_and_then_makes_room() {
+        let mut locals = Locals::new();
+        let all: Vec<Ends> =
+            (0..LOCALS_MAX as u32).map(|n| locals.take(&flow(n)).unwrap()).collect();
+        assert!(locals.take(&flow(9999)).is_none(), "every address has a connection");
+        assert!(locals.take(&flow(7)).is_some(), "but one that is there may have more");
+        locals.give_back(&all[7]);
+        assert!(locals.take(&flow(9999)).is_none(), "the second one has it still");
+        locals.give_back(&all[9]);
+        let ends = locals.take(&flow(9999)).unwrap();
+        assert_eq!(locals.flow(&ends), flow(9999));
+        assert_eq!(locals.flow(&all[8]), flow(8));
+    }
+}
