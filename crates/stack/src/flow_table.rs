@@ -122,6 +122,15 @@ impl FlowTable {
         self.slots[hole] = Slot::default();
     }
 
+    /// Most bytes for each flow, in a full table: a third more slots than flows, and as many again
+    /// where that is just over a power of two.
+    pub(crate) const FLOW_BYTES_MAX: usize = (2 * size_of::<Slot>() * 4).div_ceil(3);
+
+    /// Bytes of the table. Flows lie anywhere in it, so that soon all of it is touched.
+    pub(crate) const fn memory_bytes(&self) -> usize {
+        self.slots.len() * size_of::<Slot>()
+    }
+
     /// How many flows there are.
     pub(crate) const fn len(&self) -> u32 {
         self.len

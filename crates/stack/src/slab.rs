@@ -35,6 +35,9 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Bytes of each place.
+    pub(crate) const ENTRY_BYTES: usize = size_of::<Place>();
+
     /// Free places `0..capacity`.
     pub(crate) fn new(capacity: u32) -> Self {
         Self { places: alloc::vec![Place::default(); capacity as usize], free: 0, fresh: 0, len: 0 }

@@ -61,6 +61,9 @@ impl Wheel {
         }
     }
 
+    /// Bytes of each entry.
+    pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
+
     /// Makes `entry` expire at `at`, or leaves it armed if it expires earlier already.
     pub(crate) fn arm(&mut self, entry: u32, at: Instant) {
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);

@@ -9,6 +9,7 @@ use crate::chunk::Chunk;
 use crate::error::{ConnectError, ListenError, OperationError};
 use crate::id::{ConnId, ListenerId, PoolId};
 use crate::memory::Memory;
+use crate::table_memory::{TABLES, TableMemory};
 use crate::tcp::{ConnInfo, ConnOption, Snapshot, TcpUsage};
 use crate::time::Instant;
 
@@ -193,6 +194,12 @@ impl Stack {
     /// [`OperationError::Unknown`].
     pub fn info(&self, conn: ConnId) -> Result<ConnInfo, OperationError> {
         self.tcp.info(conn)
+    }
+
+    /// What the tables cost.
+    #[must_use]
+    pub fn memory(&self) -> [TableMemory; TABLES] {
+        self.tcp.memory()
     }
 
     /// How full the tables of TCP are.

@@ -35,7 +35,7 @@ pub(crate) struct ChunkNodes {
     free: u32,
     len: u32,
     /// What only queues with a gap have.
-    pub(super) aparts: Spares<Apart>,
+    pub(crate) aparts: Spares<Apart>,
 }
 
 impl ChunkNodes {

@@ -77,6 +77,13 @@ impl Embryos {
         self.places.iter().find(|index| self.get(*index).listener == listener)
     }
 
+    /// Memory set aside, and the part of it that was touched, in bytes.
+    pub(crate) fn memory_bytes(&self) -> (usize, usize) {
+        let (reserved, touched) = self.places.memory_bytes();
+        let bytes = |records| records * size_of::<Embryo>();
+        (reserved + bytes(self.records.capacity()), touched + bytes(self.records.len()))
+    }
+
     pub(crate) const fn len(&self) -> u32 {
         self.places.len()
     }

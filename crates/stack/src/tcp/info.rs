@@ -3,13 +3,16 @@
 use core::time::Duration;
 
 use super::Tcp;
-use super::connection::Options;
+use super::connection::{Connection, Options};
 use super::facts::Facts;
+use super::lists::Lists;
 use super::state::{State, SynReceived};
 use crate::cx::Cx;
 use crate::error::OperationError;
 use crate::id::ConnId;
 use crate::memory::Memory;
+use crate::table_memory::{TABLES, Table, TableMemory};
+use crate::wheel::Wheel;
 
 /// The state of a connection (RFC 9293 §3.3.2). TIME-WAIT is not among them: by then the connection
 /// is closed, as far as an application can tell.
@@ -120,6 +123,12 @@ pub struct TcpUsage {
     pub chunks: u32,
     /// Records of what is in flight.
     pub records: u32,
+    /// Connections with bytes behind gaps.
+    pub gaps: u32,
+    /// Connections that keep an account of losses, or of a window that is full.
+    pub stresses: u32,
+    /// Connections that have what few need: timers of their own, urgent bytes, duplicates.
+    pub rares: u32,
 }
 
 /// Something that an application sets.
@@ -205,7 +214,41 @@ impl Tcp {
             flows: self.shard.flows.len(),
             chunks: self.shard.nodes.len(),
             records: self.shard.records.held(),
+            gaps: self.shard.nodes.aparts.len(),
+            stresses: self.shard.records.stressed(),
+            rares: self.shard.rares.len(),
         }
+    }
+
+    /// What the tables cost.
+    pub(crate) fn memory(&self) -> [TableMemory; TABLES] {
+        let shard = &self.shard;
+        let connections = self.embryos_from as usize;
+        let entries = self.time_waits_from as usize;
+        let used = self.connections.len();
+        // Two lists, and both reach over all that can wait.
+        let lists = Lists::<1>::ENTRY_BYTES;
+        let flows = shard.flows.memory_bytes();
+        let of = |table, (reserved_bytes, touched_bytes)| TableMemory {
+            table,
+            reserved_bytes,
+            touched_bytes,
+        };
+        let each = size_of::<Connection>();
+        [
+            of(Table::Connections, (connections * each, used * each)),
+            of(Table::Places, self.places.memory_bytes()),
+            of(Table::Lists, ((entries + connections) * lists, 2 * used * lists)),
+            of(Table::Wheel, (entries * Wheel::ENTRY_BYTES, used * Wheel::ENTRY_BYTES)),
+            of(Table::Flows, (flows, if used > 0 { flows } else { 0 })),
+            of(Table::Embryos, self.embryos.memory_bytes()),
+            of(Table::TimeWaits, self.time_waits.memory_bytes()),
+            of(Table::Chunks, shard.nodes.memory_bytes()),
+            of(Table::Records, shard.records.memory_bytes()),
+            of(Table::Gaps, shard.nodes.aparts.memory_bytes()),
+            of(Table::Stresses, shard.records.stress_memory_bytes()),
+            of(Table::Rares, shard.rares.memory_bytes()),
+        ]
     }
 
     /// # Errors

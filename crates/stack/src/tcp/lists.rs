@@ -37,6 +37,9 @@ impl<const N: usize> Lists<N> {
         }
     }
 
+    /// Bytes of each entry.
+    pub(crate) const ENTRY_BYTES: usize = size_of::<Link>() + 1;
+
     /// Which list `entry` is on.
     #[inline]
     pub(crate) fn on(&self, entry: u32) -> Option<usize> {

@@ -103,6 +103,16 @@ const DATA: usize = 2;
 const PARKED: usize = 3;
 const LISTS: usize = 4;
 
+/// What each connection has in the tables.
+pub(crate) const IDLE_CONNECTION_BYTES: usize = size_of::<Connection>()
+    + Places::ENTRY_BYTES
+    + Lists::<LISTS>::ENTRY_BYTES
+    + Lists::<1>::ENTRY_BYTES
+    + Wheel::ENTRY_BYTES
+    + FlowTable::FLOW_BYTES_MAX;
+
+const _: () = assert!(IDLE_CONNECTION_BYTES <= 320);
+
 /// What the connections of a shard share.
 pub(crate) struct Shard {
     pub(crate) nodes: ChunkNodes,

@@ -557,10 +557,8 @@ fn note_sent<M>(
         *count = count.wrapping_add(1);
         return;
     }
-    if was_idle {
-        if let Some(rare) = shard.rares.get_mut(conn) {
-            rare.progress_at = Stamp::of(cx.now);
-        }
+    if was_idle && let Some(rare) = shard.rares.get_mut(conn) {
+        rare.progress_at = Stamp::of(cx.now);
     }
     conn.snd_nxt = data.range.end;
     if payload > 0 && conn.cold.tally.bytes_in.get() > 0 {

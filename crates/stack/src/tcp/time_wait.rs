@@ -164,6 +164,13 @@ impl TimeWaits {
         self.len() as usize == self.timestamps.len()
     }
 
+    /// Memory set aside, and the part of it that was touched, in bytes.
+    pub(crate) fn memory_bytes(&self) -> (usize, usize) {
+        let each = size_of::<Record>() + size_of::<bool>() + Lists::<1>::ENTRY_BYTES;
+        let (reserved, touched) = self.places.memory_bytes();
+        (reserved + self.records.capacity() * each, touched + self.records.len() * each)
+    }
+
     pub(crate) const fn len(&self) -> u32 {
         self.places.len()
     }

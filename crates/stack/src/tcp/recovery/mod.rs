@@ -706,10 +706,6 @@ impl Whole<'_> {
         self.rest.mss()
     }
 
-    const fn has(&self, flag: u8) -> bool {
-        self.rest.has(flag)
-    }
-
     fn outstanding(&self, records: &Records) -> u32 {
         self.rest.outstanding(records)
     }

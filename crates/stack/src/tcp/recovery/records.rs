@@ -115,9 +115,9 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// A pool of `capacity` records, 32 bytes each, and what else `connections` may need. All memory is set aside here. One record per
-    /// connection that sends at the same time is enough to work; four times the segments in
-    /// flight at once is plenty.
+    /// A pool of `capacity` records, 32 bytes each, and a [`Stress`] for each of `connections`. All
+    /// memory is set aside here. One record per connection that sends at the same time is enough
+    /// to work; four times the segments in flight at once is plenty.
     pub(crate) fn new(capacity: u32, connections: u32, config: &TcpConfig) -> Self {
         let policy = Policy {
             rto_initial_us: micros(config.rto_initial),
@@ -147,6 +147,16 @@ impl Records {
     /// Memory set aside for records, and the part of it that was touched, in bytes.
     pub(crate) const fn memory_bytes(&self) -> (usize, usize) {
         (self.capacity as usize * size_of::<Record>(), self.nodes.len() * size_of::<Record>())
+    }
+
+    /// How many connections have a [`Stress`].
+    pub(crate) const fn stressed(&self) -> u32 {
+        self.stresses.len()
+    }
+
+    /// The memory of those, as [`Spares::memory_bytes`].
+    pub(crate) const fn stress_memory_bytes(&self) -> (usize, usize) {
+        self.stresses.memory_bytes()
     }
 
     /// Fewer than a quarter are free: new data joins an old record where it can.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::CloseReason;
+use crate::table_memory::Table;
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 7 + index / 251) as u8).collect()
@@ -14,6 +15,8 @@ fn assert_quiet(pair: &Pair) {
         assert_eq!(host.tcp.places.len(), 0);
         assert_eq!(host.tcp.embryos.len(), 0);
         assert_eq!(host.tcp.shard.nodes.len(), 0);
+        let usage = host.tcp.usage();
+        assert_eq!((usage.gaps, usage.stresses, usage.rares), (0, 0, 0));
         assert_eq!(host.tcp.shard.flows.len(), host.tcp.time_waits.len());
     }
 }
@@ -264,5 +267,32 @@ fn a_connection_moves_in_the_middle_of_a_transfer() {
         pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
         pair.run(5000);
         assert_quiet(&pair);
+    }
+}
+
+#[test]
+fn every_connection_may_need_what_few_do_and_none_keeps_it() {
+    let mut pair = Pair::new(|config| config.connections = 4);
+    let mut conns = vec![pair.establish().0];
+    conns.extend((0..3).map(|_| pair.connect()));
+    pair.run(100);
+    let touched = |host: &Host, which: Table| {
+        let tables = host.tcp.memory();
+        tables.iter().find(|memory| memory.table == which).map(|memory| memory.touched_bytes)
+    };
+    assert_eq!((pair.a.tcp.usage().rares, touched(&pair.a, Table::Rares)), (0, Some(0)));
+    assert_eq!(touched(&pair.a, Table::Connections), Some(4 * size_of::<Connection>()));
+    let now = pair.now;
+    for a in &conns {
+        let idle = ConnOption::KeepaliveIdle(Some(Duration::from_secs(3600)));
+        pair.a.with(now, |tcp, cx| tcp.set_option(cx, *a, idle)).unwrap();
+    }
+    assert_eq!(pair.a.tcp.usage().rares, 4);
+    for a in &conns {
+        pair.a.with(now, |tcp, cx| tcp.abort(cx, *a)).unwrap();
+    }
+    assert_eq!(pair.a.tcp.usage().rares, 0);
+    for memory in pair.a.tcp.memory() {
+        assert!(memory.touched_bytes <= memory.reserved_bytes, "{memory:?}");
     }
 }
