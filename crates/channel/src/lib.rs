@@ -63,6 +63,7 @@ mod options;
 mod partition;
 mod ready;
 mod report;
+mod rest;
 mod slot;
 mod state;
 mod timers;
@@ -79,10 +80,11 @@ pub use error::{
     ConnectError, CreateError, DispatchError, ListenError, Misuse, OpError, RegisterError,
 };
 pub use handle::{FIRST_LWSOCKET, Handle};
+pub use kernel::Rest;
 #[cfg(feature = "local")]
 pub use local::{LocalNetwork, NetworkError};
 #[cfg(feature = "local")]
-pub use megapipe_service::ServerConfig;
+pub use megapipe_service::{Clock, ServerConfig};
 pub use options::{
     Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,
 };

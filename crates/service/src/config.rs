@@ -6,6 +6,7 @@ use std::time::Duration;
 use megapipe_link::{Caps, Medium};
 use megapipe_stack as stack;
 
+use crate::clock::Clock;
 use crate::error::ServerError;
 use crate::limits::{EPHEMERAL_PORTS, SHARED_CLIENT_PORTS, SPIN_DEFAULT, SPIN_MAX};
 
@@ -50,6 +51,8 @@ pub struct ServerConfig {
     /// link that know the same key and have as many shards and queues agree on each flow's place,
     /// and nothing has to be steered; `None`: a random one, which no peer can know.
     pub steering_key: Option<[u8; 16]>,
+    /// What time it is. Default: the machine's.
+    pub clock: Clock,
 }
 
 impl Default for ServerConfig {
@@ -66,6 +69,7 @@ impl Default for ServerConfig {
             waits: Waits::default(),
             shards: None,
             steering_key: None,
+            clock: Clock::new(),
         }
     }
 }

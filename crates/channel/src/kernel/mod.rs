@@ -12,7 +12,7 @@
 //!   `State::release` only when it is 0.
 //! - Memory that the kernel was given stays where it is until the last answer to that request.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,6 +32,16 @@ pub(crate) mod sockaddr;
 pub(crate) mod steering;
 pub(crate) mod sys;
 pub(crate) mod uring;
+
+/// Whether there is anything to do for who drives a channel from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// There is: ask for completions.
+    Work,
+    /// Not before one of the channel's descriptors is readable or so much time has passed; `None`:
+    /// however much.
+    Until(Option<Duration>),
+}
 
 /// How operations reach the kernel and answers come back. All slots are named by index.
 pub(crate) trait Driver {
@@ -99,6 +109,12 @@ pub(crate) trait Driver {
     /// Hand over what is queued and fetch answers; wait for the first one at most `timeout`
     /// (`None`: for ever).
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError>;
+
+    /// Hand over what is queued, and get ready for sleep on `descriptors`.
+    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError>;
+
+    /// What becomes readable when there are answers.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
     /// A file descriptor beside a direct one. Blocks shortly.
     fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError>;
@@ -275,6 +291,14 @@ impl Driver for AnyDriver {
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         on_driver!(self, driver => driver.wait(state, timeout))
+    }
+
+    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+        on_driver!(self, driver => driver.rest(state))
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        on_driver!(self, driver => driver.descriptors())
     }
 
     fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {

@@ -17,7 +17,7 @@
 //! - Payload that the stack has not let go of is in `Memory`, never in a slot.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
 use crate::buffer::ReadBuf;
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
-use crate::kernel::Driver;
 use crate::kernel::epoll::Epoll;
+use crate::kernel::{Driver, Rest};
 use crate::options::OpenOptions;
 use crate::ready::Whose;
 use crate::report::DriverReport;
@@ -104,8 +104,8 @@ pub(crate) fn create(
     let mut settings = network.settings().clone();
     // As the kernel's drivers have it: what is written leaves at once.
     settings.tcp.nagle = false;
-    let server =
-        Server::new(frames, &settings, memory, Clock::new().now()).map_err(CreateError::Local)?;
+    let clock = settings.clock.clone();
+    let server = Server::new(frames, &settings, memory, clock.now()).map_err(CreateError::Local)?;
     let mut reason = format!("TCP and UDP by our own stack on {}", network.description());
     if let Some(attachment) = server.attachment() {
         let core = own_core();
@@ -113,7 +113,7 @@ pub(crate) fn create(
         reason.push_str(&place_of(attachment.shard(), core));
     }
     let report = DriverReport { backend: "local", ..report.chosen(&reason) };
-    Ok((Local::new(kernel, server), report))
+    Ok((Local::new(kernel, server, clock), report))
 }
 
 /// The core that the calling thread runs on, if it is one.
@@ -144,8 +144,7 @@ pub(crate) const fn is_stacks(slot: &Slot) -> bool {
 }
 
 impl Local {
-    pub(crate) fn new(kernel: Epoll, server: Server<ChannelMemory>) -> Self {
-        let clock = Clock::new();
+    fn new(kernel: Epoll, server: Server<ChannelMemory>, clock: Clock) -> Self {
         let now = clock.now();
         Self {
             kernel,
@@ -349,6 +348,17 @@ impl Driver for Local {
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         self.turn_until_ready(state, timeout)
+    }
+
+    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+        self.turn_until_idle(state)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = vec![self.server.wait_fd()];
+        all.extend(self.server.host_fd());
+        all.extend(self.kernel.descriptors());
+        all
     }
 
     fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {

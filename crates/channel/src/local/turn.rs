@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use super::Local;
 use crate::buffer::ReadBuf;
 use crate::error::DispatchError;
-use crate::kernel::Driver;
+use crate::kernel::{Driver, Rest};
 use crate::ready::Whose;
 use crate::slot::Kind;
 use crate::state::State;
@@ -59,6 +59,29 @@ impl Local {
             }
             self.now = self.clock.now();
         }
+    }
+
+    /// Turns the server as long as it has work, or until there is a completion, and gets ready for
+    /// sleep on the driver's descriptors.
+    pub(super) fn turn_until_idle(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+        self.now = self.clock.now();
+        loop {
+            self.gathered = 0;
+            let turn = self.server.turn(self.now).map_err(link_failed)?;
+            let happened = self.take_events(state);
+            if state.has_ready() || state.woken {
+                return Ok(Rest::Work);
+            }
+            if !turn.worked() && !happened {
+                break;
+            }
+        }
+        if !self.prepare_sleep(state)? {
+            return Ok(Rest::Work);
+        }
+        // Whoever sleeps on the descriptors does not tell which of them woke him.
+        self.kernel_given = true;
+        Ok(Rest::Until(self.server.patience(self.now)))
     }
 
     /// Turns what the stack says into completions, until there is one. Whether it said anything.
@@ -131,10 +154,7 @@ impl Local {
 
     /// Sleeps until a frame, a kernel event, a timer of the stack, or the time is over.
     fn sleep(&mut self, state: &mut State, left: Option<Duration>) -> Result<(), DispatchError> {
-        self.kernel.flush(state)?;
-        self.kernel.wait(state, Some(Duration::ZERO))?;
-        self.kernel.harvest(state);
-        if state.has_ready() || state.woken || !self.server.arm(self.now).map_err(link_failed)? {
+        if !self.prepare_sleep(state)? {
             return Ok(());
         }
         let own = self.server.patience(self.now);
@@ -152,6 +172,18 @@ impl Local {
         self.kernel_given |= !fds[1].revents().is_empty();
         state.counters.system_calls += 1;
         Ok(())
+    }
+
+    /// Asks link and kernel to make their descriptors readable when something comes. `false`: there
+    /// is work already.
+    fn prepare_sleep(&mut self, state: &mut State) -> Result<bool, DispatchError> {
+        self.kernel.flush(state)?;
+        self.kernel.wait(state, Some(Duration::ZERO))?;
+        self.kernel.harvest(state);
+        if state.has_ready() || state.woken {
+            return Ok(false);
+        }
+        self.server.arm(self.now).map_err(link_failed)
     }
 
     /// The slot leaves the stack, whatever it is there.

@@ -23,6 +23,7 @@ mod place;
 mod plain;
 mod processes;
 mod quiet;
+mod rest;
 mod scene;
 #[cfg(feature = "local")]
 mod shards;

@@ -21,9 +21,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-#[cfg(feature = "local")]
-use std::os::fd::BorrowedFd;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -31,7 +29,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::error::{CreateError, DispatchError, OpError};
-use crate::kernel::Driver;
+use crate::kernel::{Driver, Rest};
 use crate::limits::{EVENTS_MAX, RETRY_PAUSE_MS, TURNS_PER_FETCH};
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
@@ -418,6 +416,18 @@ impl Driver for Epoll {
         self.fetch(state, patience)?;
         self.run(state);
         Ok(())
+    }
+
+    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+        self.wait(state, Some(Duration::ZERO))?;
+        if state.has_ready() || !self.queue.is_empty() {
+            return Ok(Rest::Work);
+        }
+        Ok(Rest::Until(self.patience(state, None)))
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.set.as_fd()]
     }
 
     /// There are no direct descriptors here.

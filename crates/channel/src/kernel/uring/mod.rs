@@ -24,7 +24,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,8 @@ use io_uring::{cqueue, opcode, types};
 
 use crate::buffer::ReadBuf;
 use crate::error::{CreateError, DispatchError, OpError};
-use crate::kernel::Driver;
+use crate::kernel::{Driver, Rest};
+use crate::limits::RETRY_PAUSE_MS;
 use crate::options::OpenOptions;
 use crate::ready::Whose;
 use crate::report::{DriverKind, DriverReport};
@@ -521,6 +522,21 @@ impl Driver for Uring {
         self.after_submit(state, submitted)?;
         self.fetch(state);
         Ok(())
+    }
+
+    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+        self.wait(state, Some(Duration::ZERO))?;
+        self.harvest(state);
+        // What waits for a send that is not answered is looked at from time to time.
+        let pause = Duration::from_millis(RETRY_PAUSE_MS);
+        Ok(match state.has_ready() {
+            true => Rest::Work,
+            false => Rest::Until(state.silence_awaited.then_some(pause)),
+        })
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.ring.descriptor()]
     }
 
     fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {

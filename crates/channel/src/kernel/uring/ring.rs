@@ -10,6 +10,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -33,6 +34,7 @@ pub(super) struct Ring {
     submissions: ManuallyDrop<SubmissionQueue<'static>>,
     completions: ManuallyDrop<CompletionQueue<'static>>,
     owner: NonNull<IoUring>,
+    descriptor: RawFd,
     buffers: BufferRing,
 }
 
@@ -86,6 +88,7 @@ impl Ring {
         }
         let buffers = BufferRing::new(config.buffer_count, config.buffer_len)?;
         buffers.register(&ring)?;
+        let descriptor = ring.as_raw_fd();
         let owner = NonNull::from(Box::leak(Box::new(ring)));
         // SAFETY: the box was just leaked, so it lives until `drop` takes it back, and nothing but
         // the three parts made here refers to it.
@@ -98,8 +101,15 @@ impl Ring {
             submissions: ManuallyDrop::new(submissions),
             completions: ManuallyDrop::new(completions),
             owner,
+            descriptor,
             buffers,
         })
+    }
+
+    /// Readable when there are answers, or work that makes some.
+    pub(super) const fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the ring, which only `drop` closes.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
     /// Puts a request into the queue; `false` if there is no room.
