@@ -1,8 +1,9 @@
 //! A context of one thread: the calls wait by driving the channel themselves.
 
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use megapipe::Clock;
 use thiserror::Error as ThisError;
 
 use crate::calls::Run;
@@ -25,6 +26,9 @@ pub struct Config {
     /// so, once per message: an answer from the last turn will do. Default 20 µs; zero looks each
     /// time.
     pub freshness: Duration,
+    /// What time it is, for time-outs. Default: the machine's. Where our own stack runs in virtual
+    /// time, give both the same ([`megapipe::ServerConfig::clock`]).
+    pub clock: Clock,
 }
 
 impl Default for Config {
@@ -34,6 +38,7 @@ impl Default for Config {
             descriptors: DESCRIPTORS_DEFAULT,
             first_descriptor: 3,
             freshness: Duration::from_micros(20),
+            clock: Clock::new(),
         }
     }
 }
@@ -67,7 +72,14 @@ impl Config {
         self
     }
 
-    fn check(&self) -> Result<(), CreateError> {
+    /// Sets [`Config::clock`].
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn checked(self) -> Result<Self, CreateError> {
         let range = |field, value: i64, max: i64| {
             if (0..=max).contains(&value) {
                 Ok(())
@@ -77,7 +89,8 @@ impl Config {
         };
         let max = i64::from(DESCRIPTORS_MAX);
         range("descriptors", self.descriptors.into(), max)?;
-        range("first_descriptor", self.first_descriptor.into(), max)
+        range("first_descriptor", self.first_descriptor.into(), max)?;
+        Ok(self)
     }
 }
 
@@ -95,6 +108,15 @@ pub enum CreateError {
         /// The largest allowed.
         max: i64,
     },
+    /// What belongs to one thread cannot be shared.
+    #[error("{what} belongs to one thread: a shared context cannot have it")]
+    NotShared {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// On a clock that is set by hand, calls cannot wait for time themselves.
+    #[error("with a clock that is set by hand, the sockets have to be driven from outside")]
+    NobodyDrives,
     /// The channel could not be made.
     #[error(transparent)]
     Channel(#[from] megapipe::CreateError),
@@ -112,9 +134,13 @@ impl Context {
     /// Makes a context for the calling thread. Tries what the kernel offers; does not block.
     ///
     /// # Errors
-    /// [`CreateError`] names what is wrong or missing.
+    /// [`CreateError`] names what is wrong or missing. A clock that is set by hand needs a
+    /// [`crate::SharedContext`].
     pub fn create(config: Config) -> Result<Self, CreateError> {
-        config.check()?;
+        let config = config.checked()?;
+        if config.clock.is_by_hand() {
+            return Err(CreateError::NobodyDrives);
+        }
         Ok(Self { sockets: Sockets::create(config)?, not_send: PhantomData })
     }
 
@@ -145,11 +171,11 @@ impl Run for Context {
             Attempt::Done(result) => return result,
             Attempt::Wait(wait) => wait,
         };
-        let deadline = wait.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = wait.timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
         loop {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|at| at.saturating_sub(self.sockets.now()));
             self.sockets.turn(left)?;
-            let is_over = deadline.is_some_and(|at| at <= Instant::now());
+            let is_over = deadline.is_some_and(|at| at <= self.sockets.now());
             match attempt(&mut self.sockets, is_over) {
                 Attempt::Done(result) => return result,
                 Attempt::Wait(again) => wait = again,

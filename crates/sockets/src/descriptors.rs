@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! - A bit of `free_words` is set exactly where the entry is empty; a bit of `summary` exactly
-//! where   the word has a bit.
+//!   where the word has a bit.
 //! - The tables only grow, up to `max`.
 
 use crate::error::Error;

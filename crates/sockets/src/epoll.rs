@@ -393,6 +393,7 @@ impl Sockets {
         };
         let count = self.collect(set, out);
         if count > 0 {
+            self.pass_on(set, object);
             // What a program answers leaves with its next call, also if it is never idle.
             let driven = self.turn(Some(Duration::ZERO));
             return Attempt::Done(driven.map(|()| count));
@@ -405,6 +406,14 @@ impl Sockets {
             return Attempt::Done(driven.map(|()| self.collect(set, out)));
         }
         Attempt::Wait(Wait::on(object, timeout))
+    }
+
+    /// A thread took what it had room for: if something is left, it is for the next one.
+    fn pass_on(&mut self, set: u32, object: u32) {
+        let sleepers = self.object(object).map_or(0, |entry| entry.sleepers);
+        if sleepers > 0 && !self.epolls.sets[set as usize].ready.is_empty() {
+            self.wakes.push(object);
+        }
     }
 
     /// What the items that are in the queue now have to tell, as far as there is room for it.

@@ -6,7 +6,8 @@
 //!
 //! A [`Context`] belongs to one thread, which drives its sockets by its calls, without a lock. Its
 //! descriptors are its own: small numbers, the lowest that is free, without meaning to the process
-//! or to another context [MT 3.3].
+//! or to another context [MT 3.3]. A [`SharedContext`] is for threads that share sockets, and for
+//! who drives them himself, in virtual time if need be.
 //!
 //! ```no_run
 //! use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Events, OpenFlags};
@@ -47,7 +48,7 @@
 //!
 //! \[MT\]: Jeong, Woo, Jamshed, Jeong, Ihm, Han, Park, "mTCP: a Highly Scalable User-level TCP
 //! Stack for Multicore Systems".
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod calls;
 mod context;
@@ -61,6 +62,7 @@ mod listener;
 mod options;
 mod ports;
 mod readiness;
+mod shared;
 mod sockets;
 mod stream;
 
@@ -70,5 +72,6 @@ pub use descriptors::Fd;
 pub use epoll::{EpollEvent, EpollOp};
 pub use error::Error;
 pub use flags::{Events, MsgFlags, OpenFlags};
+pub use shared::{Driving, SharedContext};
 pub use sockets::{Attempt, Sockets, Wait};
 pub use stream::Shutdown;

@@ -15,9 +15,9 @@
 //!   the caller's.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use megapipe::{Channel, Completion, DispatchError, Event};
+use megapipe::{Channel, Clock, Completion, DispatchError, Event, Rest};
 use slab::Slab;
 
 use crate::context::{Config, CreateError};
@@ -93,14 +93,23 @@ pub struct Sockets {
     pub(crate) is_local: bool,
     /// Objects that threads wait for and that something happened to.
     pub(crate) wakes: Vec<u32>,
+    /// A completion came, for anybody, since this was last looked at.
+    pub(crate) happened: bool,
+    clock: Clock,
     turns: u32,
-    turned_at: Instant,
+    /// On the clock.
+    turned_at: Duration,
     freshness: Duration,
+    /// Operations asked of the channel when they were last handed over.
+    handed_over: u64,
+    /// The channel is not ready for sleep: something was asked that is not counted among its
+    /// operations, or it was turned since.
+    pub(crate) is_restless: bool,
 }
 
 impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
-        let Config { channel, descriptors, first_descriptor, freshness } = config;
+        let Config { channel, descriptors, first_descriptor, freshness, clock } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
         let channel = channel.lwsockets(false).partition(false);
         let addresses = match &channel.backend {
@@ -117,10 +126,19 @@ impl Sockets {
             addresses,
             is_local,
             wakes: Vec::new(),
+            happened: false,
             turns: 0,
-            turned_at: Instant::now(),
+            turned_at: clock.elapsed(),
+            clock,
             freshness,
+            handed_over: 0,
+            is_restless: true,
         })
+    }
+
+    /// What time it is, from the clock's own beginning on.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.elapsed()
     }
 
     // -- objects and descriptors
@@ -185,6 +203,7 @@ impl Sockets {
         if entry.sleepers > 0 {
             self.wakes.push(object);
         }
+        self.is_restless = true;
         match entry.kind {
             Kind::Stream(stream) => self.close_stream(stream),
             Kind::Listener(listener) => self.close_listener(*listener),
@@ -211,7 +230,7 @@ impl Sockets {
         let turns = self.turns;
         let Some(entry) = self.object_mut(object) else { return false };
         let asked_before = std::mem::replace(&mut entry.blocked_in, turns) == turns;
-        if !asked_before && self.turned_at.elapsed() < self.freshness {
+        if !asked_before && self.now().saturating_sub(self.turned_at) < self.freshness {
             return false;
         }
         let driven = self.turn(Some(Duration::ZERO)).is_ok();
@@ -231,6 +250,7 @@ impl Sockets {
     /// The link is gone, or the kernel refused.
     pub(crate) fn turn(&mut self, patience: Option<Duration>) -> Result<(), Error> {
         self.turns = self.turns.wrapping_add(1);
+        self.is_restless = true;
         let first = self.channel.dispatch(patience).map_err(|error| not_driven(&error))?;
         if let Some(completion) = first {
             self.on_completion(completion);
@@ -238,14 +258,40 @@ impl Sockets {
                 self.on_completion(completion);
             }
         }
-        self.turned_at = Instant::now();
+        self.turned_at = self.now();
         Ok(())
+    }
+
+    /// As [`Sockets::turn`] without waiting, as long as there is work to hand over; then whether
+    /// there is something to take.
+    pub(crate) fn rest(&mut self) -> Result<Rest, Error> {
+        self.handed_over = self.channel.counters().operations;
+        self.is_restless = false;
+        self.channel.rest().map_err(|error| not_driven(&error))
+    }
+
+    /// Whoever sleeps on the channel would sleep too long: since [`Sockets::rest`] something was
+    /// asked of it, or it was turned, and looks out for nothing any more.
+    pub(crate) fn is_restless(&self) -> bool {
+        self.is_restless || self.channel.counters().operations != self.handed_over
+    }
+
+    /// The object is a set.
+    pub(crate) fn is_set(&self, object: u32) -> bool {
+        matches!(self.object(object).map(|entry| &entry.kind), Some(Kind::Epoll(_)))
+    }
+
+    /// A thread waits for an object, or does not any more.
+    pub(crate) fn count_sleeper(&mut self, object: Option<u32>, more: bool) {
+        let Some(entry) = object.and_then(|object| self.object_mut(object)) else { return };
+        entry.sleepers = if more { entry.sleepers + 1 } else { entry.sleepers.saturating_sub(1) };
     }
 
     #[inline]
     fn on_completion(&mut self, completion: Completion) {
         let Completion { cookie, event, .. } = completion;
         let object = cookie as u32;
+        self.happened = true;
         match event {
             Event::Read(result) => self.on_read(object, result),
             Event::Write(result) => self.on_written(object, result),

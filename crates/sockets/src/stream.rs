@@ -347,6 +347,7 @@ impl Sockets {
     /// Back to a fresh socket, after a connection attempt that failed or by `connect` to nowhere
     /// (AF_UNSPEC). What was received is gone.
     pub(crate) fn disconnect(&mut self, object: u32) {
+        self.is_restless = true;
         let Some((stream, channel)) = self.stream_mut(object) else { return };
         let mut unconnected = None;
         if stream.handle != Handle::NONE {

@@ -10,4 +10,5 @@ mod host;
 mod linux;
 mod ours;
 mod sets;
+mod threads;
 mod world;

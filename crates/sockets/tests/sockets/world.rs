@@ -7,7 +7,7 @@ use std::fmt::{Debug, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use megapipe::{Backend, CreateError, DriverChoice, LocalNetwork, ServerConfig};
+use megapipe::{Backend, Clock, CreateError, DriverChoice, LocalNetwork, ServerConfig};
 use megapipe_link::{Link, Medium, PairConfig, pair};
 use megapipe_sockets::{Config, Context};
 
@@ -143,22 +143,32 @@ fn on_kernel(driver: DriverChoice) -> Result<World, CreateError> {
     Ok(World { hosts: [host()?, host()?], ..on_linux() })
 }
 
-fn on_stack() -> World {
-    let ips = [[10, 9, 0, 1], [10, 9, 0, 2]].map(IpAddr::from);
+/// The hosts' addresses on our own stack.
+pub(crate) const STACK_IPS: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
+
+/// Two hosts with our own stack, on the two ends of a link.
+pub(crate) fn stack_configs(clock: &Clock) -> [Config; 2] {
     // As loopback, without neighbours to be asked for first.
     let link = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
     let (one, other) = pair(&link).expect("a pair can be had");
-    let host = |link: Box<dyn Link>, ip: IpAddr| {
-        let mut settings = ServerConfig { addresses: vec![(ip, 24)], ..ServerConfig::default() };
+    let host = |link: Box<dyn Link>, ip: [u8; 4]| {
+        let mut settings =
+            ServerConfig { addresses: vec![(ip.into(), 24)], ..ServerConfig::default() };
         settings.connections = 4096;
         settings.waits.spin = Duration::ZERO;
+        settings.clock = clock.clone();
         let network = LocalNetwork::over(vec![link], settings).expect("one queue");
         let channel = megapipe::Config::default().backend(Backend::Local(network));
-        let context = Context::create(Config::default().channel(channel));
-        Box::new(context.expect("the stack can be had")) as Box<dyn Host>
+        Config::default().channel(channel).clock(clock.clone())
     };
-    let hosts = [host(Box::new(one), ips[0]), host(Box::new(other), ips[1])];
-    World { hosts, ips, log: String::new() }
+    [host(Box::new(one), STACK_IPS[0]), host(Box::new(other), STACK_IPS[1])]
+}
+
+fn on_stack() -> World {
+    let hosts = stack_configs(&Clock::new()).map(|config| {
+        Box::new(Context::create(config).expect("the stack can be had")) as Box<dyn Host>
+    });
+    World { hosts, ips: STACK_IPS.map(IpAddr::from), log: String::new() }
 }
 
 /// Runs a program on Linux and on ours, and compares what each wrote down.

@@ -1,0 +1,431 @@
+//! A context that threads share: calls from any of them, and waiting without the lock.
+//!
+//! Read first: decision 0015. Schmidt et al., "Leader/Followers" for the pattern.
+//!
+//! One mutex lies around the sockets. A call takes it for one attempt. Who has to wait becomes a
+//! *sleeper*, and gives the lock back before sleeping. Of the sleepers one *leads*: it sleeps in
+//! the kernel, on the channel's descriptors, and when there is something it takes the lock, turns
+//! the channel and wakes those whose sockets something happened to. The others sleep on a condition
+//! variable each, which is a futex. When the leader has what it waited for, the next one leads.
+//!
+//! Where somebody drives from outside ([`Driving::Outside`]), in virtual time for instance, nobody
+//! leads: all sleep until a turn of the driver wakes them.
+//!
+//! Invariants
+//! - `leader` is set while the lock is free exactly if that sleeper sleeps in the kernel.
+//! - With [`Driving::Callers`], while anybody sleeps and the lock is free, somebody leads, or
+//!   somebody was woken who will.
+//! - What a call asked of the channel is handed over before the call returns.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use megapipe::{DriverChoice, Rest, Waker};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use slab::Slab;
+
+use crate::calls::Run;
+use crate::context::{Config, CreateError};
+use crate::error::Error;
+use crate::sockets::{Attempt, Sockets, Wait};
+
+/// Who drives the channel of a shared context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Driving {
+    /// The threads that wait, one of them at a time.
+    #[default]
+    Callers,
+    /// Somebody else, by [`SharedContext::turn`] or [`SharedContext::drive`]: calls that wait only
+    /// sleep. With a clock that is set by hand it has to be this.
+    Outside,
+}
+
+/// BSD sockets and epoll for many threads ([`crate::Bsd`]). A clone is another name for the same
+/// context; give one to each thread.
+///
+/// Calls that wait sleep on a futex or in the kernel, without the lock. Between calls nobody drives
+/// the sockets, unless a thread waits in one or somebody drives from outside.
+#[derive(Clone)]
+pub struct SharedContext {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inside: Mutex<Inside>,
+    driving: Driving,
+    /// Brings the leader back from the kernel.
+    waker: Waker,
+    /// The channel's descriptors, so that the leader can sleep on them without the lock.
+    descriptors: Vec<OwnedFd>,
+}
+
+/// Who leads when it is nobody that waits in a call.
+const DRIVER: usize = usize::MAX;
+
+struct Inside {
+    sockets: Movable,
+    sleepers: Slab<Sleeper>,
+    leader: Option<usize>,
+    /// Until when the leader sleeps, if nothing happens; `None`: for ever.
+    leads_until: Option<Duration>,
+}
+
+/// A call that waits.
+struct Sleeper {
+    on: Option<u32>,
+    /// On the context's clock.
+    deadline: Option<Duration>,
+    is_woken: bool,
+    bell: Arc<Condvar>,
+}
+
+/// Sockets that may go from thread to thread.
+struct Movable(Sockets);
+
+// SAFETY: a `Sockets` is not `Send` because a channel's buffers count their owners without atomics,
+// and because of rings that only one thread may enter.
+// - All owners of a channel's buffers are inside the `Sockets`: attempts copy bytes to and from the
+//   caller's memory, and no type that holds a buffer is part of what `Bsd` takes or answers. So the
+//   counts move with the sockets, and are touched only by who has the mutex in `Shared`, whose lock
+//   orders one thread's accesses before the next one's.
+// - `SharedContext::create` makes the channel with the epoll driver, which has no ring; epoll sets,
+//   sockets and links (`Link: Send`) may be used from any thread.
+// - Neither crate keeps anything of a channel in thread-local memory.
+#[expect(unsafe_code, reason = "see docs/UNSAFE.md")]
+unsafe impl Send for Movable {}
+
+impl SharedContext {
+    /// Makes a context for many threads. What is the kernel's is served by the epoll driver.
+    ///
+    /// # Errors
+    /// [`CreateError`], also where another driver or a core is asked for.
+    pub fn create(config: Config, driving: Driving) -> Result<Self, CreateError> {
+        let mut config = config.checked()?;
+        if config.channel.driver == DriverChoice::Uring {
+            return Err(CreateError::NotShared { what: "the uring driver" });
+        }
+        if config.channel.core.is_some() {
+            return Err(CreateError::NotShared { what: "a core" });
+        }
+        config.channel.driver = DriverChoice::Epoll;
+        let by_hand = config.clock.is_by_hand();
+        if by_hand && driving == Driving::Callers {
+            return Err(CreateError::NobodyDrives);
+        }
+        let sockets = Sockets::create(config)?;
+        let descriptors = sockets.channel.descriptors();
+        let descriptors: Result<Vec<OwnedFd>, _> =
+            descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let waker = sockets.channel.waker();
+        let descriptors = descriptors.map_err(|source| {
+            CreateError::Channel(megapipe::CreateError::Kernel { what: "a descriptor", source })
+        })?;
+        let inside = Inside {
+            sockets: Movable(sockets),
+            sleepers: Slab::new(),
+            leader: None,
+            leads_until: None,
+        };
+        let inside = Mutex::new(inside);
+        Ok(Self { shared: Arc::new(Shared { inside, driving, waker, descriptors }) })
+    }
+
+    /// Does everything that can be done now, and wakes who waited for it. How long until there is
+    /// something to do even if nothing happens; `None`: for ever. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`]: the link is gone.
+    pub fn turn(&self) -> Result<Option<Duration>, Error> {
+        self.turn_all(self.lock()).map(|(_, until)| until)
+    }
+
+    /// As [`SharedContext::turn`], after waiting for something to do, at most `timeout`: for a
+    /// thread that does nothing else. On a clock that is set by hand it does not wait for time.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`]: the link is gone.
+    pub fn drive(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let (inside, until) = self.turn_all(self.lock())?;
+        let patience = [until, timeout].into_iter().flatten().min();
+        if inside.leader.is_some() {
+            // Somebody sleeps in the kernel already, and does what is to be done.
+            return Ok(());
+        }
+        let inside = self.sleep_in_kernel(inside, DRIVER, patience);
+        self.turn_all(inside).map(drop)
+    }
+
+    fn turn_all<'lock>(
+        &'lock self,
+        mut inside: MutexGuard<'lock, Inside>,
+    ) -> Result<(MutexGuard<'lock, Inside>, Option<Duration>), Error> {
+        let until = inside.turn(None, &self.shared.waker)?;
+        let now = inside.sockets.0.now();
+        let deadlines = inside.sleepers.iter().filter_map(|(_, sleeper)| sleeper.deadline);
+        let first = deadlines.min().map(|at| at.saturating_sub(now));
+        inside.wake_late(now);
+        Ok((inside, [until, first].into_iter().flatten().min()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        // A call that panicked left its socket as it was; the others go on.
+        self.shared.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call is over: what it asked for goes out, who it woke is told, and somebody leads.
+    fn leave(&self, mut inside: MutexGuard<'_, Inside>) {
+        let inside = &mut *inside;
+        // First of all: the places of objects that are gone must not be taken by others meanwhile.
+        inside.deliver(None, &self.shared.waker);
+        if inside.sockets.0.is_restless() {
+            // The link tells whoever waits that it is gone; this call is done.
+            let until = inside.turn(None, &self.shared.waker).unwrap_or(Some(Duration::ZERO));
+            inside.recall_leader(until, &self.shared.waker);
+        }
+        if self.shared.driving == Driving::Callers && inside.leader.is_none() {
+            inside.appoint();
+        }
+    }
+
+    /// Sleeps until the sleeper is woken or its time is over. Leads, if nobody does.
+    fn sleep<'lock>(
+        &'lock self,
+        mut inside: MutexGuard<'lock, Inside>,
+        me: usize,
+    ) -> Result<MutexGuard<'lock, Inside>, Error> {
+        while !inside.is_due(me) {
+            if self.shared.driving == Driving::Outside {
+                let bell = Arc::clone(&inside.sleepers[me].bell);
+                inside = bell.wait(inside).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if inside.leader.is_some_and(|leader| leader != me) {
+                inside = self.follow(inside, me);
+                continue;
+            }
+            inside = self.lead(inside, me)?;
+        }
+        inside.sleepers[me].is_woken = false;
+        Ok(inside)
+    }
+
+    fn follow<'lock>(
+        &'lock self,
+        inside: MutexGuard<'lock, Inside>,
+        me: usize,
+    ) -> MutexGuard<'lock, Inside> {
+        let bell = Arc::clone(&inside.sleepers[me].bell);
+        match inside.left(me) {
+            None => bell.wait(inside).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => {
+                let waited = bell.wait_timeout(inside, left);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    /// One sleep in the kernel, and the turn after it.
+    fn lead<'lock>(
+        &'lock self,
+        mut inside: MutexGuard<'lock, Inside>,
+        me: usize,
+    ) -> Result<MutexGuard<'lock, Inside>, Error> {
+        let until = inside.turn(Some(me), &self.shared.waker)?;
+        if inside.is_due(me) {
+            return Ok(inside);
+        }
+        let patience = [until, inside.left(me)].into_iter().flatten().min();
+        let mut inside = self.sleep_in_kernel(inside, me, patience);
+        inside.turn(Some(me), &self.shared.waker)?;
+        Ok(inside)
+    }
+
+    fn sleep_in_kernel<'lock>(
+        &'lock self,
+        mut inside: MutexGuard<'lock, Inside>,
+        leader: usize,
+        patience: Option<Duration>,
+    ) -> MutexGuard<'lock, Inside> {
+        inside.leader = Some(leader);
+        inside.leads_until = patience.map(|patience| inside.sockets.0.now() + patience);
+        drop(inside);
+        self.shared.poll(patience);
+        let mut inside = self.lock();
+        inside.leader = None;
+        inside
+    }
+}
+
+impl Shared {
+    /// Sleeps until one of the channel's descriptors is readable.
+    fn poll(&self, patience: Option<Duration>) {
+        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let mut fds: Vec<PollFd<'_>> = self
+            .descriptors
+            .iter()
+            .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
+            .collect();
+        // A signal ends it early, as anything else would; the caller looks for itself.
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+}
+
+impl Inside {
+    /// Everything that can be done now. How long the channel has nothing to do after it.
+    fn turn(&mut self, me: Option<usize>, waker: &Waker) -> Result<Option<Duration>, Error> {
+        let sockets = &mut self.sockets.0;
+        let until = loop {
+            match sockets.rest()? {
+                Rest::Work => sockets.turn(Some(Duration::ZERO))?,
+                Rest::Until(until) => break until,
+            }
+        };
+        self.deliver(me, waker);
+        Ok(until)
+    }
+
+    /// Wakes the sleepers that something happened for; `first` before others, because it is awake.
+    ///
+    /// All who wait for a socket try again. Of those who wait for a set, one for each event: that
+    /// one takes what is there, and wakes the next if it leaves something.
+    fn deliver(&mut self, first: Option<usize>, waker: &Waker) {
+        let Self { sockets, sleepers, leader, .. } = self;
+        let sockets = &mut sockets.0;
+        let anything = std::mem::take(&mut sockets.happened);
+        if sockets.wakes.is_empty() && !anything {
+            return;
+        }
+        let mut wakes = std::mem::take(&mut sockets.wakes);
+        let others = (0..sleepers.capacity()).filter(|index| Some(*index) != first);
+        for index in first.into_iter().chain(others) {
+            let Some(sleeper) = sleepers.get_mut(index) else { continue };
+            let place = wakes.iter().position(|object| sleeper.on == Some(*object));
+            if sleeper.is_woken || (place.is_none() && !(anything && sleeper.on.is_none())) {
+                continue;
+            }
+            if let Some(place) = place
+                && sockets.is_set(wakes[place])
+            {
+                wakes.swap_remove(place);
+            }
+            // An object that is gone will be another's place.
+            sleeper.on = sleeper.on.filter(|object| sockets.object(*object).is_some());
+            sleeper.is_woken = true;
+            if *leader == Some(index) {
+                waker.wake();
+            } else {
+                sleeper.bell.notify_one();
+            }
+        }
+        wakes.clear();
+        sockets.wakes = wakes;
+    }
+
+    /// Wakes the sleepers whose time is over, which only a driver from outside tells them.
+    fn wake_late(&mut self, now: Duration) {
+        for (_, sleeper) in &mut self.sleepers {
+            if sleeper.deadline.is_some_and(|at| at <= now) {
+                sleeper.is_woken = true;
+                sleeper.bell.notify_one();
+            }
+        }
+    }
+
+    /// The leader sleeps longer than the channel can wait by now: it has to look again.
+    fn recall_leader(&mut self, until: Option<Duration>, waker: &Waker) {
+        let Some(until) = until else { return };
+        let at = self.sockets.0.now() + until;
+        if self.leader.is_some() && self.leads_until.is_none_or(|leads| leads > at) {
+            self.leads_until = Some(at);
+            waker.wake();
+        }
+    }
+
+    /// Wakes a sleeper, to lead.
+    fn appoint(&mut self) {
+        if let Some((_, next)) = self.sleepers.iter_mut().find(|(_, it)| !it.is_woken) {
+            next.bell.notify_one();
+        }
+    }
+
+    fn is_due(&self, me: usize) -> bool {
+        self.sleepers[me].is_woken || self.left(me) == Some(Duration::ZERO)
+    }
+
+    /// How long a sleeper may still sleep.
+    fn left(&self, me: usize) -> Option<Duration> {
+        let deadline = self.sleepers[me].deadline?;
+        Some(deadline.saturating_sub(self.sockets.0.now()))
+    }
+
+    /// A call begins to wait, for at most `timeout` from now on.
+    fn fall_asleep(&mut self, Wait { on, timeout }: Wait) -> usize {
+        let deadline = timeout.and_then(|timeout| self.sockets.0.now().checked_add(timeout));
+        self.sockets.0.count_sleeper(on, true);
+        let bell = Arc::new(Condvar::new());
+        self.sleepers.insert(Sleeper { on, deadline, is_woken: false, bell })
+    }
+
+    /// It waits on, perhaps for something else.
+    fn change_wait(&mut self, me: usize, on: Option<u32>) {
+        let before = std::mem::replace(&mut self.sleepers[me].on, on);
+        if before != on {
+            self.sockets.0.count_sleeper(before, false);
+            self.sockets.0.count_sleeper(on, true);
+        }
+    }
+
+    fn wake_up(&mut self, me: usize) {
+        let sleeper = self.sleepers.remove(me);
+        self.sockets.0.count_sleeper(sleeper.on, false);
+        if self.leader == Some(me) {
+            self.leader = None;
+        }
+    }
+}
+
+impl Run for SharedContext {
+    fn run<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+    ) -> Result<T, Error> {
+        let mut inside = self.lock();
+        let wait = match attempt(&mut inside.sockets.0, false) {
+            Attempt::Done(result) => {
+                self.leave(inside);
+                return result;
+            }
+            Attempt::Wait(wait) => wait,
+        };
+        let me = inside.fall_asleep(wait);
+        if self.shared.driving == Driving::Outside {
+            let left = inside.left(me);
+            inside.recall_leader(left, &self.shared.waker);
+        }
+        let result = loop {
+            inside = match self.sleep(inside, me) {
+                Ok(inside) => inside,
+                Err(error) => {
+                    inside = self.lock();
+                    break Err(error);
+                }
+            };
+            let is_over = inside.left(me) == Some(Duration::ZERO);
+            match attempt(&mut inside.sockets.0, is_over) {
+                Attempt::Done(result) => break result,
+                Attempt::Wait(wait) => inside.change_wait(me, wait.on),
+            }
+        };
+        inside.wake_up(me);
+        self.leave(inside);
+        result
+    }
+
+    fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error> {
+        let mut inside = self.lock();
+        let result = call(&mut inside.sockets.0);
+        self.leave(inside);
+        result
+    }
+}

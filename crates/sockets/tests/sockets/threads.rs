@@ -1,0 +1,283 @@
+//! Sockets that threads share: calls that wait, many who wait for one set, and virtual time.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use megapipe::Clock;
+use megapipe_sockets::{
+    Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags, SharedContext,
+};
+
+use crate::world::{STACK_IPS, stack_configs};
+
+/// Two hosts whose threads share their sockets, and the server's address.
+struct Place {
+    server: SharedContext,
+    client: SharedContext,
+    ip: IpAddr,
+}
+
+fn on_kernel() -> Place {
+    let host = || SharedContext::create(Config::default(), Driving::Callers).unwrap();
+    Place { server: host(), client: host(), ip: IpAddr::from([127, 0, 0, 1]) }
+}
+
+fn on_stack() -> Place {
+    let [server, client] = stack_configs(&Clock::new())
+        .map(|config| SharedContext::create(config, Driving::Callers).unwrap());
+    Place { server, client, ip: IpAddr::from(STACK_IPS[0]) }
+}
+
+fn listen(context: &mut SharedContext, ip: IpAddr, backlog: i32) -> (Fd, SocketAddr) {
+    let fd = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    context.bind(fd, SocketAddr::new(ip, 0)).unwrap();
+    context.listen(fd, backlog).unwrap();
+    (fd, context.getsockname(fd).unwrap())
+}
+
+fn dial(context: &mut SharedContext, address: SocketAddr) -> Fd {
+    let fd = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    context.connect(fd, Some(address)).unwrap();
+    fd
+}
+
+fn read_all(context: &mut SharedContext, fd: Fd, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        let count = context.read(fd, &mut bytes[filled..]).unwrap();
+        assert!(count > 0, "the end after {filled} of {len} bytes");
+        filled += count;
+    }
+    bytes
+}
+
+/// One thread for each connection on both sides, all blocking.
+fn echo_by_threads(place: Place) {
+    const CONNECTIONS: usize = 6;
+    const MESSAGES: u32 = 50;
+    let Place { mut server, client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 16);
+    std::thread::scope(|scope| {
+        let acceptor = server.clone();
+        scope.spawn(move || {
+            std::thread::scope(|scope| {
+                for _ in 0..CONNECTIONS {
+                    let mut context = acceptor.clone();
+                    let fd = context.accept4(listener, OpenFlags::empty()).unwrap();
+                    scope.spawn(move || {
+                        let mut bytes = [0; 999];
+                        loop {
+                            match context.read(fd, &mut bytes).unwrap() {
+                                0 => return context.close(fd).unwrap(),
+                                count => assert_eq!(context.write(fd, &bytes[..count]), Ok(count)),
+                            }
+                        }
+                    });
+                }
+            });
+        });
+        for number in 0..CONNECTIONS {
+            let mut context = client.clone();
+            scope.spawn(move || {
+                let fd = dial(&mut context, address);
+                for message in 0..MESSAGES {
+                    let text = format!("message {message} of {number}").into_bytes();
+                    assert_eq!(context.write(fd, &text), Ok(text.len()));
+                    assert_eq!(read_all(&mut context, fd, text.len()), text);
+                }
+                context.close(fd).unwrap();
+            });
+        }
+    });
+    server.close(listener).unwrap();
+}
+
+#[test]
+fn threads_that_block_are_served_on_the_kernel() {
+    echo_by_threads(on_kernel());
+}
+
+#[test]
+fn threads_that_block_are_served_on_our_own_stack() {
+    echo_by_threads(on_stack());
+}
+
+/// A write of more than fits blocks until somebody has read it.
+fn a_long_write(place: Place) {
+    const LEN: usize = 20 << 20;
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 16);
+    std::thread::scope(|scope| {
+        let mut context = server.clone();
+        scope.spawn(move || {
+            let fd = context.accept4(listener, OpenFlags::empty()).unwrap();
+            let bytes = read_all(&mut context, fd, LEN);
+            assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
+            assert_eq!(context.read(fd, &mut [0; 1]), Ok(0));
+            context.close(fd).unwrap();
+        });
+        let fd = dial(&mut client, address);
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+        assert_eq!(client.write(fd, &bytes), Ok(LEN), "all of it, in one call");
+        client.shutdown(fd, megapipe_sockets::Shutdown::Write).unwrap();
+        assert_eq!(client.read(fd, &mut [0; 1]), Ok(0));
+    });
+}
+
+#[test]
+fn a_write_that_blocks_is_whole_on_the_kernel() {
+    a_long_write(on_kernel());
+}
+
+#[test]
+fn a_write_that_blocks_is_whole_on_our_own_stack() {
+    a_long_write(on_stack());
+}
+
+/// Many threads wait for one set: each event reaches one of them.
+fn many_wait_for_one_set(place: Place) {
+    const THREADS: usize = 4;
+    const CONNECTIONS: usize = 40;
+    const ROUNDS: usize = 5;
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 128);
+    let set = server.epoll_create1(OpenFlags::empty()).unwrap();
+    let mut dialer = client.clone();
+    let dialing = std::thread::spawn(move || {
+        let clients: Vec<Fd> = (0..CONNECTIONS).map(|_| dial(&mut dialer, address)).collect();
+        clients
+    });
+    for _ in 0..CONNECTIONS {
+        let fd = server.accept4(listener, OpenFlags::NONBLOCK).unwrap();
+        let event = EpollEvent { events: Events::IN | Events::ONE_SHOT, data: fd as u64 };
+        server.epoll_ctl(set, EpollOp::Add(event), fd).unwrap();
+    }
+    let clients = dialing.join().unwrap();
+    let served = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (mut context, served) = (server.clone(), &served);
+            scope.spawn(move || {
+                let mut events = [EpollEvent::default(); 3];
+                while served.load(Ordering::Acquire) < CONNECTIONS * ROUNDS {
+                    let patience = Some(Duration::from_millis(100));
+                    let count = context.epoll_wait(set, &mut events, patience).unwrap();
+                    for event in &events[..count] {
+                        let fd = event.data as Fd;
+                        let mut bytes = [0; 8];
+                        assert_eq!(context.read(fd, &mut bytes), Ok(1), "one event, one reader");
+                        served.fetch_add(1, Ordering::AcqRel);
+                        assert_eq!(context.write(fd, &bytes[..1]), Ok(1));
+                        let again = EpollEvent { events: Events::IN | Events::ONE_SHOT, ..*event };
+                        context.epoll_ctl(set, EpollOp::Modify(again), fd).unwrap();
+                    }
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            for fd in &clients {
+                assert_eq!(client.write(*fd, &[round as u8]), Ok(1));
+            }
+            for fd in &clients {
+                assert_eq!(read_all(&mut client, *fd, 1), [round as u8]);
+            }
+        }
+    });
+    assert_eq!(served.into_inner(), CONNECTIONS * ROUNDS);
+}
+
+#[test]
+fn many_threads_wait_for_one_set_on_the_kernel() {
+    many_wait_for_one_set(on_kernel());
+}
+
+#[test]
+fn many_threads_wait_for_one_set_on_our_own_stack() {
+    many_wait_for_one_set(on_stack());
+}
+
+#[test]
+fn a_set_that_nothing_happens_to_is_waited_for_as_long_as_asked() {
+    for place in [on_kernel(), on_stack()] {
+        let mut context = place.server;
+        let set = context.epoll_create1(OpenFlags::empty()).unwrap();
+        let (start, mut events) = (Instant::now(), [EpollEvent::default(); 1]);
+        let patience = Some(Duration::from_millis(60));
+        assert_eq!(context.epoll_wait(set, &mut events, patience), Ok(0));
+        assert!(start.elapsed() >= Duration::from_millis(60));
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+}
+
+/// Whether a thread of this process sleeps in the kernel.
+fn is_asleep(thread: rustix::thread::Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+}
+
+#[test]
+fn in_virtual_time_a_call_sleeps_until_whoever_drives_brings_its_event_or_its_time() {
+    let clock = Clock::by_hand();
+    let [mut server, mut client] = stack_configs(&clock)
+        .map(|config| SharedContext::create(config, Driving::Outside).unwrap());
+    let start = Instant::now();
+    let turn_both = |server: &SharedContext, client: &SharedContext| {
+        for _ in 0..8 {
+            server.turn().unwrap();
+            client.turn().unwrap();
+        }
+    };
+    let (listener, address) = listen(&mut server, STACK_IPS[0].into(), 4);
+    let (sender, answers) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let mut context = server.clone();
+        scope.spawn(move || {
+            sender.send(Err(rustix::thread::gettid())).unwrap();
+            let fd = context.accept4(listener, OpenFlags::empty()).unwrap();
+            sender.send(Ok((fd as usize, clock_of(&context)))).unwrap();
+            let set = context.epoll_create1(OpenFlags::empty()).unwrap();
+            let patience = Some(Duration::from_secs(3600));
+            let count = context.epoll_wait(set, &mut [EpollEvent::default()], patience).unwrap();
+            sender.send(Ok((count, clock_of(&context)))).unwrap();
+        });
+        let thread = answers.recv().unwrap().unwrap_err();
+        let wait_for_sleep = || {
+            while !is_asleep(thread) {
+                std::thread::yield_now();
+            }
+        };
+        wait_for_sleep();
+        assert!(answers.try_recv().is_err(), "nobody has connected");
+        let fd = client.socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0).unwrap();
+        assert_eq!(client.connect(fd, Some(address)), Err(Error::InProgress));
+        turn_both(&server, &client);
+        answers.recv().unwrap().expect("it accepted");
+        wait_for_sleep();
+        clock.advance(Duration::from_secs(3599));
+        turn_both(&server, &client);
+        assert!(answers.try_recv().is_err(), "a second is left");
+        clock.advance(Duration::from_secs(1));
+        turn_both(&server, &client);
+        let (count, _) = answers.recv().unwrap().unwrap();
+        assert_eq!(count, 0);
+    });
+    assert!(start.elapsed() < Duration::from_secs(60), "an hour passes in no time");
+}
+
+/// When a context thinks its next turn is due: for the log of a failed test.
+fn clock_of(context: &SharedContext) -> Option<Duration> {
+    context.turn().unwrap()
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_by_name() {
+    let channel = megapipe::Config::default().driver(megapipe::DriverChoice::Uring);
+    let refused = SharedContext::create(Config::default().channel(channel), Driving::Callers);
+    assert!(refused.err().unwrap().to_string().contains("uring"));
+    let [by_hand, _] = stack_configs(&Clock::by_hand());
+    let refused = SharedContext::create(by_hand, Driving::Callers);
+    assert!(refused.err().unwrap().to_string().contains("driven from outside"));
+}
