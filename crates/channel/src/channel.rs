@@ -24,7 +24,9 @@ use crate::completion::Unregistered;
 use crate::config::{Backend, Config};
 use crate::counters::Counters;
 use crate::cpu_mask::CpuMask;
-use crate::error::{ConnectError, CreateError, ListenError, Misuse, RegisterError};
+#[cfg(not(feature = "local"))]
+use crate::error::MoveError;
+use crate::error::{ConnectError, CreateError, ListenError, Misuse, NotTaken, RegisterError};
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
 use crate::kernel::sockaddr::RawAddress;
@@ -142,6 +144,35 @@ impl Channel {
         slot.extra = extra.map(|listener| Box::new(Extra::Listener(listener)));
         self.attach(index).map_err(kernel("cannot watch the descriptor"))?;
         Ok(self.state.handle(index))
+    }
+
+    /// Takes an established TCP connection of the kernel's over into the channel's own stack, in the
+    /// middle of whatever it does: what was not read yet, not sent and not acknowledged comes along,
+    /// and its peer notices nothing. The kernel's socket is gone then, without a segment, whoever
+    /// else has a descriptor of it; the handle is an lwsocket's. [`Channel::to_fd`] goes the other
+    /// way.
+    ///
+    /// Only on the `local` back end, on a link that shares the host's address (`packet`, `xdp`), for
+    /// a connection whose peer is reached over that link. Needs CAP_NET_ADMIN. Blocks for some thirty
+    /// system calls.
+    ///
+    /// # Errors
+    /// [`NotTaken`] gives the socket back as it was, and says why.
+    pub fn take_over(&mut self, fd: OwnedFd, cookie: u64) -> Result<Handle, NotTaken> {
+        let taken = match self.check_fork() {
+            Err(misuse) => Err((fd, misuse.into())),
+            Ok(()) if self.state.is_fd_registered(fd.as_raw_fd()) => {
+                Err((fd, Misuse::Closing.into()))
+            }
+            #[cfg(feature = "local")]
+            Ok(()) => self.take_over_on_stack(fd, cookie),
+            #[cfg(not(feature = "local"))]
+            Ok(()) => {
+                let _ = cookie;
+                Err((fd, MoveError::NoStack))
+            }
+        };
+        taken.map_err(|(fd, why)| NotTaken { fd, why })
     }
 
     /// A listening socket with a mask: the channel gets a socket of its own beside it.

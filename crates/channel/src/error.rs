@@ -9,6 +9,7 @@
 //! errno values appear here only to name what the kernel said; the C border translates back.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use thiserror::Error;
 
@@ -165,6 +166,77 @@ pub enum Misuse {
     /// `count` is zero.
     #[error("the count must be at least one")]
     InvalidCount,
+    /// What is our own stack's and cannot become a kernel socket's, and why.
+    #[error("there is no descriptor for this: {why}")]
+    CannotMove {
+        /// What is in the way.
+        why: &'static str,
+    },
+}
+
+/// Why a connection did not move between the kernel and our own stack. It goes on where it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// The caller's mistake.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// The channel is the kernel's.
+    #[error("only a channel on the local back end has a stack that takes connections over")]
+    NoStack,
+    /// The stack's link shares no address with the kernel.
+    #[error("{0}")]
+    NotShared(&'static str),
+    /// The stack does not take it.
+    #[error("{0}")]
+    Stack(&'static str),
+    /// The kernel does not give it or take it.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Repair(#[from] megapipe_link::repair::RepairError),
+    /// The link does not take or leave its frames.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Link(#[from] megapipe_link::LinkError),
+}
+
+impl MoveError {
+    /// The kernel's number that is nearest.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        match self {
+            Self::Misuse(Misuse::TooManyHandles) => libc::ENFILE,
+            Self::Misuse(_) => libc::EINVAL,
+            Self::NoStack | Self::NotShared(_) => libc::EOPNOTSUPP,
+            Self::Stack(_) => libc::EADDRNOTAVAIL,
+            #[cfg(feature = "local")]
+            Self::Repair(error) => error.raw_os_error(),
+            #[cfg(feature = "local")]
+            Self::Link(megapipe_link::LinkError::Io { source, .. }) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            #[cfg(feature = "local")]
+            Self::Link(megapipe_link::LinkError::Setting { .. }) => libc::ENOBUFS,
+            #[cfg(feature = "local")]
+            Self::Link(_) => libc::EIO,
+        }
+    }
+
+    #[cfg(feature = "local")]
+    pub(crate) fn into_op_error(self) -> OpError {
+        OpError::from_raw_os_error(self.raw_os_error())
+    }
+}
+
+/// A socket that was not taken over, and why. It is as it was.
+#[derive(Debug, Error)]
+#[error("the connection was not taken over")]
+pub struct NotTaken {
+    /// The socket, the kernel's still.
+    pub fd: OwnedFd,
+    /// Why.
+    #[source]
+    pub why: MoveError,
 }
 
 /// Why a channel could not be made.

@@ -113,6 +113,10 @@ impl Channel {
         let mask_on_stack = self.mask_on_stack(index);
         #[cfg(not(feature = "local"))]
         let mask_on_stack = None;
+        #[cfg(feature = "local")]
+        let mut remarks = self.remarks_on_moving(index);
+        #[cfg(not(feature = "local"))]
+        let mut remarks = Vec::new();
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);
@@ -122,7 +126,6 @@ impl Channel {
         let listener = slot.listener();
         let member = listener.as_ref().is_some_and(|it| it.membership.is_some());
         let cpu_mask = listener.and_then(|it| it.membership.as_ref()?.mask()).or(mask_on_stack);
-        let mut remarks = Vec::new();
         if handle.is_lwsocket() && kind == Kind::Tcp && matches!(target, Target::Fd(_)) {
             remarks.push(fd_backed(driver, lwsockets).to_owned());
         }

@@ -77,7 +77,8 @@ pub use config::{Backend, Config, DriverChoice};
 pub use counters::Counters;
 pub use cpu_mask::CpuMask;
 pub use error::{
-    ConnectError, CreateError, DispatchError, ListenError, Misuse, OpError, RegisterError,
+    ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NotTaken, OpError,
+    RegisterError,
 };
 pub use handle::{FIRST_LWSOCKET, Handle};
 pub use kernel::Rest;

@@ -13,7 +13,7 @@ use crate::error::Misuse;
 use crate::handle::Handle;
 use crate::kernel::Driver;
 use crate::limits;
-use crate::options::{Accept, Disconnect};
+use crate::options::{Accept, AcceptAs, Disconnect};
 use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiving, WriteOp};
 
 /// What a file is before `Event::Open`, and after one that failed.
@@ -24,7 +24,9 @@ impl Channel {
     /// Asks for `count` connections: one `Event::Accept` each.
     ///
     /// # Errors
-    /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes.
+    /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes;
+    /// [`Misuse::CannotMove`] for descriptors of our own stack's connections where those cannot be
+    /// had ([`Channel::to_fd`]).
     pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), Misuse> {
         self.check_fork()?;
         let index = self.state.find(listener)?;
@@ -35,6 +37,9 @@ impl Channel {
             check_len(len, limits::READ_LEN_MAX)?;
         }
         self.require(index, "accept", |kind| kind == Kind::Listener)?;
+        if accept.kind == AcceptAs::Fd {
+            self.check_movable(index)?;
+        }
         self.state.admit()?;
         let Some(queues) = self.state.slot(index).listener() else { return Ok(()) };
         if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
@@ -333,11 +338,18 @@ impl Channel {
 
     /// Turns a handle into a descriptor of the process, after the writes that are queued:
     /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
-    /// Reads that wait complete as cancelled. A connection of our own stack has no descriptor: the
-    /// completion says [`OpError::NotSupported`](crate::OpError::NotSupported), and it goes on.
+    /// Reads that wait complete as cancelled.
+    ///
+    /// A connection of our own stack moves into a socket of the kernel's, unread and unsent bytes
+    /// and all, without its peer's notice; [`Channel::take_over`] goes the other way. It has to be
+    /// established, with neither side closed
+    /// ([`OpError::NotConnected`](crate::OpError::NotConnected) otherwise), and the process needs
+    /// CAP_NET_ADMIN ([`OpError::PermissionDenied`](crate::OpError::PermissionDenied)). If it does
+    /// not move it goes on where it is, and [`Channel::explain`] says why.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no connection.
+    /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for what is our own stack's
+    /// on a link with an address of its own, and for its datagrams.
     pub fn to_fd(&mut self, handle: Handle) -> Result<(), Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -345,12 +357,23 @@ impl Channel {
         if self.state.slot(index).phase != Phase::Open {
             return Err(Misuse::Closing);
         }
+        self.check_movable(index)?;
         self.state.slot(index).phase = Phase::Moving;
         let queued = self.queue_write(index, WriteOp::new(Body::ToFd, 0));
         if queued.is_err() {
             self.state.slot(index).phase = Phase::Open;
         }
         queued
+    }
+
+    /// What is our own stack's may have no way to the kernel.
+    fn check_movable(&mut self, index: u32) -> Result<(), Misuse> {
+        #[cfg(feature = "local")]
+        if let Some(why) = self.fixed_to_stack(index) {
+            return Err(Misuse::CannotMove { why });
+        }
+        let _ = index;
+        Ok(())
     }
 
     fn require(

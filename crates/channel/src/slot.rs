@@ -245,6 +245,19 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// One connection less is asked for.
+    pub(crate) fn use_credit(&mut self) {
+        let Some(credit) = self.credits.front_mut() else { return };
+        if credit.count != u32::MAX {
+            credit.count -= 1;
+            if credit.count == 0 {
+                self.credits.pop_front();
+            }
+        }
+    }
+}
+
 /// A connection as the kernel gave it.
 #[derive(Debug)]
 pub(crate) enum Arrived {

@@ -31,6 +31,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
+use rustix::net::AddressFamily;
 
 mod frozen;
 mod socket;
@@ -136,6 +137,14 @@ impl RepairError {
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }
+}
+
+/// Whether connections can move here at all: a trial with a socket of its own, some microseconds.
+///
+/// # Errors
+/// [`RepairError::NotAllowed`], or what the kernel says.
+pub fn trial() -> Result<(), RepairError> {
+    successor::blank(AddressFamily::INET).map(drop)
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RepairError {

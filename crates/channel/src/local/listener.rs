@@ -13,9 +13,8 @@ use megapipe_service::{AcceptorId, Offer, PortError, Sharing};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 
 use super::{Local, NO_SLOT, NOBODY, Owner};
-use crate::completion::Event;
 use crate::cpu_mask::CpuMask;
-use crate::error::{OpError, RegisterError};
+use crate::error::RegisterError;
 use crate::options::{AcceptAs, ListenOptions};
 use crate::slot::{Arrived, Handed, Target};
 use crate::state::State;
@@ -139,7 +138,6 @@ impl Local {
 
     /// Gives what is held to the accepts that wait, and tells the server of the rest.
     pub(super) fn accept(&mut self, state: &mut State, slot: u32) {
-        self.refuse_descriptors(state, slot);
         while let Some((arrived, _)) = state.next_held(slot) {
             self.hand_over(state, slot, arrived);
         }
@@ -174,16 +172,6 @@ impl Local {
         }
     }
 
-    /// A connection of the stack has no descriptor to be given.
-    fn refuse_descriptors(&mut self, state: &mut State, slot: u32) {
-        while state.accept_wanted(slot) == Some(AcceptAs::Fd) {
-            if let Some(queues) = state.slot(slot).listener() {
-                queues.credits.pop_front();
-            }
-            state.complete(slot, Event::Accept(Err(OpError::NotSupported)));
-        }
-    }
-
     /// A connection is established, and offered to one of our listeners.
     pub(super) fn on_incoming(
         &mut self,
@@ -215,6 +203,9 @@ impl Local {
     fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
         let Arrived::Stack(index, generation) = arrived else { return };
         let conn = ConnId { index, generation };
+        if state.accept_wanted(listener) == Some(AcceptAs::Fd) {
+            return self.hand_over_descriptor(state, listener, conn);
+        }
         match state.on_accepted(listener, arrived) {
             Handed::To(slot) => {
                 self.lwsockets_open += 1;
@@ -225,6 +216,17 @@ impl Local {
             }
             Handed::Held => {}
             Handed::Gone | Handed::Refused => self.server.refuse(self.now, conn),
+        }
+    }
+
+    /// The connection moves to the kernel at once, and is wanted as a descriptor.
+    fn hand_over_descriptor(&mut self, state: &mut State, listener: u32, conn: ConnId) {
+        match self.accepted_to_kernel(state, conn) {
+            Ok(fd) => {
+                let handed = state.on_accepted(listener, Arrived::Fd(fd, Vec::new()));
+                debug_assert!(matches!(handed, Handed::Gone), "a descriptor was wanted");
+            }
+            Err(error) => state.on_accept_lost(listener, error),
         }
     }
 

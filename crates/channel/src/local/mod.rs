@@ -6,7 +6,7 @@
 //! when no completion is left to hand out.
 //!
 //! Read first: `kernel/mod.rs` for what a driver owes, `megapipe_service::Server` for a turn. Then
-//! `turn.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`.
+//! `turn.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`, `repair.rs`.
 //!
 //! Invariants
 //! - The kernel's driver is epoll: the ring of io_uring would take all receive buffers for itself.
@@ -28,6 +28,7 @@ use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
 use crate::buffer::ReadBuf;
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
+use crate::handle::Handle;
 use crate::kernel::epoll::Epoll;
 use crate::kernel::{Driver, Rest};
 use crate::options::OpenOptions;
@@ -41,6 +42,7 @@ mod listener;
 mod memory;
 mod network;
 mod open;
+mod repair;
 mod stream;
 mod turn;
 
@@ -82,6 +84,8 @@ pub(crate) struct Local {
     kernel_asked: Instant,
     /// It was given something since.
     kernel_given: bool,
+    /// The last connection that was to become the kernel's and did not, and why.
+    refused_move: Option<(Handle, String)>,
 }
 
 /// Makes the driver: the stack on the network's next queue, and epoll for what is the kernel's.
@@ -159,6 +163,7 @@ impl Local {
             gathered: 0,
             kernel_asked: now,
             kernel_given: false,
+            refused_move: None,
         }
     }
 

@@ -12,6 +12,7 @@ use megapipe_service::PortError;
 use megapipe_stack::{Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError};
 
 use super::memory::{self, Received};
+use super::repair::HAS_MOVED;
 use super::{Local, set_receiving};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
@@ -99,7 +100,7 @@ impl Local {
         Ok(())
     }
 
-    fn resets_on_close(&self, conn: ConnId) -> bool {
+    pub(super) fn resets_on_close(&self, conn: ConnId) -> bool {
         self.conns.get(conn.index as usize).is_some_and(|owner| owner.resets_on_close)
     }
 
@@ -137,10 +138,7 @@ impl Local {
                     let how = *how;
                     self.disconnect(state, slot, how);
                 }
-                Body::ToFd => {
-                    state.pop_control(slot);
-                    state.on_moved(slot, Err(OpError::NotSupported));
-                }
+                Body::ToFd => self.move_to_kernel(state, slot),
                 Body::One(_) | Body::Many(_) => match self.send(state, slot) {
                     Sent::Whole(bytes) => state.on_sent(slot, bytes),
                     Sent::NoRoom(bytes) => {
@@ -302,6 +300,9 @@ impl Local {
     /// The slot leaves. Bytes that the program never took mean a RST, as with close(2) (RFC 2525
     /// §2.17); otherwise what was written still goes out, then the FIN.
     pub(super) fn leave_stream(&mut self, state: &mut State, slot: u32) {
+        if state.peek(slot).end == HAS_MOVED {
+            return;
+        }
         self.lwsockets_open = self.lwsockets_open.saturating_sub(1);
         let entry = state.peek(slot);
         let resets = self.conn(state, slot).is_some_and(|conn| self.resets_on_close(conn));

@@ -64,12 +64,7 @@ impl State {
             return Handed::Held;
         };
         let accept = *credit;
-        if accept.count != u32::MAX {
-            credit.count -= 1;
-            if credit.count == 0 {
-                queues.credits.pop_front();
-            }
-        }
+        queues.use_credit();
         let pending = queues.held.len() as u32;
         self.counters.accepted += 1;
         self.hand_out(heir, arrived, accept, pending)
@@ -139,6 +134,16 @@ impl State {
             queues.exhausted = true;
             self.exhausted_listeners += 1;
         }
+    }
+
+    /// A connection arrived that cannot be had in the form that is wanted: an accept is used up.
+    #[cfg(feature = "local")]
+    pub(crate) fn on_accept_lost(&mut self, listener: u32, error: OpError) {
+        self.counters.connections_dropped += 1;
+        if let Some(queues) = self.slot(listener).listener() {
+            queues.use_credit();
+        }
+        self.complete(listener, Event::Accept(Err(error)));
     }
 
     /// Accepting failed in a way that the program has to hear of.

@@ -3,18 +3,20 @@
 //!
 //! Read first: `place.rs`.
 
-use std::net::IpAddr;
+use std::io::Write;
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Backend, Channel, Config, ConnectOptions, CreateError, DispatchError, DriverChoice,
-    Event, Handle, ListenOptions, LocalNetwork, OpError, ServerConfig,
+    Event, Handle, ListenOptions, LocalNetwork, Misuse, OpError, ServerConfig, SocketKind,
 };
 use megapipe_link::{Link, PairConfig, pair};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::place::{device, here, ip};
-use crate::scene::{A_WHILE, Case, PATIENCE, Stream, check_local, pattern};
+use crate::scene::{A_WHILE, Case, PATIENCE, Stream, check_local, pattern, receive, tcp_pair};
 
 macro_rules! on_our_own_stack {
     ($($fact:ident),+ $(,)?) => {
@@ -31,6 +33,8 @@ macro_rules! on_our_own_stack {
 on_our_own_stack![
     a_connection_has_no_descriptor_to_move_to_and_goes_on,
     an_accept_of_descriptors_is_not_supported,
+    datagrams_have_no_descriptor,
+    what_the_kernel_has_stays_there_and_is_given_back,
     listeners_without_a_port_get_one_each_and_a_port_is_had_once,
     an_idle_channel_sleeps,
     a_link_that_is_gone_is_told_by_dispatch,
@@ -42,8 +46,11 @@ fn a_connection_has_no_descriptor_to_move_to_and_goes_on(case: &Case) {
     let mut scene = case.scene();
     for kind in [Stream::Accepted4, Stream::Connected6] {
         let (handle, mut peer) = scene.stream(kind);
-        scene.to_fd(handle).unwrap();
-        let Event::ToFd(Err(OpError::NotSupported)) = scene.next_of(handle) else { panic!() };
+        let refused = scene.to_fd(handle).unwrap_err();
+        assert!(matches!(refused, Misuse::CannotMove { .. }), "{refused}");
+        assert!(refused.to_string().ends_with("connections move on packet and xdp"), "{refused}");
+        let explain = scene.explain(handle).unwrap();
+        assert!(explain.remarks.iter().any(|remark| remark.starts_with("no descriptor: ")));
         scene.write(handle, "still here").unwrap();
         scene.expect_written(handle, 10);
         assert_eq!(scene.receive(&mut peer, 10), b"still here");
@@ -53,11 +60,30 @@ fn a_connection_has_no_descriptor_to_move_to_and_goes_on(case: &Case) {
 fn an_accept_of_descriptors_is_not_supported(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
-    scene.channel.accept(listener, Accept::fd(2)).unwrap();
-    let Event::Accept(Err(OpError::NotSupported)) = scene.next_of(listener) else { panic!() };
+    let refused = scene.channel.accept(listener, Accept::fd(2)).unwrap_err();
+    assert!(matches!(refused, Misuse::CannotMove { .. }), "{refused}");
     scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
     let _client = scene.dial(address.as_inet().unwrap()).unwrap();
     scene.accepted(listener);
+}
+
+fn datagrams_have_no_descriptor(case: &Case) {
+    let mut scene = case.scene();
+    let socket = scene.socket(SocketKind::Udp4, None, 0).unwrap();
+    let refused = scene.to_fd(socket).unwrap_err();
+    assert!(refused.to_string().contains("UDP"), "{refused}");
+}
+
+fn what_the_kernel_has_stays_there_and_is_given_back(case: &Case) {
+    let mut scene = case.scene();
+    let (ours, mut theirs) = tcp_pair();
+    let number = ours.as_raw_fd();
+    let refused = scene.take_over(ours.into(), 0).unwrap_err();
+    assert_eq!((refused.why.raw_os_error(), refused.fd.as_raw_fd()), (libc::EOPNOTSUPP, number));
+    assert!(refused.why.to_string().contains("packet and xdp"), "{}", refused.why);
+    let mut ours = TcpStream::from(refused.fd);
+    ours.write_all(b"as before").unwrap();
+    assert_eq!(receive(&mut theirs, 9), b"as before");
 }
 
 fn listeners_without_a_port_get_one_each_and_a_port_is_had_once(case: &Case) {

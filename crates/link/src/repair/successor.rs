@@ -51,15 +51,38 @@ impl Successor {
     /// for its window. From now on its segments have to reach the kernel.
     ///
     /// # Errors
-    /// [`RepairError::Io`]; the socket, and with it the connection, is gone then.
+    /// [`RepairError::Io`]; the socket is gone then, without a segment of its own about that. Some of
+    /// what had never been sent may have been.
     pub fn start(self) -> Result<OwnedFd, RepairError> {
+        let started = self.try_start();
+        match started {
+            Ok(()) => Ok(self.socket),
+            Err(error) => {
+                // So that closing it is silent.
+                let _ = socket::begin_repair(self.socket.as_fd());
+                Err(error)
+            }
+        }
+    }
+
+    fn try_start(&self) -> Result<(), RepairError> {
         let fd = self.socket.as_fd();
         socket::undeafen(fd).map_err(failed("detach the filter"))?;
         socket::end_repair(fd, Off::Probe).map_err(failed("leave repair mode"))?;
         socket::fill(fd, &self.unsent).map_err(failed("send what was queued"))?;
         socket::unlock_sizes(fd);
-        Ok(self.socket)
+        Ok(())
     }
+}
+
+/// An unconnected socket, deaf and in repair mode.
+pub(super) fn blank(family: AddressFamily) -> Result<OwnedFd, RepairError> {
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| failed("make a socket")(errno.into()))?;
+    // Before it can be reached.
+    socket::deafen(socket.as_fd()).map_err(failed("attach a filter that drops everything"))?;
+    socket::begin_repair(socket.as_fd()).map_err(failed("enter repair mode"))?;
+    Ok(socket)
 }
 
 /// A socket that believes to be established, with its first numbers.
@@ -67,12 +90,8 @@ fn connected(checkpoint: &Checkpoint, interface: u32) -> Result<OwnedFd, RepairE
     let local = scoped(checkpoint.local, interface);
     let remote = scoped(checkpoint.remote, interface);
     let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|errno| failed("make a socket")(errno.into()))?;
+    let socket = blank(family)?;
     let fd = socket.as_fd();
-    // Before it can be reached.
-    socket::deafen(fd).map_err(failed("attach a filter that drops everything"))?;
-    socket::begin_repair(fd).map_err(failed("enter repair mode"))?;
     let room = |bytes: usize| match bytes {
         0..=REPAIR_PLAIN_BYTES => 0,
         _ => bytes * 2 + REPAIR_ROOM_BYTES,

@@ -257,6 +257,7 @@ impl Stack {
     /// # Errors
     ///
     /// [`ConnectError::InUse`], [`ConnectError::BadLocalAddress`],
+    /// [`ConnectError::BadRemoteAddress`], [`ConnectError::NoRoute`],
     /// [`ConnectError::TooManyConnections`]; the chunks are still the caller's.
     pub fn import<M: Memory>(
         &mut self,

@@ -174,6 +174,7 @@ impl Tcp {
     ///
     /// # Errors
     /// [`ConnectError::InUse`], [`ConnectError::BadLocalAddress`],
+    /// [`ConnectError::BadRemoteAddress`], [`ConnectError::NoRoute`],
     /// [`ConnectError::TooManyConnections`]; nothing was taken.
     pub(crate) fn import<M: Memory>(
         &mut self,
@@ -189,6 +190,13 @@ impl Tcp {
         let hash = self.shard.flows.hash(&flow);
         if self.find(hash, &flow).is_some() {
             return Err(ConnectError::InUse);
+        }
+        // A host does not talk to itself.
+        if cx.ip.is_ours(flow.remote) {
+            return Err(ConnectError::BadRemoteAddress);
+        }
+        if cx.ip.via(flow.remote).is_none() {
+            return Err(ConnectError::NoRoute);
         }
         if self.places.len() >= self.embryos_from {
             return Err(ConnectError::TooManyConnections);
