@@ -6,10 +6,10 @@
 //! that lie in both queues.
 //!
 //! ```text
-//!  kernel ──> Frozen: freeze, checkpoint ─┬─> end    gone without a segment: it lives elsewhere
-//!                                         └─> thaw   as if nothing had been
-//!  kernel <── Successor: prepare ─────────┬─> start  alive; the peer is asked for its window
-//!                                         └─> drop   gone without a segment
+//!  kernel ──> Predecessor: freeze, checkpoint ─┬─> end    gone without a segment: it lives elsewhere
+//!                                              └─> thaw   as if nothing had been
+//!  kernel <── Successor: prepare ──────────────┬─> start  alive; the peer is asked for its window
+//!                                              └─> drop   gone without a segment
 //! ```
 //!
 //! Repair mode keeps nobody's segments away: a socket goes on acknowledging what arrives. Therefore
@@ -33,11 +33,11 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
 
-mod frozen;
+mod predecessor;
 mod socket;
 mod successor;
 
-pub use frozen::Frozen;
+pub use predecessor::Predecessor;
 pub(crate) use socket::bind_to_interface;
 pub use successor::Successor;
 

@@ -6,14 +6,15 @@
 //!
 //! ```text
 //!  to the kernel                                 from the kernel
-//!    export    the stack knows it no more          freeze     the kernel's socket is deaf
-//!    prepare   a deaf socket knows it              take       the link brings its frames
+//!    export    the stack knows it no more          take       the link brings its frames
+//!    prepare   a deaf socket knows it              freeze     the kernel's socket is deaf
 //!    release   the link leaves its frames          import     the stack knows it
 //!    start     the socket hears and sends          end        the kernel's socket is gone
 //! ```
 //!
-//! In between its segments find somebody who drops them: to the peer they are lost, and are sent
-//! again. Nobody answers them with a reset.
+//! On the way to the kernel its segments find somebody who drops them for less than a millisecond:
+//! to the peer they are lost, and are sent again. On the way from the kernel they wait in the link's
+//! queue. Nobody answers them with a reset.
 //!
 //! Invariants
 //! - A step that fails undoes those before it: the connection goes on where it was.
@@ -23,7 +24,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use megapipe_link::Flow;
-use megapipe_link::repair::{Agreed, Checkpoint, Frozen, RepairError, Successor, Windows, trial};
+use megapipe_link::repair::{
+    Agreed, Checkpoint, Predecessor, RepairError, Successor, Windows, trial,
+};
 use megapipe_service::{NotShared, tcp_flow};
 use megapipe_stack::{Clocks, ConnId, ConnectError, Memory, PoolId, SeqNum, Snapshot, TcpState};
 
@@ -272,10 +275,11 @@ impl Local {
             Ok(interface) => interface,
             Err(error) => return Err((fd, not_shared(error))),
         };
-        let mut frozen = Frozen::freeze(fd).map_err(|(fd, error)| (fd, error.into()))?;
-        match self.enter_stack(&mut frozen, interface) {
+        let mut predecessor =
+            Predecessor::new(fd).map_err(|(fd, error)| (fd, MoveError::from(error)))?;
+        match self.enter_stack(&mut predecessor, interface) {
             Ok((conn, unread)) => {
-                frozen.end();
+                predecessor.end();
                 self.lwsockets_open += 1;
                 self.own(conn, slot);
                 state.slot(slot).target = Target::Stack(conn.index);
@@ -285,33 +289,42 @@ impl Local {
                 self.ask(state);
                 Ok(())
             }
-            Err(error) => Err((frozen.thaw(), error)),
+            Err(error) => Err((predecessor.thaw(), error)),
         }
     }
 
-    /// Takes a frozen connection into the stack; the bytes that wait to be read come along.
+    /// Takes a kernel's connection into the stack; the bytes that wait to be read come along.
     fn enter_stack(
         &mut self,
-        frozen: &mut Frozen,
+        predecessor: &mut Predecessor,
         interface: u32,
     ) -> Result<(ConnId, Vec<u8>), MoveError> {
-        let mut checkpoint = frozen.checkpoint()?;
-        let unread = std::mem::take(&mut checkpoint.unread);
-        let flow = tcp_flow(checkpoint.local, checkpoint.remote);
-        frozen.stand_aside(interface)?;
+        let (local, remote) = predecessor.ends()?;
+        let flow = tcp_flow(local, remote);
+        trial()?;
+        predecessor.stand_aside(interface)?;
+        // First: what comes from now on waits for the stack, and is not lost.
         self.server.take(flow)?;
+        self.import(predecessor).inspect_err(|_| {
+            // The link let it be taken, so it can leave it again.
+            let _ = self.server.release(flow);
+        })
+    }
+
+    fn import(&mut self, predecessor: &mut Predecessor) -> Result<(ConnId, Vec<u8>), MoveError> {
+        predecessor.freeze()?;
+        let mut checkpoint = predecessor.checkpoint()?;
+        let unread = std::mem::take(&mut checkpoint.unread);
         let now = self.now;
         let (stack, memory) = self.server.parts();
         let snapshot = snapshot_of(checkpoint, memory);
-        stack
-            .import(now, &snapshot, (PoolId::default(), memory))
-            .map_err(|error| {
+        match stack.import(now, &snapshot, (PoolId::default(), memory)) {
+            Ok(conn) => Ok((conn, unread)),
+            Err(error) => {
                 self.let_go(&snapshot);
-                // The link let it be taken, so it can leave it again.
-                let _ = self.server.release(flow);
-                not_imported(error)
-            })
-            .map(|conn| (conn, unread))
+                Err(not_imported(error))
+            }
+        }
     }
 }
 

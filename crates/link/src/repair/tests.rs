@@ -22,14 +22,15 @@ fn pair(address: &str) -> (TcpStream, TcpStream) {
 }
 
 /// Freezes, or says that this is not allowed here.
-fn frozen(test: &str, stream: TcpStream) -> Option<Frozen> {
-    match Frozen::freeze(stream.into()) {
-        Ok(frozen) => Some(frozen),
-        Err((_, RepairError::NotAllowed)) => {
+fn frozen(test: &str, stream: TcpStream) -> Option<Predecessor> {
+    let mut predecessor = Predecessor::new(stream.into()).map_err(|(_, error)| error).unwrap();
+    match predecessor.freeze() {
+        Ok(()) => Some(predecessor),
+        Err(RepairError::NotAllowed) => {
             println!("skipped: repair::{test}: {}", RepairError::NotAllowed);
             None
         }
-        Err((_, error)) => panic!("{error}"),
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -38,7 +39,7 @@ fn loopback_index() -> u32 {
 }
 
 /// To another socket of the kernel's.
-fn moved(frozen: Frozen) -> TcpStream {
+fn moved(frozen: Predecessor) -> TcpStream {
     let checkpoint = frozen.checkpoint().unwrap();
     frozen.end();
     let successor = Successor::prepare(checkpoint, loopback_index()).unwrap();
@@ -146,7 +147,7 @@ fn two_sockets_never_have_the_same_connection() {
 
 #[test]
 fn what_cannot_move_is_told_and_left_alone() {
-    let refused = |socket: OwnedFd| Frozen::freeze(socket).unwrap_err().1;
+    let refused = |socket: OwnedFd| Predecessor::new(socket).unwrap_err().1;
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     assert!(matches!(refused(udp.into()), RepairError::NotTcp("a UDP socket")));
     let pipe = OwnedFd::from(io::pipe().unwrap().0);

@@ -32,33 +32,26 @@ const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 
-/// A kernel socket in repair mode, deaf.
+/// A kernel socket whose connection is to live elsewhere.
 ///
-/// Dropped, it goes without a segment; descriptors of the same socket that others hold keep it deaf.
+/// Dropped when it is frozen it goes without a segment; descriptors of the same socket that others
+/// hold keep it deaf.
 #[derive(Debug)]
-pub struct Frozen {
+pub struct Predecessor {
     socket: OwnedFd,
     is_aside: bool,
+    is_frozen: bool,
 }
 
-impl Frozen {
-    /// Freezes a connection. Blocks for a few system calls.
+impl Predecessor {
+    /// Looks at a connection; nothing changes.
     ///
     /// # Errors
-    /// [`RepairError`], with the socket as it was.
-    pub fn freeze(socket: OwnedFd) -> Result<Self, (OwnedFd, RepairError)> {
-        if let Err(error) = check(socket.as_fd()) {
-            return Err((socket, error));
-        }
-        if let Err(error) = socket::begin_repair(socket.as_fd()) {
-            return Err((socket, failed("enter repair mode")(error)));
-        }
-        let frozen = Self { socket, is_aside: false };
-        match socket::deafen(frozen.fd()) {
-            Ok(()) => Ok(frozen),
-            Err(error) => {
-                Err((frozen.thaw(), failed("attach a filter that drops everything")(error)))
-            }
+    /// [`RepairError`], with the socket.
+    pub fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, RepairError)> {
+        match check(socket.as_fd()) {
+            Ok(()) => Ok(Self { socket, is_aside: false, is_frozen: false }),
+            Err(error) => Err((socket, error)),
         }
     }
 
@@ -66,14 +59,32 @@ impl Frozen {
         self.socket.as_fd()
     }
 
-    /// All there is to know of the connection. Costs a copy of both queues.
+    /// This host's end and the peer's.
     ///
     /// # Errors
-    /// [`RepairError::WrongState`] for what arrived before it was frozen; [`RepairError::Io`].
+    /// [`RepairError::Io`].
+    pub fn ends(&self) -> Result<(SocketAddr, SocketAddr), RepairError> {
+        ends(self.fd()).map_err(failed("ask for the addresses"))
+    }
+
+    /// From now on it neither hears nor sends. Blocks for a few system calls.
+    ///
+    /// # Errors
+    /// [`RepairError::NotAllowed`], [`RepairError::Io`].
+    pub fn freeze(&mut self) -> Result<(), RepairError> {
+        socket::begin_repair(self.fd()).map_err(failed("enter repair mode"))?;
+        self.is_frozen = true;
+        socket::deafen(self.fd()).map_err(failed("attach a filter that drops everything"))
+    }
+
+    /// All there is to know of the frozen connection. Costs a copy of both queues.
+    ///
+    /// # Errors
+    /// [`RepairError::WrongState`] for an end that arrived before it was frozen; [`RepairError::Io`].
     pub fn checkpoint(&self) -> Result<Checkpoint, RepairError> {
         // Since `check` the peer may have closed.
         let info = established(self.fd())?;
-        let (local, remote) = ends(self.fd()).map_err(failed("ask for the addresses"))?;
+        let (local, remote) = self.ends()?;
         let read = |what| move |error| failed(what)(error);
         let (rcv_nxt, unread) = self.receive_queue().map_err(read("read the receive queue"))?;
         let (write_seq, queue, unsent_bytes) =
@@ -163,9 +174,11 @@ impl Frozen {
             // It was bound by us, so it can be let go by us.
             let _ = socket::bind_to_interface(self.fd(), 0);
         }
-        // A socket that was not made deaf has nothing to detach.
-        let _ = socket::undeafen(self.fd());
-        let _ = socket::end_repair(self.fd(), Off::Silent);
+        if self.is_frozen {
+            // A socket that was not made deaf has nothing to detach.
+            let _ = socket::undeafen(self.fd());
+            let _ = socket::end_repair(self.fd(), Off::Silent);
+        }
         self.socket
     }
 
