@@ -109,7 +109,7 @@ fn misuse_errno(misuse: &Misuse) -> c_int {
     match misuse {
         Misuse::StaleHandle => EBADF,
         Misuse::ForeignHandle => EXDEV,
-        Misuse::WrongKind { .. } => EOPNOTSUPP,
+        Misuse::WrongKind { .. } | Misuse::CannotMove { .. } => EOPNOTSUPP,
         Misuse::Forked => ECHILD,
         Misuse::TooManyOperations => EAGAIN,
         Misuse::TooManyHandles => ENFILE,

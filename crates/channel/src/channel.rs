@@ -146,15 +146,15 @@ impl Channel {
         Ok(self.state.handle(index))
     }
 
-    /// Takes an established TCP connection of the kernel's over into the channel's own stack, in the
-    /// middle of whatever it does: what was not read yet, not sent and not acknowledged comes along,
-    /// and its peer notices nothing. The kernel's socket is gone then, without a segment, whoever
-    /// else has a descriptor of it; the handle is an lwsocket's. [`Channel::to_fd`] goes the other
-    /// way.
+    /// Takes an established TCP connection of the kernel's over into the channel's own stack, in
+    /// the middle of whatever it does: what was not read yet, not sent and not acknowledged comes
+    /// along, and its peer notices nothing. The kernel's socket is gone then, without a segment,
+    /// whoever else has a descriptor of it; the handle is an lwsocket's. [`Channel::to_fd`] goes
+    /// the other way.
     ///
-    /// Only on the `local` back end, on a link that shares the host's address (`packet`, `xdp`), for
-    /// a connection whose peer is reached over that link. Needs CAP_NET_ADMIN. Blocks for some thirty
-    /// system calls.
+    /// Only on the `local` back end, on a link that shares the host's address (`packet`, `xdp`),
+    /// for a connection whose peer is reached over that link. Needs CAP_NET_ADMIN. Blocks for some
+    /// thirty system calls.
     ///
     /// # Errors
     /// [`NotTaken`] gives the socket back as it was, and says why.

@@ -348,8 +348,8 @@ impl Channel {
     /// not move it goes on where it is, and [`Channel::explain`] says why.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for what is our own stack's
-    /// on a link with an address of its own, and for its datagrams.
+    /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for what is our own
+    /// stack's on a link with an address of its own, and for its datagrams.
     pub fn to_fd(&mut self, handle: Handle) -> Result<(), Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;

@@ -250,8 +250,8 @@ impl Ownership {
         self.released.retain(|other| other != flow);
     }
 
-    /// A TCP port at one address is held by a socket of the program's own, a deaf one: the link does
-    /// not have to.
+    /// A TCP port at one address is held by a socket of the program's own, a deaf one: the link
+    /// does not have to.
     ///
     /// # Errors
     /// [`OwnershipError::Full`].

@@ -6,7 +6,7 @@
 //! that lie in both queues.
 //!
 //! ```text
-//!  kernel ──> Predecessor: freeze, checkpoint ─┬─> end    gone without a segment: it lives elsewhere
+//!  kernel ──> Predecessor: freeze, checkpoint ─┬─> end    gone without a segment
 //!                                              └─> thaw   as if nothing had been
 //!  kernel <── Successor: prepare ──────────────┬─> start  alive; the peer is asked for its window
 //!                                              └─> drop   gone without a segment

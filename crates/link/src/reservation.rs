@@ -113,8 +113,8 @@ impl Reservation {
         Ok(Self { socket })
     }
 
-    /// Makes room beside a flow's reservation: another socket may have the same addresses and ports,
-    /// if it is bound to no interface, which is what a connection that moves needs
+    /// Makes room beside a flow's reservation: another socket may have the same addresses and
+    /// ports, if it is bound to no interface, which is what a connection that moves needs
     /// ([`Successor`](crate::repair::Successor)). The frames of this interface are held still.
     ///
     /// # Errors

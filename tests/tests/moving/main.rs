@@ -1,4 +1,5 @@
-//! Established connections that move between our stack and the kernel, in the middle of what they do.
+//! Established connections that move between our stack and the kernel, in the middle of what they
+//! do.
 //!
 //! ```text
 //!  near: 10.79.0.1, fd79::1                       far: 10.79.0.2, fd79::2
@@ -7,8 +8,8 @@
 //!  the kernel, with the same addresses
 //! ```
 //!
-//! Both hosts are network namespaces of this process, one thread in each. tcpdump listens in between,
-//! and tshark judges what it heard: nobody resets anything.
+//! Both hosts are network namespaces of this process, one thread in each. tcpdump listens in
+//! between, and tshark judges what it heard: nobody resets anything.
 //!
 //! Read first: `hosts.rs`; then `mover.rs`, the program that moves its connection.
 //!

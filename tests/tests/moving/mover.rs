@@ -101,13 +101,13 @@ impl<'a> Mover<'a> {
     /// From the stack to the kernel or back.
     pub(crate) fn change_sides(&mut self) {
         match self.side {
-            Side::Stack => self.to_kernel(),
-            Side::Kernel => self.to_stack(),
+            Side::Stack => self.go_to_kernel(),
+            Side::Kernel => self.go_to_stack(),
         }
         self.moves += 1;
     }
 
-    fn to_kernel(&mut self) {
+    fn go_to_kernel(&mut self) {
         self.channel.to_fd(self.handle).expect("it can move");
         let start = Instant::now();
         let moved = loop {
@@ -126,7 +126,7 @@ impl<'a> Mover<'a> {
         self.side = Side::Kernel;
     }
 
-    fn to_stack(&mut self) {
+    fn go_to_stack(&mut self) {
         let start = Instant::now();
         // A write that is cancelled may have been half done.
         while self.is_writing {

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! On the way to the kernel its segments find somebody who drops them for less than a millisecond:
-//! to the peer they are lost, and are sent again. On the way from the kernel they wait in the link's
-//! queue. Nobody answers them with a reset.
+//! to the peer they are lost, and are sent again. On the way from the kernel they wait in the
+//! link's queue. Nobody answers them with a reset.
 //!
 //! Invariants
 //! - A step that fails undoes those before it: the connection goes on where it was.
@@ -40,8 +40,8 @@ use crate::slot::{End, Kind, Target};
 use crate::state::State;
 
 /// Why nothing of a link can move that has an address of its own.
-const OWN_ADDRESS: &str = "the stack has an address of its own on this link, which no kernel socket \
-                           can have: connections move on packet and xdp";
+const OWN_ADDRESS: &str = "the stack has an address of its own on this link, which no kernel \
+                           socket can have: connections move on packet and xdp";
 const NO_INTERFACE: &str = "nobody said which interface the link shares its address with";
 const DATAGRAMS: &str = "a UDP socket of our own stack has nothing that a kernel socket could take";
 

@@ -92,8 +92,8 @@ impl Sockets {
         Ok(Self { socket: socket.map_err(failed)?, sequence: 0 })
     }
 
-    /// Whether the kernel has a connection of this flow, be it in TIME-WAIT. Blocks for the kernel's
-    /// answer, some microseconds.
+    /// Whether the kernel has a connection of this flow, be it in TIME-WAIT. Blocks for the
+    /// kernel's answer, some microseconds.
     ///
     /// # Errors
     /// [`LinkError::Io`]: the kernel cannot tell (it was built without `CONFIG_INET_TCP_DIAG`).

@@ -80,7 +80,8 @@ impl Predecessor {
     /// All there is to know of the frozen connection. Costs a copy of both queues.
     ///
     /// # Errors
-    /// [`RepairError::WrongState`] for an end that arrived before it was frozen; [`RepairError::Io`].
+    /// [`RepairError::WrongState`] for an end that arrived before it was frozen;
+    /// [`RepairError::Io`].
     pub fn checkpoint(&self) -> Result<Checkpoint, RepairError> {
         // Since `check` the peer may have closed.
         let info = established(self.fd())?;
@@ -150,8 +151,8 @@ impl Predecessor {
         })
     }
 
-    /// Makes room beside it: another socket may have the same addresses and ports, if it is bound to
-    /// no interface. The frames of this interface still find one of the two.
+    /// Makes room beside it: another socket may have the same addresses and ports, if it is bound
+    /// to no interface. The frames of this interface still find one of the two.
     ///
     /// # Errors
     /// [`RepairError::Unmovable`] for a socket that is bound to another interface.

@@ -47,12 +47,12 @@ impl Successor {
         Ok(Self { socket, unsent: checkpoint.unsent })
     }
 
-    /// Lets the kernel go on with the connection: what was never sent is sent, and the peer is asked
-    /// for its window. From now on its segments have to reach the kernel.
+    /// Lets the kernel go on with the connection: what was never sent is sent, and the peer is
+    /// asked for its window. From now on its segments have to reach the kernel.
     ///
     /// # Errors
-    /// [`RepairError::Io`]; the socket is gone then, without a segment of its own about that. Some of
-    /// what had never been sent may have been.
+    /// [`RepairError::Io`]; the socket is gone then, without a segment of its own about that. Some
+    /// of what had never been sent may have been.
     pub fn start(self) -> Result<OwnedFd, RepairError> {
         let started = self.try_start();
         match started {

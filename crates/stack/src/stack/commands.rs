@@ -233,9 +233,9 @@ impl Stack {
     }
 
     /// Takes an established connection out, to go on somewhere else: the id is stale, nothing is
-    /// sent, and no event comes. Keep its segments away from this stack: those that are on their way
-    /// to it are dropped for a second ([`crate::limits::DEPARTED_LASTS`]). The snapshot's chunks are
-    /// the caller's, who gives them up by [`Memory::free`] or to [`Stack::import`].
+    /// sent, and no event comes. Keep its segments away from this stack: those that are on their
+    /// way to it are dropped for a second ([`crate::limits::DEPARTED_LASTS`]). The snapshot's
+    /// chunks are the caller's, who gives them up by [`Memory::free`] or to [`Stack::import`].
     ///
     /// # Errors
     ///
