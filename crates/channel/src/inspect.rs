@@ -114,7 +114,7 @@ impl Channel {
         #[cfg(not(feature = "local"))]
         let mask_on_stack = None;
         #[cfg(feature = "local")]
-        let mut remarks = self.remarks_on_moving(index);
+        let mut remarks: Vec<String> = self.refused_move(handle).into_iter().collect();
         #[cfg(not(feature = "local"))]
         let mut remarks = Vec::new();
         let lwsockets = self.state.config.lwsockets;

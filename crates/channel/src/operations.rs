@@ -369,11 +369,12 @@ impl Channel {
     /// What is our own stack's may have no way to the kernel.
     fn check_movable(&mut self, index: u32) -> Result<(), Misuse> {
         #[cfg(feature = "local")]
-        if let Some(why) = self.fixed_to_stack(index) {
-            return Err(Misuse::CannotMove { why });
+        return self.check_way_to_kernel(index);
+        #[cfg(not(feature = "local"))]
+        {
+            let _ = index;
+            Ok(())
         }
-        let _ = index;
-        Ok(())
     }
 
     fn require(

@@ -46,30 +46,30 @@ const NO_INTERFACE: &str = "nobody said which interface the link shares its addr
 const DATAGRAMS: &str = "a UDP socket of our own stack has nothing that a kernel socket could take";
 
 impl Channel {
-    /// Why a handle cannot become a descriptor; `None`: it can, or it is the kernel's.
-    pub(crate) fn fixed_to_stack(&mut self, index: u32) -> Option<&'static str> {
-        let entry = self.state.peek(index);
+    /// Refuses to make a descriptor of what can never become one: it is the stack's, on a link that
+    /// shares no address, or a datagram endpoint.
+    pub(crate) fn check_way_to_kernel(&mut self, index: u32) -> Result<(), Misuse> {
+        let (entry, handle) = (self.state.peek(index), self.state.handle(index));
         if !super::is_stacks(entry) {
-            return None;
+            return Ok(());
         }
         let is_datagrams = entry.kind == Kind::Udp;
-        match self.driver.local()?.server.shared_interface() {
-            _ if is_datagrams => Some(DATAGRAMS),
-            Ok(_) => None,
-            Err(NotShared::OwnAddress) => Some(OWN_ADDRESS),
-            Err(NotShared::NoInterface) => Some(NO_INTERFACE),
-        }
+        let Some(local) = self.driver.local() else { return Ok(()) };
+        let why = match local.server.shared_interface() {
+            _ if is_datagrams => DATAGRAMS,
+            Ok(_) => return Ok(()),
+            Err(NotShared::OwnAddress) => OWN_ADDRESS,
+            Err(NotShared::NoInterface) => NO_INTERFACE,
+        };
+        local.refused_move = Some((handle, why.to_owned()));
+        Err(Misuse::CannotMove { why })
     }
 
-    /// What there is to say of a handle on its way to a descriptor: why it has none, why it did not
-    /// move when it was asked to last.
-    pub(crate) fn remarks_on_moving(&mut self, index: u32) -> Vec<String> {
-        let fixed = self.fixed_to_stack(index).map(|why| format!("no descriptor: {why}"));
-        let handle = self.state.handle(index);
-        let refused = self.driver.local().and_then(|local| local.refused_move.as_ref());
-        let refused = refused.filter(|(asked, _)| *asked == handle);
-        let refused = refused.map(|(_, why)| format!("it did not move to the kernel: {why}"));
-        fixed.into_iter().chain(refused).collect()
+    /// Why a handle did not become a descriptor when it was asked to, if that was the last that was
+    /// refused.
+    pub(crate) fn refused_move(&mut self, handle: Handle) -> Option<String> {
+        let (refused, why) = self.driver.local()?.refused_move.as_ref()?;
+        (*refused == handle).then(|| format!("it did not move to the kernel: {why}"))
     }
 
     /// Gives an established connection of the kernel's to the stack.

@@ -379,6 +379,17 @@ impl Scene {
         }
     }
 
+    /// Asks for a descriptor. `false`: a connection of our own stack on a link with an address of its
+    /// own has no way to one, and says so.
+    #[track_caller]
+    pub(crate) fn ask_for_fd(&mut self, handle: Handle) -> bool {
+        match self.channel.to_fd(handle) {
+            Ok(()) => true,
+            Err(Misuse::CannotMove { .. }) if is_local() => false,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
     /// One read's result.
     #[track_caller]
     pub(crate) fn read_once(&mut self, handle: Handle, len: usize) -> Result<ReadBuf, OpError> {
