@@ -103,8 +103,8 @@ impl<L: Link> Fault<L> {
         }
     }
 
-    /// The same by the kernel's monotonic clock: who sleeps on [`Link::wait_fd`] is woken for delayed
-    /// frames.
+    /// The same by the kernel's monotonic clock: who sleeps on [`Link::wait_fd`] is woken for
+    /// delayed frames.
     ///
     /// # Errors
     /// [`LinkError::Io`] when the process has no descriptor left for the timer.

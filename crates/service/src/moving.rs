@@ -23,6 +23,8 @@ pub enum NotShared {
     OwnAddress,
     /// The link shares an address, but nobody said with which interface.
     NoInterface,
+    /// The connection's frames come to another shard of the network.
+    OtherShard,
 }
 
 /// The flow between two addresses, seen from this host.
@@ -47,6 +49,16 @@ impl<M: Memory> Server<M> {
             return Err(NotShared::OwnAddress);
         }
         self.host.as_ref().and_then(|host| host.interface()).ok_or(NotShared::NoInterface)
+    }
+
+    /// The same, for a connection that is to come here.
+    ///
+    /// # Errors
+    /// [`NotShared`]: it cannot come here.
+    pub fn interface_of(&self, local: SocketAddr, remote: SocketAddr) -> Result<u32, NotShared> {
+        let interface = self.shared_interface()?;
+        let is_home = self.link.attachment().is_none_or(|place| place.is_home(local, remote));
+        if is_home { Ok(interface) } else { Err(NotShared::OtherShard) }
     }
 
     /// From now on the flow is the kernel's: the link does not take its frames any more. Somebody

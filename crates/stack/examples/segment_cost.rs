@@ -5,8 +5,8 @@
 //! target/release/examples/segment_cost data`; the total, divided by the number that the program
 //! prints, is the cost of one. What is counted hangs on the argument:
 //!
-//! - `requests` (the default): a segment of 64 bytes that acknowledges the answer to the one before,
-//!   up to its event;
+//! - `requests` (the default): a segment of 64 bytes that acknowledges the answer to the one
+//!   before, up to its event;
 //! - `data`: a segment of 64 bytes that acknowledges nothing new, up to its event;
 //! - `acks`: a segment without text that acknowledges one of 64 bytes;
 //! - `connections`: all turns of a server in a connection with one transaction;

@@ -187,8 +187,8 @@ fn configure(
     Ok(None)
 }
 
-/// SO_RCVBUF and SO_SNDBUF fix a buffer's size. The kernel doubles both: half of a receive buffer is
-/// for its own needs, a send buffer is all for the program.
+/// SO_RCVBUF and SO_SNDBUF fix a buffer's size. The kernel doubles both: half of a receive buffer
+/// is for its own needs, a send buffer is all for the program.
 fn set_buffer(name: i32, number: i64, tcp: &mut TcpConfig) {
     let bytes = buffer_bytes(name, number);
     if name == libc::SO_RCVBUF {

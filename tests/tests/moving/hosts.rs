@@ -66,10 +66,17 @@ impl Hosts {
 
     /// A channel whose stack shares the near host's addresses.
     pub(crate) fn channel(&self, link: &str) -> Result<Channel, String> {
-        let settings = ServerConfig { connections: 64, ..ServerConfig::default() };
+        self.channels(link, 1).map(|mut channels| channels.remove(0))
+    }
+
+    /// So many channels, each with a shard of one network.
+    pub(crate) fn channels(&self, link: &str, count: u16) -> Result<Vec<Channel>, String> {
+        let shards = Some(count);
+        let settings = ServerConfig { connections: 64, shards, ..ServerConfig::default() };
         let network = LocalNetwork::open(link, settings).map_err(|error| error.to_string())?;
         let config = Config::default().backend(Backend::Local(network));
-        Channel::create(config).map_err(|error| format!("{error}: {:?}", error.to_string()))
+        let channel = |_| Channel::create(config.clone()).map_err(|error| format!("{error:?}"));
+        (0..count).map(channel).collect()
     }
 
     /// Starts to write down what passes, if tcpdump is there.

@@ -295,3 +295,33 @@ fn the_next_connection_between_the_same_ends_is_the_stacks_again() {
         thread::sleep(Duration::from_millis(10));
     });
 }
+
+#[test]
+fn a_connection_is_taken_over_by_the_shard_that_its_frames_come_to() {
+    let name = "a_connection_is_taken_over_by_the_shard_that_its_frames_come_to";
+    with_hosts(name, move |hosts| {
+        let mut channels = match hosts.channels("packet:mp-near", 2) {
+            Ok(channels) => channels,
+            Err(why) => return println!("skipped: {name}: {why}"),
+        };
+        let listener = TcpListener::bind(at(NEAR[0], 9_000)).expect("a listener of the kernel's");
+        let mut homes = [0; 2];
+        for _ in 0..8 {
+            let to = at(NEAR[0], 9_000);
+            let peer = hosts.far(move || TcpStream::connect(to).expect("connects"));
+            let (stream, _) = listener.accept().expect("a connection");
+            let mut peer = peer.join().expect("connected");
+            let (home, handle) = match channels[0].take_over(stream.into(), 0) {
+                Ok(handle) => (0, handle),
+                Err(refused) => {
+                    assert!(refused.why.to_string().contains("another shard"), "{}", refused.why);
+                    (1, channels[1].take_over(refused.fd, 0).expect("one of the two takes it"))
+                }
+            };
+            homes[home] += 1;
+            peer.write_all(b"question").expect("sent");
+            hears(&mut channels[home], handle, "question");
+        }
+        assert_eq!(homes[0] + homes[1], 8);
+    });
+}

@@ -43,6 +43,8 @@ use crate::state::State;
 const OWN_ADDRESS: &str = "the stack has an address of its own on this link, which no kernel \
                            socket can have: connections move on packet and xdp";
 const NO_INTERFACE: &str = "nobody said which interface the link shares its address with";
+const OTHER_SHARD: &str = "the connection's frames come to another shard: take it over in the \
+                           channel of that one";
 const DATAGRAMS: &str = "a UDP socket of our own stack has nothing that a kernel socket could take";
 
 impl Channel {
@@ -59,7 +61,7 @@ impl Channel {
             _ if is_datagrams => DATAGRAMS,
             Ok(_) => return Ok(()),
             Err(NotShared::OwnAddress) => OWN_ADDRESS,
-            Err(NotShared::NoInterface) => NO_INTERFACE,
+            Err(NotShared::NoInterface | NotShared::OtherShard) => NO_INTERFACE,
         };
         local.refused_move = Some((handle, why.to_owned()));
         Err(Misuse::CannotMove { why })
@@ -271,13 +273,12 @@ impl Local {
         fd: OwnedFd,
     ) -> Result<(), (OwnedFd, MoveError)> {
         self.now = self.clock.now();
-        let interface = match self.server.shared_interface() {
-            Ok(interface) => interface,
-            Err(error) => return Err((fd, not_shared(error))),
-        };
+        if let Err(error) = self.server.shared_interface() {
+            return Err((fd, not_shared(error)));
+        }
         let mut predecessor =
             Predecessor::new(fd).map_err(|(fd, error)| (fd, MoveError::from(error)))?;
-        match self.enter_stack(&mut predecessor, interface) {
+        match self.enter_stack(&mut predecessor) {
             Ok((conn, unread)) => {
                 predecessor.end();
                 self.lwsockets_open += 1;
@@ -297,9 +298,9 @@ impl Local {
     fn enter_stack(
         &mut self,
         predecessor: &mut Predecessor,
-        interface: u32,
     ) -> Result<(ConnId, Vec<u8>), MoveError> {
         let (local, remote) = predecessor.ends()?;
+        let interface = self.server.interface_of(local, remote).map_err(not_shared)?;
         let flow = tcp_flow(local, remote);
         trial()?;
         predecessor.stand_aside(interface)?;
@@ -339,6 +340,7 @@ const fn not_shared(error: NotShared) -> MoveError {
     MoveError::NotShared(match error {
         NotShared::OwnAddress => OWN_ADDRESS,
         NotShared::NoInterface => NO_INTERFACE,
+        NotShared::OtherShard => OTHER_SHARD,
     })
 }
 

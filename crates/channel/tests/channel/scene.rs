@@ -379,8 +379,8 @@ impl Scene {
         }
     }
 
-    /// Asks for a descriptor. `false`: a connection of our own stack on a link with an address of its
-    /// own has no way to one, and says so.
+    /// Asks for a descriptor. `false`: a connection of our own stack on a link with an address of
+    /// its own has no way to one, and says so.
     #[track_caller]
     pub(crate) fn ask_for_fd(&mut self, handle: Handle) -> bool {
         match self.channel.to_fd(handle) {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{Control, Shared, SteeringCounters, lock};
-use crate::steering::{BindingError, Takes, Transport};
+use crate::steering::{self, BindingError, Ends, Takes, Transport};
 
 /// A shard's place among the others. Cloning gives another name for the same place.
 #[derive(Clone)]
@@ -71,6 +71,15 @@ impl Attachment {
     #[must_use]
     pub fn is_bound(&self, transport: Transport, address: SocketAddr) -> bool {
         lock(&self.shared.control).bindings.is_bound(transport, address)
+    }
+
+    /// Whether frames of a connection of TCP, from `remote` to `local`, come to this shard as the
+    /// bindings are now.
+    #[must_use]
+    pub fn is_home(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let ends = Ends { src: remote, dst: local };
+        let table = lock(&self.shared.control).bindings.table();
+        steering::shard_of(&self.shared.hash, &table, Transport::Tcp, &ends) == self.shard
     }
 
     /// The shard is gone.

@@ -140,8 +140,9 @@ pub enum ConnOption {
     /// Nothing but full segments, until this is taken back or one RTO has passed with nothing in
     /// flight.
     Cork(bool),
-    /// More follows what is queued next: until then, or until an ACK comes, only full segments leave,
-    /// and the end of the queue gets no PSH. Holds for one `send` and those after it until `false`.
+    /// More follows what is queued next: until then, or until an ACK comes, only full segments
+    /// leave, and the end of the queue gets no PSH. Holds for one `send` and those after it until
+    /// `false`.
     More(bool),
     /// Keepalives after so much idle time; `None`: none (MUST-24).
     KeepaliveIdle(Option<Duration>),

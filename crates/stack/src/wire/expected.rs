@@ -13,8 +13,8 @@
 //!
 //! Invariants
 //! - What is answered means what the views and `Segment` would make of the same bytes.
-//! - A packet that the network marked (RFC 3168, congestion experienced) is not answered: a mark has
-//!   consequences.
+//! - A packet that the network marked (RFC 3168, congestion experienced) is not answered: a mark
+//!   has consequences.
 //! - IPv4's header has its right checksum. TCP's is the caller's to check, who may be about to read
 //!   the payload anyway: it is right if [`Expected::sum`], and the payload's, say so.
 

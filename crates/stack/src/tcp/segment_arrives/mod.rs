@@ -2,8 +2,8 @@
 //!
 //! Read first: RFC 9293 §3.10.7.3 and §3.10.7.4, whose order of checks this follows; RFC 5961 for
 //! what blind attackers may not do; RFC 7323 §5.3 for PAWS. SYN-SENT is in `syn_sent.rs`, the
-//! ACK's side in `ack.rs`, the text's and the FIN's in `text.rs`. Most segments of a connection go by
-//! `expected.rs`, which says the same in fewer words.
+//! ACK's side in `ack.rs`, the text's and the FIN's in `text.rs`. Most segments of a connection go
+//! by `expected.rs`, which says the same in fewer words.
 //!
 //! Nothing here sends: it changes the record, and says by `Facts::ACK_NOW` that an ACK is wanted.
 //! So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59).
