@@ -468,11 +468,11 @@ impl Memif {
         let mut filled = 0;
         self.is_full = false;
         while filled < max {
-            if !self.lanes.sending.fits(room, self.tx_frame.len())? {
+            let Some(place) = self.lanes.sending.reserve(room, self.tx_frame.len())? else {
                 self.is_full = true;
                 self.counters.tx_full += 1;
                 break;
-            }
+            };
             let Some(transmit) = fill(&mut self.tx_frame) else { break };
             filled += 1;
             // What the caps do not offer cannot be done: a frame that asks for it would arrive
@@ -483,7 +483,7 @@ impl Memif {
                 self.counters.tx_dropped_refused += 1;
                 continue;
             };
-            room -= self.lanes.sending.scatter(room, frame)?;
+            room -= self.lanes.sending.put((room, place), frame)?;
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += transmit.len as u64;
         }
@@ -522,7 +522,7 @@ impl Memif {
             return Ok(true);
         }
         let sending = &self.lanes.sending;
-        Ok(self.is_full && sending.fits(sending.room()?, self.tx_frame.len())?)
+        Ok(self.is_full && sending.reserve(sending.room()?, self.tx_frame.len())?.is_some())
     }
 
     /// Empties the interrupt and sets the timer if the ring to the peer is full.

@@ -14,6 +14,34 @@ pub fn sum(bytes: &[u8]) -> u16 {
     fold(add(bytes))
 }
 
+/// Copies `from` to `to`, as far as both go, and sums what was copied: [`sum`] in the same pass
+/// where there is little to copy.
+#[inline]
+pub fn copy(from: &[u8], to: &mut [u8]) -> u16 {
+    let len = from.len().min(to.len());
+    let (from, to) = (&from[..len], &mut to[..len]);
+    if len >= TWO_PASSES_BYTES_MIN {
+        to.copy_from_slice(from);
+        return sum(from);
+    }
+    let (mut total, mut carry) = (0, 0);
+    let (words, rest) = from.as_chunks::<8>();
+    let (places, rest_place) = to.as_chunks_mut::<8>();
+    for (word, place) in words.iter().zip(places) {
+        *place = *word;
+        let (next, over) = u64::overflowing_add(total, u64::from_ne_bytes(*word));
+        total = next;
+        carry += u64::from(over);
+    }
+    for (byte, place) in rest.iter().zip(rest_place) {
+        *place = *byte;
+    }
+    fold(end_around(end_around(total, carry), tail(rest)))
+}
+
+/// From here on a copy and a sum, each as wide as can be, cost less than both at once.
+const TWO_PASSES_BYTES_MIN: usize = 192;
+
 /// Adds two folded sums; the second one's bytes follow the first one's, which are `odd` in number
 /// or not. After an odd number of bytes, high and low halves change places (RFC 1071 §2(B)).
 #[inline]
@@ -154,6 +182,15 @@ mod tests {
         fn the_sum_is_that_of_the_definition(bytes in some_bytes(3000)) {
             prop_assert_eq!(sum(&bytes), oracle(&bytes));
             prop_assert_eq!(fold(add_words(&bytes)), oracle(&bytes));
+        }
+
+        #[test]
+        fn a_copy_is_whole_and_summed(bytes in some_bytes(600), room in 0usize..600) {
+            let mut copied = vec![0xee; room];
+            let len = bytes.len().min(room);
+            prop_assert_eq!(copy(&bytes, &mut copied), oracle(&bytes[..len]));
+            prop_assert_eq!(&copied[..len], &bytes[..len]);
+            prop_assert!(copied[len..].iter().all(|byte| *byte == 0xee));
         }
 
         #[test]

@@ -116,20 +116,22 @@ impl Pool {
         Some(Held(index))
     }
 
-    /// Copies into a buffer that is held and has no owner yet; what lies past its end is left out.
+    /// Copies into a buffer that is held and has no owner yet, and sums what was copied; what lies
+    /// past its end is left out.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn fill_held(&self, held: Held, offset: usize, from: &[u8]) {
+    pub(crate) fn fill_held(&self, held: Held, offset: usize, from: &[u8]) -> u16 {
         if self.owners.get(usize::from(held.0)).is_none_or(|owners| owners.get() != HELD) {
-            return;
+            return 0;
         }
         let len = from.len().min(self.buffer_len.saturating_sub(offset));
         // SAFETY: `len` is 0, or `offset + len` is at most `buffer_len`, so the place lies inside
         // the buffer, whose index was checked above.
         let to = unsafe { self.address(held.0).add(offset.min(self.buffer_len)) };
-        // SAFETY: `to` is valid for `len` bytes as shown above; nobody else has a reference into a
-        // buffer that is held, and `from` is a reference, so the two do not overlap.
-        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), len) };
+        // SAFETY: `to` is valid for `len` bytes as shown above, which the kernel zeroed at first
+        // touch; nobody else has a reference into a buffer that is held, and this one ends here.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len) };
+        megapipe_shm::checksum::copy(from, to)
     }
 
     /// Moves free buffers into the kernel's hands, each by its index and address, until `each`

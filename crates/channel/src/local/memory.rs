@@ -21,6 +21,7 @@
 
 use std::rc::Rc;
 
+use megapipe_shm::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 use slab::Slab;
 
@@ -179,23 +180,21 @@ impl Memory for ChannelMemory {
     #[inline]
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
         if buf.0 & KIND == HELD {
-            self.receive_pool.fill_held(Held::at(buf.0 as u16), offset as usize, from);
-            return megapipe_shm::checksum::sum(from);
+            return self.receive_pool.fill_held(Held::at(buf.0 as u16), offset as usize, from);
         }
         let bytes = self.reserve.get_mut(within(buf));
         let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
-        let len = from.len().min(to.len());
-        to[..len].copy_from_slice(&from[..len]);
-        megapipe_shm::checksum::sum(from)
+        checksum::copy(from, to)
     }
 
     #[inline]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
         let from = self.sent(chunk.buf).get(chunk.offset as usize..).unwrap_or_default();
-        let len = from.len().min(to.len());
-        to[..len].copy_from_slice(&from[..len]);
-        to[len..].fill(0);
-        megapipe_shm::checksum::sum(to)
+        if from.len() < to.len() {
+            to[from.len()..].fill(0);
+        }
+        // Zeros add nothing.
+        checksum::copy(from, to)
     }
 }
 

@@ -159,17 +159,21 @@ impl Local {
     /// that does not take now becomes a write like others.
     #[inline]
     pub(super) fn send_at_once(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
-        let mut payload = Payload::Read(bytes);
-        if payload.len() <= PIECES_FROM
-            && let Some(conn) = self.conn(state, slot)
-        {
-            match self.send_part(conn, payload) {
-                Ok(()) => return self.ask(state),
-                Err((_, Some(refused))) => payload = refused,
-                Err((_, None)) => return,
-            }
+        if bytes.len() > PIECES_FROM {
+            return self.write_quietly(state, slot, bytes.into());
         }
-        self.write_quietly(state, slot, payload);
+        let Some(conn) = self.conn(state, slot) else {
+            return self.write_quietly(state, slot, bytes.into());
+        };
+        let now = self.now;
+        let (stack, memory) = self.server.parts();
+        let chunk = memory.keep_read(bytes);
+        if stack.send(now, conn, chunk, memory).is_ok() {
+            return self.ask(state);
+        }
+        if let Some(refused) = memory.give_back(chunk) {
+            self.write_quietly(state, slot, refused);
+        }
     }
 
     #[inline(never)]

@@ -27,6 +27,8 @@ const LOOK_AHEAD_BYTES_MAX: usize = 256;
 #[error("{0}")]
 pub(super) struct Nonsense(pub(super) &'static str);
 
+const OUTSIDE: Nonsense = Nonsense("a buffer outside of its region");
+
 /// Where the buffers are.
 #[derive(Debug, Clone)]
 pub(super) enum Buffers {
@@ -267,6 +269,15 @@ enum NotCopied {
     Malformed,
 }
 
+/// Room for a frame, as it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reserved {
+    /// One slot, as its descriptor was read: it is not read again.
+    Slot(Slot),
+    /// Several.
+    Chain,
+}
+
 /// Frames to the peer.
 #[derive(Debug)]
 pub(super) struct Sending {
@@ -296,33 +307,54 @@ impl Sending {
         Ok(room)
     }
 
-    /// Whether a frame of `bytes` fits into the next `room` slots.
-    pub(super) fn fits(&self, room: u16, bytes: usize) -> Result<bool, Nonsense> {
-        if let Buffers::Ours { buffer_bytes, .. } = self.buffers
-            && buffer_bytes as usize >= bytes
-        {
-            return Ok(room > 0);
+    /// Room for a frame of `bytes` in the next `room` slots; `None`: it does not fit.
+    #[inline]
+    pub(super) fn reserve(&self, room: u16, bytes: usize) -> Result<Option<Reserved>, Nonsense> {
+        if room == 0 {
+            return Ok(None);
         }
-        let mut capacity = 0;
-        for filled in 0..room {
+        let (slot, place) = self.checked_place(self.next)?;
+        if place.capacity >= bytes {
+            return Ok(Some(Reserved::Slot(slot)));
+        }
+        let mut capacity = place.capacity;
+        for filled in 1..room {
             let index = self.next.wrapping_add(filled);
             capacity += self.checked_place(index)?.1.capacity;
             if capacity >= bytes {
-                return Ok(true);
+                return Ok(Some(Reserved::Chain));
             }
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// Copies a frame into what was reserved for it, in at most `room` slots, and says how many it
+    /// took.
+    #[inline]
+    pub(super) fn put(
+        &mut self,
+        (room, reserved): (u16, Reserved),
+        frame: &[u8],
+    ) -> Result<u16, Nonsense> {
+        let Reserved::Slot(slot) = reserved else { return self.scatter(room, frame) };
+        let place = self.buffers.place(&self.ring, self.next, &slot);
+        if !place.is_some_and(|place| place.region.write(place.offset, frame)) {
+            return Err(OUTSIDE);
+        }
+        self.ring.write(self.next, Slot { more: false, len: frame.len() as u32, ..slot });
+        self.next = self.next.wrapping_add(1);
+        Ok(1)
     }
 
     /// Copies a frame in, into at most `room` slots, and says how many it took.
-    pub(super) fn scatter(&mut self, room: u16, frame: &[u8]) -> Result<u16, Nonsense> {
+    fn scatter(&mut self, room: u16, frame: &[u8]) -> Result<u16, Nonsense> {
         let mut rest = frame;
         for filled in 0..room {
             let index = self.next.wrapping_add(filled);
             let (empty, place) = self.checked_place(index)?;
             let (now, later) = rest.split_at(rest.len().min(place.capacity));
             if !place.region.write(place.offset, now) {
-                return Err(Nonsense("a buffer outside of its region"));
+                return Err(OUTSIDE);
             }
             let more = !later.is_empty();
             // The place stays as it was: a client of ours rewrites what it knows, a server what it
@@ -334,7 +366,7 @@ impl Sending {
                 return Ok(filled + 1);
             }
         }
-        // `fits` said that it does: the client changed a descriptor in between.
+        // `reserve` said that it fits: the client changed a descriptor in between.
         Err(Nonsense("a buffer shrank while it was filled"))
     }
 
@@ -344,7 +376,7 @@ impl Sending {
         let place = self.buffers.place(&self.ring, index, &slot);
         let place = place.ok_or(Nonsense("a buffer in no region"))?;
         if place.capacity == 0 || place.region.locate(place.offset, place.capacity).is_none() {
-            return Err(Nonsense("a buffer outside of its region"));
+            return Err(OUTSIDE);
         }
         Ok((slot, place))
     }
