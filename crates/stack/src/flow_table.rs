@@ -9,12 +9,10 @@
 //!   entries back.
 //! - Indices are stored plus one: zeroed memory is an empty table.
 
-mod hash;
-
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 
-use hash::FlowHash;
+use crate::sip::Sip;
 
 /// Both ends of a connection, as seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,7 +41,7 @@ pub(crate) struct FlowTable {
     mask: usize,
     len: u32,
     len_max: u32,
-    hasher: FlowHash,
+    hasher: Sip<1, 3>,
 }
 
 impl FlowTable {
@@ -55,14 +53,26 @@ impl FlowTable {
             mask: slots - 1,
             len: 0,
             len_max: entries,
-            hasher: FlowHash::new(key),
+            hasher: Sip::new(key),
         }
     }
 
     /// The flow's place in the table: ask once, use for `find`, `insert` and `remove`.
     #[inline(always)]
     pub(crate) fn hash(&self, flow: &Flow) -> u32 {
-        self.hasher.of(flow)
+        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
+        // Flows of the two versions of IP differ in length, so that none stands for another.
+        let hosts = match (flow.local, flow.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                self.hasher.and(u64::from(remote.to_bits()) << 32 | u64::from(local.to_bits()))
+            }
+            (local, remote) => {
+                let (local, remote) = (mapped(local).to_bits(), mapped(remote).to_bits());
+                let hosts = self.hasher.and(local as u64).and((local >> 64) as u64);
+                hosts.and(remote as u64).and((remote >> 64) as u64)
+            }
+        };
+        hosts.finish_with(ports, 4) as u32
     }
 
     /// The entry under `hash` that `is` the one.
@@ -134,6 +144,14 @@ impl FlowTable {
     /// How many flows there are.
     pub(crate) const fn len(&self) -> u32 {
         self.len
+    }
+}
+
+#[inline(always)]
+const fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     }
 }
 

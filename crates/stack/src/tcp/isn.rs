@@ -4,13 +4,11 @@
 //! Read first: RFC 6528 §3 (ISN = M + F(flow, secret)), RFC 7323 §5.4 (timestamps start
 //! anywhere), RFC 6056 §3.3.4.
 
-use core::hash::Hasher;
 use core::net::IpAddr;
-
-use siphasher::sip::SipHasher24;
 
 use crate::flow_table::Flow;
 use crate::seq::SeqNum;
+use crate::sip::Sip;
 use crate::time::Instant;
 
 /// What a hash is for: no two uses share values.
@@ -29,33 +27,30 @@ pub(crate) enum Use {
 /// A keyed hash of flows.
 #[derive(Debug)]
 pub(crate) struct Secret {
-    hasher: SipHasher24,
+    hasher: Sip<2, 4>,
 }
 
 impl Secret {
     pub(crate) fn new(key: &[u8; 16]) -> Self {
-        Self { hasher: SipHasher24::new_with_key(key) }
+        Self { hasher: Sip::new(key) }
     }
 
     /// The hash of `flow` and `extra` for `purpose`.
     pub(crate) fn hash(&self, purpose: Use, flow: &Flow, extra: u64) -> u64 {
         let mut hasher = self.hasher;
         if let (IpAddr::V4(local), IpAddr::V4(remote)) = (flow.local, flow.remote) {
-            hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+            hasher = hasher.and(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
         } else {
             for address in [flow.local, flow.remote] {
                 let bits = match address {
                     IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
                     IpAddr::V6(address) => address.to_bits(),
                 };
-                hasher.write_u64((bits >> 64) as u64);
-                hasher.write_u64(bits as u64);
+                hasher = hasher.and((bits >> 64) as u64).and(bits as u64);
             }
         }
         let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
-        hasher.write_u64(ports | (purpose as u64) << 32);
-        hasher.write_u64(extra);
-        hasher.finish()
+        hasher.and(ports | (purpose as u64) << 32).and(extra).finish()
     }
 
     /// The first sequence number of `flow` (RFC 6528 §3): one more every 4 µs (MUST-8), from a
