@@ -420,6 +420,9 @@ impl Ip {
         frame: &mut [u8],
         counters: &mut Counters,
     ) -> Option<usize> {
+        if self.is_silent(now) {
+            return None;
+        }
         if let Some(len) = self.poll_link(now, frame) {
             return Some(len);
         }
@@ -449,6 +452,16 @@ impl Ip {
         }
         // Asking for the next hop of a message may have made a question.
         self.poll_link(now, frame)
+    }
+
+    /// There is nothing to send, and nothing to ask: asked for every frame of a transport.
+    #[inline]
+    fn is_silent(&self, now: Instant) -> bool {
+        let link_is_silent = matches!(self.medium, Medium::Ip)
+            || (self.answers.is_empty()
+                && self.membership.poll_timeout().is_none_or(|at| now < at)
+                && self.neighbours.asks_nobody());
+        link_is_silent && self.outbox.is_silent()
     }
 
     /// Looks after what waits for time to pass.

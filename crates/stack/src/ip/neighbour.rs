@@ -351,6 +351,12 @@ impl Neighbours {
         self.next
     }
 
+    /// There is no question to send.
+    #[inline]
+    pub(crate) fn asks_nobody(&self) -> bool {
+        self.questions.is_empty()
+    }
+
     /// The next question to send.
     pub(crate) fn poll_question(&mut self, now: Instant) -> Option<Question> {
         let slot = *self.questions.front()?;

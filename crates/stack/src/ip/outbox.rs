@@ -76,9 +76,15 @@ impl Outbox {
         Ok(())
     }
 
+    /// Nothing can be sent now.
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.waiting.len() == self.parked
+    }
+
     /// The oldest message that is not parked.
     pub(crate) fn next(&self) -> Option<Message> {
-        if self.waiting.len() == self.parked {
+        if self.is_silent() {
             return None;
         }
         self.waiting.iter().find(|waiting| !waiting.parked).map(|waiting| waiting.message)
