@@ -127,8 +127,8 @@ enum Service {
 /// what the server does about them, frames out.
 #[inline(never)]
 fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire, service: Service) {
-    for (frame, len) in wire.to_server.drain(..) {
-        host.stack.on_frame(now, &frame[..len], Received::default(), &mut host.memory);
+    for frame in wire.to_server.frames() {
+        host.stack.on_frame(now, frame, Received::default(), &mut host.memory);
     }
     while let Some(event) = host.stack.poll_event() {
         match event {
@@ -144,17 +144,43 @@ fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire, service: Servic
             _ => {}
         }
     }
-    let mut frame = [0; 2048];
-    while let Some(sent) = host.stack.poll_transmit(now, &mut frame, &mut host.memory) {
-        wire.to_client.push((frame, sent.len));
+    wire.to_client.fill(now, host);
+}
+
+/// Frames between the two.
+#[derive(Default)]
+struct Wire {
+    to_server: Burst,
+    to_client: Burst,
+}
+
+/// Frames that go one way, in memory that is there before.
+struct Burst {
+    frames: Box<[([u8; 2048], usize); 8]>,
+    count: usize,
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self { frames: Box::new([([0; 2048], 0); 8]), count: 0 }
     }
 }
 
-/// Frames between the two, room for which is made before.
-#[derive(Default)]
-struct Wire {
-    to_server: Vec<([u8; 2048], usize)>,
-    to_client: Vec<([u8; 2048], usize)>,
+impl Burst {
+    /// All that `host` wants to send.
+    fn fill(&mut self, now: Instant, host: &mut Host) {
+        self.count = 0;
+        for (frame, len) in self.frames.iter_mut() {
+            let Some(sent) = host.stack.poll_transmit(now, frame, &mut host.memory) else { return };
+            *len = sent.len;
+            self.count += 1;
+        }
+        panic!("more frames than a turn of one connection has");
+    }
+
+    fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        self.frames[..self.count].iter().map(|(frame, len)| &frame[..*len])
+    }
 }
 
 /// One connection, from SYN to the end.
@@ -170,13 +196,10 @@ fn connection(
     let mut open = true;
     while open {
         *now += Duration::from_micros(50);
-        let mut frame = [0; 2048];
-        while let Some(sent) = client.stack.poll_transmit(*now, &mut frame, &mut client.memory) {
-            wire.to_server.push((frame, sent.len));
-        }
+        wire.to_server.fill(*now, client);
         measured_turn(server, *now, wire, service);
-        for (frame, len) in wire.to_client.drain(..) {
-            client.stack.on_frame(*now, &frame[..len], Received::default(), &mut client.memory);
+        for frame in wire.to_client.frames() {
+            client.stack.on_frame(*now, frame, Received::default(), &mut client.memory);
         }
         while let Some(event) = client.stack.poll_event() {
             match event {
