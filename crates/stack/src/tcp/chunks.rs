@@ -61,7 +61,7 @@ impl ChunkNodes {
     }
 
     /// A node for `chunk`, as index plus one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, chunk: Chunk, seq: SeqNum) -> Result<u32, Full> {
         let node = Node { chunk, seq, next: 0 };
         let link = if self.free != 0 {

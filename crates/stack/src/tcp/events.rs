@@ -67,7 +67,7 @@ const fn has_bytes_alone(conn: &Connection) -> bool {
 }
 
 /// The next bytes, against credit.
-#[inline]
+#[inline(always)]
 fn take_bytes(conn: &mut Connection, shard: &mut Shard) -> Option<Chunk> {
     let chunk = conn.receive.pop(&mut shard.nodes)?;
     conn.facts.clear(Facts::CREDIT);

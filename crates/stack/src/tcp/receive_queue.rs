@@ -325,7 +325,7 @@ impl ReceiveQueue {
         SeqRange::new(at, node.chunk.len)
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_ready(&mut self, nodes: &mut ChunkNodes, link: u32) {
         if self.ready_tail == 0 {
             self.ready_head = link;

@@ -32,7 +32,7 @@ impl Turns {
     }
 
     /// Puts `entry` at the end, unless it has its turn already.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, entry: u32) {
         let state = &mut self.state[entry as usize];
         if *state == State::Out {
@@ -42,7 +42,7 @@ impl Turns {
     }
 
     /// Takes `entry` out, if it waits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_off(&mut self, entry: u32) {
         let state = &mut self.state[entry as usize];
         if *state == State::Waits {
@@ -51,7 +51,7 @@ impl Turns {
     }
 
     /// Takes the first that waits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<u32> {
         loop {
             let entry = self.queue.pop_front()?;

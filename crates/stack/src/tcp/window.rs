@@ -127,7 +127,7 @@ fn is_young<M>(conn: &Connection, cx: &Cx<'_, M>) -> bool {
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It
 /// is too long rather than too short.
-#[inline]
+#[inline(always)]
 fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, times: Option<Timestamps>) {
     if !conn.facts.has(Facts::TIMESTAMPS) {
         return;
@@ -148,7 +148,7 @@ fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
 
 /// The application took `bytes`: the buffer grows, up to `most` bytes, if it takes more in a round
 /// trip than half of it; the peer is told if the window grew much.
-#[inline]
+#[inline(always)]
 pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
     if !conn.facts.has(Facts::FIXED_RECEIVE_BUFFER) {
         tune_receive_buffer(conn, now, bytes, most);
@@ -167,6 +167,7 @@ pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u3
     }
 }
 
+#[inline(always)]
 fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
     let cold = &mut conn.cold;
     cold.taken_bytes = cold.taken_bytes.saturating_add(bytes);
@@ -189,6 +190,7 @@ fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u3
 
 /// The send queue should hold two congestion windows: one in flight, one to follow; `most` bytes at
 /// most.
+#[inline]
 pub(crate) fn grow_send_buffer(conn: &mut Connection, most: u32) {
     if conn.facts.has(Facts::FIXED_SEND_BUFFER) {
         return;

@@ -21,6 +21,24 @@ const TICK_US: u32 = 1_000;
 /// Older echoes are not believed: 32 bits of microseconds could not tell them from young ones.
 const ECHO_US_MAX: u32 = 1 << 30;
 
+/// An acknowledgment that says how far, and no more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cover {
+    pub(crate) now: Instant,
+    /// SEG.ACK.
+    pub(crate) ack: SeqNum,
+    pub(crate) nxt: SeqNum,
+}
+
+/// What a plain acknowledgment did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plain {
+    /// Sequence numbers newly acknowledged: all there were.
+    bytes: u32,
+    /// The round trip measured.
+    rtt_us: u32,
+}
+
 /// What one acknowledgment brought, as it is worked out.
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -86,20 +104,27 @@ impl Progress {
 impl Recovery {
     /// An acknowledgment arrived.
     pub(crate) fn on_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
-        match self.on_plain_ack(records, ack) {
-            Some(acked) => acked,
-            None => self.whole(records, |whole, records| whole.on_any_ack(records, ack)),
+        let is_silent = !ack.ece && ack.sack.is_empty();
+        let cover = Cover { now: ack.now, ack: ack.ack, nxt: ack.nxt };
+        if is_silent && let Some(Plain { bytes, rtt_us }) = self.on_plain_ack(records, cover) {
+            let rtt = Some(Duration::from_micros(u64::from(rtt_us)));
+            return Acked { bytes, delivered: bytes, rtt, ..Acked::default() };
         }
+        self.whole(records, |whole, records| whole.on_any_ack(records, ack))
     }
 
-    /// All that is outstanding is one burst, sent once, and this acknowledges it whole.
-    fn on_plain_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Option<Acked> {
-        if self.head == NIL || self.phase != Phase::Open || ack.ece || !ack.sack.is_empty() {
+    /// The same, where all that is outstanding is one burst, sent once, which is acknowledged whole
+    /// by a segment that has neither SACK nor ECE. `None`: it is not as plain as that, and nothing
+    /// happened.
+    #[inline]
+    pub(crate) fn on_plain_ack(&mut self, records: &mut Records, cover: Cover) -> Option<Plain> {
+        let Cover { now, ack, nxt } = cover;
+        if self.head == NIL || self.phase != Phase::Open {
             return None;
         }
         let index = self.head;
         let record = records.get(index);
-        let plain = record.range.end == ack.ack
+        let plain = record.range.end == ack
             && record.is_alone(index)
             && record.state == State::InFlight
             && !(record.resent || record.blurred);
@@ -107,31 +132,32 @@ impl Recovery {
             return None;
         }
         let (bytes, sent_us) = (record.len(), record.sent_us);
-        let rtt_us = stamp(ack.now).wrapping_sub(sent_us);
-        self.rtt.sample(ack.now, rtt_us, samples_in(bytes));
+        let rtt_us = stamp(now).wrapping_sub(sent_us);
+        self.rtt.sample(now, rtt_us, samples_in(bytes));
         self.backoff = 0;
         self.retries = 0;
         self.rack_sent_us = sent_us;
         self.rack_rtt_us = rtt_us;
         if self.stress.is_some() || self.flags & (flag::FILLED | flag::FILLED_BEFORE) != 0 {
-            self.whole(records, |whole, records| whole.on_plain_ack(records, ack, rtt_us, bytes));
-        } else if ack.ack.at_or_after(self.round_end) {
-            self.round_end = ack.nxt;
+            let plain = Plain { bytes, rtt_us };
+            self.whole(records, |whole, records| whole.on_plain_ack(records, cover, plain));
+        } else if ack.at_or_after(self.round_end) {
+            self.round_end = nxt;
             self.flags &= !flag::WIDENED;
         }
-        self.keep_mark_near(ack.ack);
+        self.keep_mark_near(ack);
         self.head = NIL;
         self.oldest = NIL;
         records.give(index);
         // RFC 6298 §5.2. What was sent last was delivered last.
         self.timer = Timer::Idle;
-        self.at = ack.now - Duration::from_micros(u64::from(rtt_us));
-        let rtt = Some(Duration::from_micros(u64::from(rtt_us)));
-        Some(Acked { bytes, delivered: bytes, rtt, ..Acked::default() })
+        self.at = now - Duration::from_micros(u64::from(rtt_us));
+        Some(Plain { bytes, rtt_us })
     }
 
     /// Between episodes `mark` stays one behind what is acknowledged, so that a comparison with
     /// it never wraps; duplicates of an ACK at `mark` itself begin nothing (RFC 6582 §3.2).
+    #[inline]
     fn keep_mark_near(&mut self, ack: SeqNum) {
         if self.phase == Phase::Open && ack.after(self.mark) {
             self.mark = ack - 1;
@@ -141,14 +167,15 @@ impl Recovery {
 
 impl Whole<'_> {
     /// The one burst that was outstanding is acknowledged.
-    fn on_plain_ack(&mut self, records: &Records, ack: &Ack<'_>, rtt_us: u32, bytes: u32) {
-        self.stress.algorithm.on_rtt(rtt_us);
+    fn on_plain_ack(&mut self, records: &Records, cover: Cover, plain: Plain) {
+        let Cover { now, ack, nxt } = cover;
+        self.stress.algorithm.on_rtt(plain.rtt_us);
         self.stress.dupacks = 0;
         self.stress.sacked = 0;
-        self.stress.rack_end = ack.ack;
-        self.stress.fack = ack.ack;
-        self.grow(records, millis(ack.now), bytes);
-        self.end_round(records, ack);
+        self.stress.rack_end = ack;
+        self.stress.fack = ack;
+        self.grow(records, millis(now), plain.bytes);
+        self.end_round(records, ack, nxt);
     }
 
     fn on_any_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
@@ -186,7 +213,7 @@ impl Whole<'_> {
             _ => {}
         }
         if progress.acked > 0 && !acked.left {
-            self.end_round(records, ack);
+            self.end_round(records, ack.ack, ack.nxt);
         }
         self.rest.keep_mark_near(ack.ack);
         let reorder = if self.rest.oldest == NIL { None } else { reorder };
@@ -380,11 +407,11 @@ impl Whole<'_> {
     }
 
     /// A round trip is over when what was SND.NXT at its beginning is acknowledged.
-    fn end_round(&mut self, records: &Records, ack: &Ack<'_>) {
-        if ack.ack.before(self.rest.round_end) {
+    fn end_round(&mut self, records: &Records, ack: SeqNum, nxt: SeqNum) {
+        if ack.before(self.rest.round_end) {
             return;
         }
-        self.rest.round_end = ack.nxt;
+        self.rest.round_end = nxt;
         if self.rest.phase == Phase::Open {
             // What D-SACKs had to say about the last episode, they have said.
             self.stress.prior.cwnd = 0;

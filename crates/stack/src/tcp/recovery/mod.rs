@@ -54,6 +54,7 @@ mod timer;
 
 use core::time::Duration;
 
+pub(crate) use acknowledge::Cover;
 pub(crate) use records::Records;
 use records::{NIL, Policy, Ring, State};
 use rtt::{Rtt, micros, stamp};

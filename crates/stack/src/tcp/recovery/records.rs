@@ -169,6 +169,7 @@ impl Records {
         self.free_count > self.capacity / 16
     }
 
+    #[inline]
     pub(super) fn get(&self, index: u32) -> &Record {
         &self.nodes[index as usize]
     }
@@ -207,6 +208,7 @@ impl Records {
     }
 
     /// Takes a record, which is in no ring any more, back.
+    #[inline]
     pub(super) fn give(&mut self, index: u32) {
         self.nodes[index as usize].links = [Link { next: self.free, prev: NIL }, UNLINKED];
         self.free = index;

@@ -24,6 +24,7 @@ pub(super) fn micros(duration: Duration) -> u32 {
 }
 
 /// `now` in wrapping microseconds.
+#[inline]
 pub(super) const fn stamp(now: Instant) -> u32 {
     now.as_micros() as u32
 }
@@ -46,6 +47,7 @@ pub(super) struct Rtt {
 
 impl Rtt {
     /// Takes a sample. `expected` is how many come in one round trip.
+    #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u32, expected: u32) {
         // 2^28 µs are 268 s, over any RTO that is configured.
         let rtt = rtt_us.clamp(1, 1 << 28);
@@ -64,6 +66,7 @@ impl Rtt {
         self.note_min(now, rtt);
     }
 
+    #[inline]
     fn note_min(&mut self, now: Instant, rtt: u32) {
         let at = (now.as_micros() >> 26) as u8;
         let age = at.wrapping_sub((self.min >> 24) as u8);
@@ -107,6 +110,7 @@ pub(super) fn back_off(rto_us: u32, policy: &Policy, times: u8) -> u32 {
 }
 
 /// `scaled`, whose plain value is `value`, moved one gain toward `sample`.
+#[inline]
 fn toward(scaled: u32, value: u32, sample: u32, expected: u32) -> u32 {
     if sample >= value {
         scaled + (sample - value) / expected

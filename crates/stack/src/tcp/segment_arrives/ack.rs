@@ -5,7 +5,7 @@
 use super::*;
 use crate::tcp::deadline::{Deadline, Stamp};
 use crate::tcp::isn::microseconds;
-use crate::tcp::recovery::{Ack, Acked};
+use crate::tcp::recovery::{Ack, Acked, Cover};
 use crate::wire::tcp::{SACK_BLOCKS_MAX, SackBlock, Timestamps};
 
 /// Whether the ACK may be of this connection; one that cannot be is answered, and its segment says
@@ -143,8 +143,6 @@ pub(in crate::tcp) fn acknowledge<M: Memory>(
     said: &Said<'_>,
     window_changed: bool,
 ) {
-    let una = conn.snd_una;
-    let advanced = said.ack.since(una);
     if conn.flight() == 0 && said.sack.is_empty() {
         // Nothing is in flight: the answer to a probe, at most (MUST-37).
         conn.attempts = 0;
@@ -154,6 +152,25 @@ pub(in crate::tcp) fn acknowledge<M: Memory>(
         }
         return;
     }
+    let is_silent = !said.ece && said.sack.is_empty();
+    let cover = Cover { now: cx.now, ack: said.ack, nxt: conn.snd_nxt };
+    if is_silent && conn.cold.recovery.on_plain_ack(&mut shard.records, cover).is_some() {
+        conn.attempts = 0;
+        return advance(conn, shard, cx, said.ack);
+    }
+    acknowledge_any(conn, shard, cx, said, window_changed);
+}
+
+/// The same where more is in flight, or more is said.
+fn acknowledge_any<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    said: &Said<'_>,
+    window_changed: bool,
+) {
+    let una = conn.snd_una;
+    let advanced = said.ack.since(una);
     let (blocks, count) = sack_ranges(conn, said.sack);
     let acked = conn.cold.recovery.on_ack(
         &mut shard.records,
@@ -200,6 +217,7 @@ fn note<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, acked: &Acked) {
 }
 
 /// `snd.una` moves to `to`.
+#[inline]
 fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, to: SeqNum) {
     let fin_acked =
         conn.facts.has(Facts::FIN_SENT) && conn.state.owes_fin() && to.after(conn.fin_seq());
