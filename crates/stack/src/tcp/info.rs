@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 
-use super::Tcp;
 use super::connection::{Connection, Options};
 use super::facts::Facts;
 use super::lists::Lists;
 use super::state::{State, SynReceived};
+use super::turns::Turns;
+use super::{LISTS, Tcp};
 use crate::cx::Cx;
 use crate::error::OperationError;
 use crate::id::ConnId;
@@ -227,8 +228,11 @@ impl Tcp {
         let connections = self.embryos_from as usize;
         let entries = self.time_waits_from as usize;
         let used = self.connections.len();
-        // Two lists, and both reach over all that can wait.
-        let lists = Lists::<1>::ENTRY_BYTES;
+        let lists = Lists::<LISTS>::ENTRY_BYTES;
+        let lists = (
+            entries * lists + connections * Turns::ENTRY_BYTES,
+            used * (lists + Turns::ENTRY_BYTES),
+        );
         let flows = shard.flows.memory_bytes();
         let of = |table, (reserved_bytes, touched_bytes)| TableMemory {
             table,
@@ -239,7 +243,7 @@ impl Tcp {
         [
             of(Table::Connections, (connections * each, used * each)),
             of(Table::Places, self.places.memory_bytes()),
-            of(Table::Lists, ((entries + connections) * lists, 2 * used * lists)),
+            of(Table::Lists, lists),
             of(Table::Wheel, (entries * Wheel::ENTRY_BYTES, used * Wheel::ENTRY_BYTES)),
             of(Table::Flows, (flows, if used > 0 { flows } else { 0 })),
             of(Table::Embryos, self.embryos.memory_bytes()),

@@ -107,7 +107,7 @@ const LISTS: usize = 4;
 pub(crate) const IDLE_CONNECTION_BYTES: usize = size_of::<Connection>()
     + Places::ENTRY_BYTES
     + Lists::<LISTS>::ENTRY_BYTES
-    + Lists::<1>::ENTRY_BYTES
+    + Turns::ENTRY_BYTES
     + Wheel::ENTRY_BYTES
     + FlowTable::FLOW_BYTES_MAX;
 

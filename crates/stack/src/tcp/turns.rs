@@ -31,6 +31,9 @@ impl Turns {
         }
     }
 
+    /// Bytes of each entry.
+    pub(crate) const ENTRY_BYTES: usize = size_of::<u32>() + size_of::<State>();
+
     /// Puts `entry` at the end, unless it has its turn already.
     #[inline(always)]
     pub(crate) fn put(&mut self, entry: u32) {
