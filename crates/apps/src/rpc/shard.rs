@@ -7,12 +7,15 @@
 //! Invariants
 //! - An echo that arrived whole is sent from the memory it was received into: no copy. A longer
 //!   response copies up to [`COPY_LEN_MAX`] bytes; the rest is sent from static memory.
-//! - No allocation per request. A connection keeps one request's prefix, whatever its length.
+//! - No allocation per request. A connection keeps one request's prefix, whatever its length, and
+//!   that only while a part of the request has come: what rests costs 16 bytes.
 //! - Responses are written quietly: nothing is to be done when one has gone out. Only a peer that
 //!   leaves more than [`UNSENT_BYTES_MAX`] bytes unsent is written to with a completion, and is not
 //!   read from again before that.
 //! - At most one read is outstanding per connection.
 //! - A connection leaves the table in one place, [`RpcShard::close`].
+
+use std::num::NonZeroU32;
 
 use megapipe::{
     Accept, Accepted, Channel, Completion, Connection, Disconnect, Event, Handle, Misuse, OpError,
@@ -40,7 +43,8 @@ enum Life {
 #[derive(Debug)]
 struct Peer {
     handle: Handle,
-    framer: Framer,
+    /// Where the beginning of a request is kept whose end has not come.
+    begun: Option<NonZeroU32>,
     /// The peer does not take its responses: a write whose completion is waited for comes last.
     blocked: bool,
     reading: bool,
@@ -48,7 +52,14 @@ struct Peer {
     listener: u8,
 }
 
+const _: () = assert!(size_of::<Peer>() == 16);
+
 impl Peer {
+    /// No request is half read.
+    const fn at_boundary(&self) -> bool {
+        self.begun.is_none()
+    }
+
     /// Sends a short response: quietly, unless the peer leaves too many unsent.
     #[inline]
     fn write(&mut self, channel: &mut Channel, data: impl Into<Payload>) -> Result<(), Misuse> {
@@ -67,6 +78,8 @@ pub(super) struct RpcShard {
     read_len: usize,
     listeners: Listeners,
     peers: Slab<Peer>,
+    /// The beginnings of requests that came in parts.
+    begun: Slab<Framer>,
     draining: bool,
     tally: Tally,
 }
@@ -81,6 +94,7 @@ impl RpcShard {
             read_len: buffer_len,
             listeners,
             peers: Slab::new(),
+            begun: Slab::new(),
             draining: false,
             tally: Tally::default(),
         })
@@ -93,7 +107,7 @@ impl RpcShard {
         self.tally.accepted += 1;
         let key = self.peers.insert(Peer {
             handle,
-            framer: Framer::default(),
+            begun: None,
             blocked: false,
             reading: true,
             life: Life::Open,
@@ -129,7 +143,7 @@ impl RpcShard {
     #[inline]
     fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf) -> bool {
         let Some(peer) = self.peers.get_mut(key) else { return false };
-        if peer.framer.at_boundary() {
+        if peer.at_boundary() {
             let whole = echoes(&data, self.lengths);
             self.tally.requests += whole.count;
             self.tally.bytes_out += whole.len as u64;
@@ -143,10 +157,12 @@ impl RpcShard {
                 }
             }
         }
+        let begun = peer.begun.take().map(place_of);
+        let mut framer = begun.and_then(|at| self.begun.try_remove(at)).unwrap_or_default();
         let mut rest = &*data;
         let mut outbox = Outbox { gathered: None, submitted: 0 };
         while !rest.is_empty() {
-            let sent = match peer.framer.next(&mut rest, self.lengths) {
+            let sent = match framer.next(&mut rest, self.lengths) {
                 Ok(None) => break,
                 Ok(Some(reply)) => {
                     self.tally.requests += 1;
@@ -160,6 +176,9 @@ impl RpcShard {
             if sent.is_err() {
                 return false;
             }
+        }
+        if !framer.at_boundary() {
+            peer.begun = NonZeroU32::new(self.begun.insert(framer) as u32 + 1);
         }
         let flushed = outbox.flush(channel, peer);
         self.tally.bytes_out += outbox.submitted as u64;
@@ -223,7 +242,7 @@ impl RpcShard {
     fn on_failure(&mut self, channel: &mut Channel, key: usize, unsent: bool) {
         let Some(peer) = self.peers.get(key) else { return };
         let unsent = unsent || channel.unsent_bytes(peer.handle).is_ok_and(|bytes| bytes > 0);
-        let owed = unsent || !peer.framer.at_boundary();
+        let owed = unsent || !peer.at_boundary();
         self.tally.failed += u64::from(owed && peer.life != Life::Lingering);
         self.close(channel, key);
     }
@@ -232,7 +251,7 @@ impl RpcShard {
     /// half read.
     fn linger_if_idle(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.life != Life::Open || !peer.framer.at_boundary() {
+        if peer.life != Life::Open || !peer.at_boundary() {
             return;
         }
         peer.life = Life::Lingering;
@@ -244,6 +263,9 @@ impl RpcShard {
 
     fn close(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.try_remove(key) else { return };
+        if let Some(begun) = peer.begun {
+            self.begun.try_remove(place_of(begun));
+        }
         self.tally.closed += 1;
         // Fails only for a handle that is gone already, which is what was wanted.
         let _ = channel.unregister(peer.handle);
@@ -315,6 +337,11 @@ impl RpcShard {
             self.read_on(channel, key);
         }
     }
+}
+
+/// The place of a request that has begun.
+const fn place_of(begun: NonZeroU32) -> usize {
+    begun.get() as usize - 1
 }
 
 /// The responses to what came in one read: short ones gathered into one write.
