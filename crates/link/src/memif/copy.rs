@@ -46,6 +46,25 @@ pub(super) fn prefetch(shared: *const u8) {
     let _ = shared;
 }
 
+/// Asks for the cache line at `shared` for writing: the other core's copy goes meanwhile. A hint:
+/// any address will do.
+#[inline]
+pub(super) fn prefetch_to_write(shared: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: PREFETCHW reads and writes nothing and cannot fault, wherever it points; a processor
+    // that does not have it takes it for a NOP (all of x86-64 know the opcode). No register and no
+    // flag is changed.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{shared}]",
+            shared = in(reg) shared,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}
+
 /// Copies `len` bytes: blocks of 64, then of 16, then what is left.
 ///
 /// # Safety

@@ -19,6 +19,8 @@ use super::ring::{Index, Ring, Slot};
 
 /// How many slots ahead of the frame in hand bytes are asked for.
 const LOOK_AHEAD_SLOTS: u16 = 3;
+/// Bytes of a buffer that are asked for ahead to be written: a header and a short payload.
+const LOOK_AHEAD_FILLED_BYTES: usize = 128;
 /// Bytes of a frame that are asked for ahead; a longer one is found by the processor itself.
 const LOOK_AHEAD_BYTES_MAX: usize = 256;
 
@@ -57,6 +59,7 @@ struct Place<'a> {
 
 impl Buffers {
     /// The buffer of a slot; `None`: the descriptor names a region that does not exist.
+    #[inline]
     fn place(&self, ring: &Ring, index: u16, slot: &Slot) -> Option<Place<'_>> {
         Some(match self {
             Self::Ours { region, .. } => {
@@ -73,6 +76,7 @@ impl Buffers {
     }
 
     /// What a slot's descriptor says while it is empty: for the client only, who keeps the places.
+    #[inline]
     fn empty(&self, ring: &Ring, index: u16) -> Slot {
         match *self {
             Self::Ours { first_offset, buffer_bytes, .. } => {
@@ -307,8 +311,23 @@ impl Sending {
         Ok(room)
     }
 
-    /// Room for a frame of `bytes` in the next `room` slots; `None`: it does not fit.
+    /// Asks for the buffer and the descriptor of a frame that may follow soon: they lie in the other
+    /// core's cache, which has just read them.
     #[inline]
+    fn look_ahead(&self, room: u16) {
+        if room <= LOOK_AHEAD_SLOTS {
+            return;
+        }
+        let index = self.next.wrapping_add(LOOK_AHEAD_SLOTS);
+        let slot = self.buffers.empty(&self.ring, index);
+        if let Some(place) = self.buffers.place(&self.ring, index, &slot) {
+            place.region.expect_to_write(place.offset, place.capacity.min(LOOK_AHEAD_FILLED_BYTES));
+        }
+        self.ring.expect_to_write(index);
+    }
+
+    /// Room for a frame of `bytes` in the next `room` slots; `None`: it does not fit.
+    #[inline(always)]
     pub(super) fn reserve(&self, room: u16, bytes: usize) -> Result<Option<Reserved>, Nonsense> {
         if room == 0 {
             return Ok(None);
@@ -330,13 +349,14 @@ impl Sending {
 
     /// Copies a frame into what was reserved for it, in at most `room` slots, and says how many it
     /// took.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(
         &mut self,
         (room, reserved): (u16, Reserved),
         frame: &[u8],
     ) -> Result<u16, Nonsense> {
         let Reserved::Slot(slot) = reserved else { return self.scatter(room, frame) };
+        self.look_ahead(room);
         let place = self.buffers.place(&self.ring, self.next, &slot);
         if !place.is_some_and(|place| place.region.write(place.offset, frame)) {
             return Err(OUTSIDE);
@@ -371,6 +391,7 @@ impl Sending {
     }
 
     /// The buffer of an empty slot, which has to be one: nothing can be sent around it.
+    #[inline]
     fn checked_place(&self, index: u16) -> Result<(Slot, Place<'_>), Nonsense> {
         let slot = self.buffers.empty(&self.ring, index);
         let place = self.buffers.place(&self.ring, index, &slot);

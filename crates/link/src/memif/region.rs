@@ -80,6 +80,7 @@ impl Region {
 
     /// Copies `private.len()` bytes from `offset`; `false`: they are not all inside the region.
     #[must_use]
+    #[inline]
     pub(super) fn read(&self, offset: usize, private: &mut [u8]) -> bool {
         let Some(from) = self.locate(offset, private.len()) else { return false };
         // SAFETY: `locate` found the range inside the mapping, which lives as long as `self`;
@@ -90,6 +91,7 @@ impl Region {
 
     /// Copies `private` to `offset`; `false`: it does not all fit inside the region.
     #[must_use]
+    #[inline]
     pub(super) fn write(&self, offset: usize, private: &[u8]) -> bool {
         let Some(to) = self.locate(offset, private.len()) else { return false };
         // SAFETY: `locate` found the range inside the mapping, which lives as long as `self` and is
@@ -108,7 +110,17 @@ impl Region {
         }
     }
 
+    /// The same for bytes that will be written.
+    #[inline]
+    pub(super) fn expect_to_write(&self, offset: usize, len: usize) {
+        let Some(first) = self.locate(offset, len) else { return };
+        for line in (0..len).step_by(CACHE_LINE_BYTES) {
+            copy::prefetch_to_write(first.as_ptr().wrapping_add(line));
+        }
+    }
+
     /// The address of `len` bytes from `offset` on, if all of them are inside.
+    #[inline]
     pub(super) fn locate(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.bytes {
             return None;
