@@ -49,7 +49,7 @@ pub const FRAGMENTS_MAX: usize = 64;
 pub const PATH_MTUS_MAX: usize = 1024;
 /// Most ICMP messages that wait to be sent.
 pub const OUTBOX_MESSAGES: usize = 32;
-/// Longest ICMP message that we send, where the MTU allows it.
+/// Longest ICMP message that we send; what does not fit a packet goes in several.
 pub const OUTBOX_MESSAGE_BYTES: usize = 9_216;
 /// Most answers to ARP and neighbour discovery that wait to be sent.
 pub const ANSWERS_MAX: usize = 128;

@@ -146,6 +146,11 @@ impl Stack {
                 }
                 taken?;
             }
+            Inbound::Shared(Protocol::Tcp, arrived) if tcp.is_asked_for(&arrived) => {
+                tcp.on_segment(&mut cx, &arrived);
+            }
+            Inbound::Shared(Protocol::Udp, arrived) => udp.on_datagram(&mut cx, &arrived)?,
+            Inbound::Shared(..) => return Err(Drop::NoConnection),
             Inbound::Icmp(error) if error.protocol == Protocol::Udp => {
                 udp.on_icmp_error(&mut cx, &error)?;
             }

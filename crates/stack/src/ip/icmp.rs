@@ -15,7 +15,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::input::Inbound;
 use super::link::Discovery;
 use super::outbox::Message;
-use super::{IcmpError, IcmpErrorKind, Ip, Unreachable, address, ip_header_bytes, path_mtu};
+use super::{IcmpError, IcmpErrorKind, Ip, Unreachable, address, path_mtu};
 use crate::counters::{Counters, Drop};
 use crate::limits::{MTU_MIN, MTU_MIN_V6, OUTBOX_MESSAGE_BYTES};
 use crate::seq::SeqNum;
@@ -188,11 +188,10 @@ impl Ip {
             return Err(Drop::IgnoredMessage);
         }
         let (src, dst) = (incoming.dst, incoming.src);
-        let room = usize::from(self.mtu) - ip_header_bytes(&dst);
-        let message = match incoming.message.get(..room.min(OUTBOX_MESSAGE_BYTES)) {
+        // What does not fit a packet goes in several. Beyond what is kept here IPv4 lets us shorten
+        // it (RFC 1122 §3.2.2.6), IPv6 does not (RFC 4443 §4.2).
+        let message = match incoming.message.get(..OUTBOX_MESSAGE_BYTES) {
             None => incoming.message,
-            // We cut nothing into fragments. IPv4 lets us shorten it (RFC 1122 §3.2.2.6), IPv6
-            // does not (RFC 4443 §4.2).
             Some(shortened) if dst.is_ipv4() => shortened,
             Some(whole) if whole.len() == incoming.message.len() => whole,
             Some(_) => return Err(Drop::IgnoredMessage),
@@ -230,6 +229,10 @@ impl Ip {
         first: &[u8],
         counters: &mut Counters,
     ) {
+        if self.external_neighbours {
+            // The kernel has seen the same fragments.
+            return;
+        }
         let original = Original { packet: first, to_group: false };
         self.complain(now, &original, Complaint::Reassembly, counters);
     }

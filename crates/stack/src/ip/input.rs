@@ -25,6 +25,9 @@ pub(crate) enum Inbound<'a> {
     Tcp(Arrived<'a>),
     /// A datagram, and the packet to quote if nobody wants it.
     Udp(Arrived<'a>, Original<'a>),
+    /// Either of them, put together from fragments at an address that the host's kernel has, too.
+    /// Fragments tell no ports, so both of us get them: only whoever is asked for may answer.
+    Shared(Protocol, Arrived<'a>),
     /// An error about something that a transport sent.
     Icmp(IcmpError),
     /// It was for this layer, or waits for other fragments.
@@ -372,6 +375,15 @@ impl Ip {
             },
             segment_bytes: envelope.received.segment_bytes,
         };
+        if reassembled && self.external_neighbours {
+            return match Protocol::from_number(packet.protocol) {
+                Some(protocol @ (Protocol::Tcp | Protocol::Udp)) if !to_group => {
+                    Ok(Inbound::Shared(protocol, arrived))
+                }
+                // The kernel answers echoes, and reports what it cannot deliver.
+                _ => Err(Drop::NoEndpoint),
+            };
+        }
         match (Protocol::from_number(packet.protocol), src) {
             (Some(Protocol::Tcp), _) if !to_group => Ok(Inbound::Tcp(arrived)),
             (Some(Protocol::Udp), _) if !to_group => Ok(Inbound::Udp(arrived, original)),

@@ -12,6 +12,7 @@
 //!   [`Ip::hop_is_fresh`] says so.
 
 pub(crate) mod address;
+mod fragment;
 pub(crate) mod icmp;
 pub(crate) mod input;
 mod link;
@@ -30,14 +31,13 @@ use crate::config::{Config, Route};
 use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::frame::{Checksums, Medium};
-use crate::limits::{
-    ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S, OUTBOX_MESSAGE_BYTES,
-};
+use crate::limits::{ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S};
 use crate::rate::TokenBucket;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::{Ecn, Protocol, ethernet, ipv4, ipv6};
 use address::Addresses;
+use fragment::Identifications;
 use link::Answer;
 use membership::Membership;
 use neighbour::{Neighbours, Place};
@@ -184,6 +184,7 @@ pub(crate) struct Ip {
     answers: VecDeque<Answer>,
     membership: Membership,
     outbox: Outbox,
+    identifications: Identifications,
     icmp_errors: TokenBucket,
     /// Grows whenever `addresses` or `routes` change.
     epoch: u32,
@@ -201,7 +202,6 @@ impl Ip {
     /// Which of the settings of this layer is wrong, and why.
     pub(crate) fn new(config: &Config, now: Instant) -> Result<Self, ConfigError> {
         let addresses = Addresses::new(&config.addresses, config.medium, config.mtu)?;
-        let message_bytes = usize::from(config.mtu).min(OUTBOX_MESSAGE_BYTES);
         let mut ip = Self {
             medium: config.medium,
             mtu: config.mtu,
@@ -213,7 +213,8 @@ impl Ip {
             path_mtus: PathMtus::new(),
             answers: VecDeque::with_capacity(ANSWERS_MAX),
             membership: Membership::new(seed_of(&config.secret)),
-            outbox: Outbox::new(message_bytes),
+            outbox: Outbox::new(),
+            identifications: Identifications::new(&config.secret),
             icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
             epoch: 0,
             confirmed: None,
@@ -426,7 +427,8 @@ impl Ip {
         if let Some(len) = self.poll_link(now, frame) {
             return Some(len);
         }
-        while let Some(message) = self.outbox.next() {
+        while let Some(next) = self.outbox.next() {
+            let message = next.message;
             let NextHop::Ready(hop) = self.next_hop(now, message.dst) else {
                 self.outbox.park();
                 if self.via(message.dst).is_none() {
@@ -435,6 +437,11 @@ impl Ip {
                 }
                 continue;
             };
+            if self.is_cut(&next) {
+                let len = self.write_part(frame, hop, &next);
+                counters.totals.icmp_out += u64::from(next.taken == 0);
+                return Some(len);
+            }
             let departing = Departing {
                 src: message.src,
                 dst: message.dst,

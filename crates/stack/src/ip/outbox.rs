@@ -1,7 +1,8 @@
 //! Messages of ICMP that wait to be sent: answers to echoes, and errors.
 //!
 //! Invariants
-//! - At most [`OUTBOX_MESSAGES`] of them, each as long as a packet; the oldest goes first.
+//! - At most [`OUTBOX_MESSAGES`] of them, each of at most [`OUTBOX_MESSAGE_BYTES`]; the oldest goes
+//!   first, and if in parts, then one part after the other.
 //! - One whose next hop is not known yet is parked, and lets the others pass. Where there is no
 //!   room, the oldest parked one goes: whoever makes us answer to hosts that do not exist crowds
 //!   out nobody but himself.
@@ -11,7 +12,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::counters::Drop;
-use crate::limits::OUTBOX_MESSAGES;
+use crate::limits::{OUTBOX_MESSAGE_BYTES, OUTBOX_MESSAGES};
 use crate::wire::Protocol;
 
 /// A message, without IP header.
@@ -27,9 +28,20 @@ pub(crate) struct Message {
     pub len: usize,
 }
 
+/// A message, and how much of it is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Next {
+    /// The message, its length the whole one.
+    pub message: Message,
+    /// Bytes of it that were taken.
+    pub taken: usize,
+    /// Which of all messages that ever were.
+    pub number: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    message: Message,
+    next: Next,
     slot: u8,
     parked: bool,
 }
@@ -40,19 +52,18 @@ pub(crate) struct Outbox {
     waiting: VecDeque<Waiting>,
     free: Vec<u8>,
     bytes: Vec<u8>,
-    slot_bytes: usize,
     parked: usize,
+    next_number: u64,
 }
 
 impl Outbox {
-    /// For messages of up to `slot_bytes` bytes.
-    pub(crate) fn new(slot_bytes: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             waiting: VecDeque::with_capacity(OUTBOX_MESSAGES),
             free: (0..OUTBOX_MESSAGES as u8).rev().collect(),
-            bytes: alloc::vec![0; OUTBOX_MESSAGES * slot_bytes],
-            slot_bytes,
+            bytes: alloc::vec![0; OUTBOX_MESSAGES * OUTBOX_MESSAGE_BYTES],
             parked: 0,
+            next_number: 0,
         }
     }
 
@@ -60,19 +71,21 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// [`Drop::QueueFull`]; also for a message that is longer than a packet.
+    /// [`Drop::QueueFull`]; also for a message that is longer than [`OUTBOX_MESSAGE_BYTES`].
     pub(crate) fn push(
         &mut self,
         message: Message,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<(), Drop> {
-        if message.len > self.slot_bytes {
+        if message.len > OUTBOX_MESSAGE_BYTES {
             return Err(Drop::QueueFull);
         }
         let slot = self.free.pop().or_else(|| self.give_up_parked()).ok_or(Drop::QueueFull)?;
-        let start = usize::from(slot) * self.slot_bytes;
+        let start = usize::from(slot) * OUTBOX_MESSAGE_BYTES;
         write(&mut self.bytes[start..start + message.len]);
-        self.waiting.push_back(Waiting { message, slot, parked: false });
+        let next = Next { message, taken: 0, number: self.next_number };
+        self.next_number = self.next_number.wrapping_add(1);
+        self.waiting.push_back(Waiting { next, slot, parked: false });
         Ok(())
     }
 
@@ -83,21 +96,26 @@ impl Outbox {
     }
 
     /// The oldest message that is not parked.
-    pub(crate) fn next(&self) -> Option<Message> {
+    pub(crate) fn next(&self) -> Option<Next> {
         if self.is_silent() {
             return None;
         }
-        self.waiting.iter().find(|waiting| !waiting.parked).map(|waiting| waiting.message)
+        self.waiting.iter().find(|waiting| !waiting.parked).map(|waiting| waiting.next)
     }
 
-    /// Takes out what [`Outbox::next`] gave, and copies its bytes to `to`, which is as long.
+    /// Copies the next bytes of what [`Outbox::next`] gave to `to`. With its last byte the message
+    /// goes.
     pub(crate) fn take(&mut self, to: &mut [u8]) {
         let Some(at) = self.waiting.iter().position(|waiting| !waiting.parked) else { return };
-        let Some(waiting) = self.waiting.remove(at) else { return };
-        let start = usize::from(waiting.slot) * self.slot_bytes;
-        let len = waiting.message.len.min(to.len());
+        let Waiting { next, slot, .. } = &mut self.waiting[at];
+        let start = usize::from(*slot) * OUTBOX_MESSAGE_BYTES + next.taken;
+        let len = (next.message.len - next.taken).min(to.len());
         to[..len].copy_from_slice(&self.bytes[start..start + len]);
-        self.free.push(waiting.slot);
+        next.taken += len;
+        if next.taken == next.message.len {
+            self.free.push(*slot);
+            self.waiting.remove(at);
+        }
     }
 
     /// Lets what [`Outbox::next`] gave wait for its next hop.
@@ -121,7 +139,7 @@ impl Outbox {
         let mut dropped = 0;
         let Self { waiting, free, parked, .. } = self;
         waiting.retain_mut(|waiting| {
-            if !waiting.parked || !concerns(waiting.message.dst) {
+            if !waiting.parked || !concerns(waiting.next.message.dst) {
                 return true;
             }
             waiting.parked = false;
@@ -163,23 +181,39 @@ mod tests {
 
     #[test]
     fn is_bounded_and_in_order() {
-        let mut outbox = Outbox::new(8);
+        let mut outbox = Outbox::new();
         for n in 0..OUTBOX_MESSAGES as u32 {
             push(&mut outbox, n).unwrap();
         }
         assert_eq!(push(&mut outbox, 99), Err(Drop::QueueFull));
         for n in 0..OUTBOX_MESSAGES as u32 {
-            assert_eq!(outbox.next().unwrap().dst, ip(n));
+            assert_eq!(outbox.next().unwrap().message.dst, ip(n));
             assert_eq!(take(&mut outbox), n);
         }
         assert_eq!(outbox.next(), None);
-        let long = Message { src: ip(0), dst: ip(1), protocol: Protocol::Icmp, len: 9 };
+        let len = OUTBOX_MESSAGE_BYTES + 1;
+        let long = Message { src: ip(0), dst: ip(1), protocol: Protocol::Icmp, len };
         assert_eq!(outbox.push(long, |_| ()), Err(Drop::QueueFull));
     }
 
     #[test]
+    fn a_message_may_go_in_parts() {
+        let mut outbox = Outbox::new();
+        push(&mut outbox, 0x0102_0304).unwrap();
+        push(&mut outbox, 7).unwrap();
+        let mut bytes = [0; 3];
+        outbox.take(&mut bytes);
+        assert_eq!((bytes, outbox.next().unwrap().taken), ([1, 2, 3], 3));
+        assert_eq!(outbox.next().unwrap().number, 0);
+        outbox.take(&mut bytes);
+        assert_eq!((bytes[0], outbox.next().unwrap().taken), (4, 0));
+        assert_eq!(outbox.next().unwrap().number, 1);
+        assert_eq!(take(&mut outbox), 7);
+    }
+
+    #[test]
     fn a_parked_message_lets_others_pass_and_goes_first() {
-        let mut outbox = Outbox::new(8);
+        let mut outbox = Outbox::new();
         push(&mut outbox, 1).unwrap();
         push(&mut outbox, 2).unwrap();
         outbox.park();

@@ -239,6 +239,15 @@ impl Tcp {
         }
     }
 
+    /// A connection or a listener of ours is who this segment is for.
+    pub(crate) fn is_asked_for(&self, arrived: &Arrived<'_>) -> bool {
+        Segment::parse(arrived).is_ok_and(|segment| {
+            let flow = &segment.flow;
+            self.find(self.shard.flows.hash(flow), flow).is_some()
+                || self.listeners.find(flow.local, flow.local_port).is_some()
+        })
+    }
+
     fn find(&self, hash: u32, flow: &Flow) -> Option<Found> {
         let entry = self.shard.flows.find(hash, |entry| match self.found(entry) {
             Found::Connection(index) => {

@@ -287,3 +287,17 @@ pub fn set_whole(packet: &mut [u8], total_bytes: u16) -> &[u8] {
     put_u16(packet, 10, checksum);
     packet
 }
+
+/// Makes a packet a part of a longer one.
+///
+/// # Panics
+///
+/// If `packet` is shorter than its header.
+pub fn set_part(packet: &mut [u8], identification: u16, offset: usize, more: bool) {
+    let header = &mut packet[..HEADER_BYTES];
+    put_u16(header, 4, identification);
+    put_u16(header, 6, u16::from(more) << 13 | (offset / FRAGMENT_UNIT) as u16);
+    put_u16(header, 10, 0);
+    let checksum = checksum::finish(checksum::sum(header));
+    put_u16(header, 10, checksum);
+}

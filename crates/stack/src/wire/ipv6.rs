@@ -162,3 +162,12 @@ impl Repr {
         header[24..40].copy_from_slice(&self.dst.octets());
     }
 }
+
+/// Says what follows the header.
+///
+/// # Panics
+///
+/// If `packet` is shorter than that field's place.
+pub fn set_next_header(packet: &mut [u8], next_header: u8) {
+    packet[6] = next_header;
+}

@@ -1,7 +1,7 @@
 //! Fragments, from frame to datagram.
 
 use super::*;
-use crate::limits::REASSEMBLIES_MAX;
+use crate::limits::{OUTBOX_MESSAGE_BYTES, REASSEMBLIES_MAX};
 use crate::wire::extension;
 
 /// `payload` as fragments of IPv4, cut every `step` bytes.
@@ -177,28 +177,126 @@ fn overlapping_fragments_refuse_the_datagram() {
     assert_eq!(host.receive(), None);
 }
 
+/// The parts of an answer, put together: what they carry. Each must fit the link and carry on where
+/// the one before ended, under one identification.
+fn joined4(replies: &[Vec<u8>]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    let first = open4(&replies[0]).1.identification;
+    for (n, frame) in replies.iter().enumerate() {
+        let (_, header, payload) = open4(frame);
+        assert!(frame.len() <= 14 + 1500 && header.identification == first);
+        assert_eq!(header.fragment_offset, whole.len());
+        assert_eq!(header.more_fragments, n + 1 < replies.len());
+        assert!(!header.dont_fragment);
+        whole.extend(payload);
+    }
+    whole
+}
+
+/// The same for IPv6.
+fn joined6(replies: &[Vec<u8>]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    let first = extension::Fragment::parse(&replies[0][54..]).unwrap().identification;
+    for (n, frame) in replies.iter().enumerate() {
+        assert!(frame.len() <= 14 + 1500);
+        assert_eq!(frame[20], extension::FRAGMENT);
+        assert_eq!(usize::from(u16::from_be_bytes([frame[18], frame[19]])), frame.len() - 54);
+        let part = extension::Fragment::parse(&frame[54..]).unwrap();
+        assert_eq!((part.next_header, part.identification), (58, first));
+        assert_eq!((part.offset, part.more), (whole.len(), n + 1 < replies.len()));
+        whole.extend(&frame[62..]);
+    }
+    whole
+}
+
+const ECHO4: icmp4::Repr = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
+const ECHO6: icmp6::Repr = icmp6::Repr::Echo { identifier: 3, sequence: 9 };
+
+fn echo4(host: &mut Host, bytes: usize) -> Vec<Vec<u8>> {
+    let data: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
+    let frames = cut4(1, Protocol::Icmp, &message4(ECHO4, &data), 1480);
+    frames.iter().flat_map(|frame| host.reply(frame)).collect()
+}
+
+fn echo6(host: &mut Host, bytes: usize) -> Vec<Vec<u8>> {
+    let data: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
+    let mut frames = cut6(1, &message6((PEER6, OURS6), ECHO6, &data), 1232, &[]);
+    frames.iter_mut().for_each(|frame| frame[54] = 58);
+    frames.iter().flat_map(|frame| host.reply(frame)).collect()
+}
+
 #[test]
-fn an_echo_too_long_to_go_back_whole_is_shortened_or_ignored() {
+fn an_echo_goes_back_whole_in_as_many_packets_as_it_needs() {
     let mut host = Host::new();
     host.meet(PEER.into());
-    let echo = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
-    let frames = cut4(1, Protocol::Icmp, &message4(echo, &[7; 3000]), 1480);
-    let replies: Vec<_> = frames.iter().flat_map(|frame| host.reply(frame)).collect();
-    let (_, header, payload) = open4(&replies[0]);
-    assert_eq!((replies.len(), header.payload_bytes), (1, 1480));
-    let reply = icmp4::Repr::parse(&icmp4::View::new(payload).unwrap()).unwrap();
-    assert_eq!(reply, icmp4::Repr::EchoReply { identifier: 3, sequence: 9 });
-    assert_eq!(payload[8..], [7; 1472]);
-    // IPv6 wants it back as it was.
-    let echo = icmp6::Repr::Echo { identifier: 3, sequence: 9 };
-    let message = message6((PEER6, OURS6), echo, &[7; 3000]);
-    let mut frames = cut6(1, &message, 1232, &[]);
-    for frame in &mut frames {
-        frame[54] = 58;
+    host.meet(PEER6.into());
+    for bytes in [1473, 2952, 3000, OUTBOX_MESSAGE_BYTES - 8] {
+        let replies = echo4(&mut host, bytes);
+        assert_eq!(replies.len(), (8 + bytes).div_ceil(1480));
+        let whole = joined4(&replies);
+        let reply = icmp4::Repr::parse(&icmp4::View::new(&whole).unwrap()).unwrap();
+        assert_eq!(reply, icmp4::Repr::EchoReply { identifier: 3, sequence: 9 });
+        assert!(whole[8..].iter().enumerate().all(|(n, byte)| *byte == n as u8));
+
+        let replies = echo6(&mut host, bytes);
+        let whole = joined6(&replies);
+        let pseudo = checksum::pseudo_header(OURS6.into(), PEER6.into(), 58, whole.len());
+        let reply = icmp6::Repr::parse(&icmp6::View::new(&whole).unwrap(), pseudo).unwrap();
+        assert_eq!(reply, icmp6::Repr::EchoReply { identifier: 3, sequence: 9 });
+        assert_eq!(whole.len(), 8 + bytes);
     }
-    let last = frames.pop().unwrap();
+    // What is kept for answers has a bound: IPv4 lets us shorten, IPv6 does not.
+    let replies = echo4(&mut host, OUTBOX_MESSAGE_BYTES);
+    assert_eq!(joined4(&replies).len(), OUTBOX_MESSAGE_BYTES);
+    assert_eq!(echo6(&mut host, OUTBOX_MESSAGE_BYTES), Vec::<Vec<u8>>::new());
+    assert_eq!(host.dropped(Drop::IgnoredMessage), 1);
+}
+
+#[test]
+fn two_answers_in_parts_do_not_share_an_identification() {
+    let mut host = Host::new();
+    host.meet(PEER6.into());
+    let identification = |frame: &[u8]| extension::Fragment::parse(&frame[54..]).unwrap();
+    let one = echo6(&mut host, 2_000);
+    let other = echo6(&mut host, 2_000);
+    assert_ne!(identification(&one[0]).identification, identification(&other[0]).identification);
+}
+
+/// Nobody can tell from fragments whether they are the kernel's, so both stacks get them. What is
+/// not asked for here is answered there.
+#[test]
+fn what_comes_in_fragments_to_a_shared_address_is_left_to_the_kernel() {
+    let mut host = Host::with(|config| config.external_neighbours = true);
+    for (ip, mac) in [(PEER.into(), PEER_MAC), (IpAddr::V6(PEER6), PEER_MAC)] {
+        assert!(host.stack.set_neighbour(host.now, ip, mac, &mut host.memory));
+    }
+    host.bind(53);
+    for frame in cut4(1, Protocol::Udp, &datagram4(53, &[1; 3000]), 1480) {
+        host.give(&frame);
+    }
+    assert_eq!(host.receive(), Some((peer(), vec![1; 3000])), "a port of ours");
+    // Ports of nobody here, and what the kernel answers for the host.
+    let mut frames = cut4(2, Protocol::Udp, &datagram4(54, &[1; 3000]), 1480);
+    frames.extend(cut6(2, &datagram6(54, &[1; 3000]), 1232, &[]));
+    let syn = [0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 4, 0, 0, 0, 0, 0, 1, 2, 3, 4];
+    let mut syn = syn.to_vec();
+    let pseudo = checksum::pseudo_header(PEER.into(), OURS.into(), 6, syn.len());
+    let sum = checksum::finish(checksum::combine(pseudo, checksum::sum(&syn)));
+    syn[16..18].copy_from_slice(&sum.to_be_bytes());
+    frames.extend(cut4(3, Protocol::Tcp, &syn, 8));
+    frames.extend(cut4(4, Protocol::Icmp, &message4(ECHO4, &[7; 3000]), 1480));
+    let mut echo = cut6(4, &message6((PEER6, OURS6), ECHO6, &[7; 3000]), 1232, &[]);
+    echo.iter_mut().for_each(|frame| frame[54] = 58);
+    frames.extend(echo);
+    frames.extend(cut4(5, Protocol::Udp, &datagram4(54, &[1; 3000]), 1480).pop());
+    frames.push(cut6(5, &datagram6(54, &[1; 3000]), 1232, &[]).swap_remove(0));
     for frame in &frames {
-        assert!(host.reply(frame).is_empty());
+        assert_eq!(host.reply(frame), Vec::<Vec<u8>>::new());
     }
-    host.drops(&last, Drop::IgnoredMessage);
+    assert_eq!(host.stack.counters().totals.packets_reassembled, 6);
+    assert_eq!((host.dropped(Drop::NoConnection), host.dropped(Drop::NoEndpoint)), (1, 4));
+    // Two that stay incomplete are given up without a word.
+    assert_eq!(host.pass(Duration::from_secs(120)), Vec::<Vec<u8>>::new());
+    assert_eq!(host.dropped(Drop::BadFragment), 2);
+    assert_eq!(host.memory.in_use(), 0);
 }
