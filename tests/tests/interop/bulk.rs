@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use super::host::{Host, LOSSES, Loss, OURS, PATIENCE, at, with_host};
+use super::host::{Host, LOSSES, Loss, OURS, PATIENCE, at};
 
 fn len(loss: Loss) -> usize {
     match loss.0 {
@@ -14,15 +14,12 @@ fn len(loss: Loss) -> usize {
     }
 }
 
-#[test]
-fn what_linux_sends_arrives_whole() {
-    with_host("what_linux_sends_arrives_whole", &["sha256sum"], |host| {
-        for loss in LOSSES {
-            for address in OURS {
-                upload(host, loss, address);
-            }
+pub(crate) fn what_linux_sends_arrives_whole(host: &Host) {
+    for loss in LOSSES {
+        for address in OURS {
+            upload(host, loss, address);
         }
-    });
+    }
 }
 
 fn upload(host: &Host, loss: Loss, address: &str) {
@@ -44,28 +41,25 @@ fn upload(host: &Host, loss: Loss, address: &str) {
     assert_eq!(host.sha256(&arrived), host.sha256(&sent));
 }
 
-#[test]
-fn what_we_send_arrives_whole() {
-    with_host("what_we_send_arrives_whole", &["sha256sum"], |host| {
-        for loss in LOSSES {
-            let sent = host.random_file("site/bulk", len(loss));
-            let root = host.folder().join("site");
-            let root = root.to_str().expect("a path of ours");
-            // More than the cache holds, so that it goes from the disk through the stack.
-            let server = host.serve(loss, &["http", "--root", root, "--cache-file-bytes", "1000"]);
-            for address in OURS {
-                let mut stream = TcpStream::connect(at(address, 80)).expect("connected");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-                let request = b"GET /bulk HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-                stream.write_all(request).expect("asked");
-                let mut answer = Vec::new();
-                stream.read_to_end(&mut answer).expect("an answer");
-                let head = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
-                let arrived = host.folder().join("arrived");
-                std::fs::write(&arrived, &answer[head + 4..]).expect("a file");
-                assert_eq!(host.sha256(&arrived), host.sha256(&sent));
-            }
-            assert!(server.stop().segments > len(loss) / 1_448);
+pub(crate) fn what_we_send_arrives_whole(host: &Host) {
+    for loss in LOSSES {
+        let sent = host.random_file("site/bulk", len(loss));
+        let root = host.folder().join("site");
+        let root = root.to_str().expect("a path of ours");
+        // More than the cache holds, so that it goes from the disk through the stack.
+        let server = host.serve(loss, &["http", "--root", root, "--cache-file-bytes", "1000"]);
+        for address in OURS {
+            let mut stream = TcpStream::connect(at(address, 80)).expect("connected");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+            let request = b"GET /bulk HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).expect("asked");
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).expect("an answer");
+            let head = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+            let arrived = host.folder().join("arrived");
+            std::fs::write(&arrived, &answer[head + 4..]).expect("a file");
+            assert_eq!(host.sha256(&arrived), host.sha256(&sent));
         }
-    });
+        assert!(server.stop().segments > len(loss) / 1_448);
+    }
 }

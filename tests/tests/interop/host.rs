@@ -1,8 +1,15 @@
-//! A network namespace with a TAP device, and our programs on it.
+//! Network namespaces, what joins them, and our programs there.
+//!
+//! ```text
+//!  Tap              Linux and ours in one namespace: tap0 and the stack at its other end
+//!  Packet, Xdp      Linux in one, ours in another: mp-far --veth-- mp-near, whose address the
+//!                   kernel there shares with us
+//! ```
 //!
 //! Invariants
-//! - A test runs on a thread of its own, which enters the namespace: what it starts is in there.
-//! - Everything that was started ends with the test, and the namespace and the folder go.
+//! - A test runs on a thread of its own, which enters Linux's namespace: what it starts is in
+//!   there, but for our programs where they have a namespace of their own.
+//! - Everything that was started ends with the test, and the namespaces and the folder go.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -29,6 +36,27 @@ pub(crate) const LINUXES: [&str; 2] = ["10.77.0.1", "fd77::1"];
 /// Our address on the wire.
 pub(crate) const MAC: &str = "02:00:00:00:77:02";
 
+/// What joins Linux and us.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// A TAP device; our address is ours alone.
+    Tap,
+    /// A packet socket on an interface of a kernel that has our address, too.
+    Packet,
+    /// AF_XDP on such an interface.
+    Xdp,
+}
+
+/// What befalls frames in both directions, in percent, by a seed.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) loss: u32,
+    pub(crate) duplication: u32,
+    pub(crate) reordering: u32,
+    pub(crate) corruption: u32,
+    pub(crate) seed: u64,
+}
+
 /// Loss of frames in percent, in both directions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss(pub(crate) u32);
@@ -36,34 +64,95 @@ pub(crate) struct Loss(pub(crate) u32);
 /// What every kind of traffic has to stand.
 pub(crate) const LOSSES: [Loss; 3] = [Loss(0), Loss(1), Loss(5)];
 
-impl Loss {
-    fn link(self) -> String {
-        match self.0 {
-            0 => format!("tap:tap0,mac={MAC}"),
-            percent => format!("tap:tap0,mac={MAC},offload=off,loss={percent}%,seed=7"),
+impl From<Loss> for Faults {
+    fn from(Loss(loss): Loss) -> Self {
+        Self { loss, seed: if loss > 0 { 7 } else { 0 }, ..Self::default() }
+    }
+}
+
+impl Faults {
+    const fn is_none(&self) -> bool {
+        self.loss + self.duplication + self.reordering + self.corruption == 0
+    }
+
+    /// As settings of a link. With faults a frame is a segment: one loss takes up to 64 KiB
+    /// otherwise.
+    fn settings(&self, link: &str) -> String {
+        if self.is_none() {
+            return String::new();
+        }
+        let has_offloads = ["tap", "packet"].iter().any(|driver| link.starts_with(driver));
+        let whole = if has_offloads { ",offload=off" } else { "" };
+        let Self { loss, duplication, reordering, corruption, seed } = self;
+        format!(
+            "{whole},loss={loss}%,duplication={duplication}%,reordering={reordering}%,\
+             corruption={corruption}%,seed={seed}"
+        )
+    }
+}
+
+impl Wire {
+    /// Our end.
+    const fn place(self) -> &'static str {
+        match self {
+            Self::Tap => "tap:tap0,mac=02:00:00:00:77:02",
+            Self::Packet => "packet:mp-near",
+            Self::Xdp => "xdp:mp-near",
+        }
+    }
+
+    /// Linux's end.
+    pub(crate) const fn interface(self) -> &'static str {
+        match self {
+            Self::Tap => "tap0",
+            Self::Packet | Self::Xdp => "mp-far",
         }
     }
 }
 
-/// The namespace of a test.
+/// A namespace that goes with the value.
+struct Namespace(String);
+
+impl Namespace {
+    fn new(name: String) -> Result<Self, String> {
+        ip(&format!("netns add {name}"))?;
+        Ok(Self(name))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = ip(&format!("netns delete {}", self.0));
+    }
+}
+
+/// Where a test takes place.
 pub(crate) struct Host {
     test: &'static str,
-    name: String,
+    pub(crate) wire: Wire,
     folder: PathBuf,
     captures: AtomicU32,
+    /// Where our programs run, if not where Linux's do.
+    ours: Option<Namespace>,
+    _linuxes: Namespace,
 }
 
 impl Host {
-    fn new(test: &'static str) -> Result<Self, String> {
+    fn new(test: &'static str, wire: Wire) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Relaxed: only the values must differ.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("mp-interop-{}-{number}", std::process::id());
-        ip(&format!("netns add {name}"))?;
+        let linuxes = Namespace::new(name.clone())?;
+        let ours = match wire {
+            Wire::Tap => None,
+            Wire::Packet | Wire::Xdp => Some(Namespace::new(format!("{name}-ours"))?),
+        };
         let folder = std::env::temp_dir().join(&name);
-        let host = Self { test, name, folder, captures: AtomicU32::new(0) };
+        let captures = AtomicU32::new(0);
+        let host = Self { test, wire, folder, captures, ours, _linuxes: linuxes };
         fs::create_dir_all(&host.folder).map_err(|error| error.to_string())?;
-        let file = File::open(format!("/run/netns/{}", host.name));
+        let file = File::open(format!("/run/netns/{name}"));
         let file = file.map_err(|error| format!("no network namespace: {error}"))?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|error| format!("no network namespace: {error}"))?;
@@ -73,15 +162,57 @@ impl Host {
 
     fn configure(&self) -> Result<(), String> {
         ip("link set lo up")?;
-        ip("tuntap add tap0 mode tap")?;
-        for conf in ["all", "tap0"] {
+        match &self.ours {
+            None => ip("tuntap add tap0 mode tap")?,
+            Some(Namespace(ours)) => {
+                let near = format!("mp-near address {MAC} netns {ours}");
+                ip(&format!("link add {near} type veth peer name mp-far"))?;
+                for (address, bits) in OURS.iter().zip([24, 64]) {
+                    let nodad = if bits == 64 { " nodad" } else { "" };
+                    ip(&format!("-n {ours} addr add {address}/{bits} dev mp-near{nodad}"))?;
+                }
+                for interface in ["lo", "mp-near"] {
+                    ip(&format!("-n {ours} link set {interface} up"))?;
+                }
+            }
+        }
+        match self.wire {
+            Wire::Tap => {}
+            Wire::Packet => self.set_offloads(&["tso", "gso"], true)?,
+            // A veth hands frames over with checksums that are left to do; nobody does them before
+            // an XDP program.
+            Wire::Xdp => self.set_offloads(&["tx"], false)?,
+        }
+        let interface = self.wire.interface();
+        for conf in ["all", interface] {
             // An interface that comes back finds its address again.
             let knob = format!("/proc/sys/net/ipv6/conf/{conf}/keep_addr_on_down");
             fs::write(&knob, "1").map_err(|error| format!("{knob}: {error}"))?;
         }
-        ip("addr add 10.77.0.1/24 dev tap0")?;
-        ip("addr add fd77::1/64 dev tap0 nodad")?;
-        ip("link set tap0 up")
+        ip(&format!("addr add 10.77.0.1/24 dev {interface}"))?;
+        ip(&format!("addr add fd77::1/64 dev {interface} nodad"))?;
+        ip(&format!("link set {interface} up"))
+    }
+
+    /// What Linux's end of a veth leaves to the link.
+    fn set_offloads(&self, names: &[&str], are_on: bool) -> Result<(), String> {
+        let mut command = Command::new("ethtool");
+        command.args(["-K", self.wire.interface()]);
+        let switch = if are_on { "on" } else { "off" };
+        command.args(names.iter().flat_map(|name| [*name, switch]));
+        let done =
+            command.output().map_err(|error| format!("ethtool is not installed: {error}"))?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        if done.status.success() { Ok(()) } else { Err(format!("ethtool: {said}")) }
+    }
+
+    /// A program of ours, where our programs run.
+    fn ours(&self) -> Command {
+        let program = env!("CARGO_BIN_EXE_interop");
+        let Some(Namespace(ours)) = &self.ours else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", ours, program]);
+        command
     }
 
     /// A folder that goes with the test.
@@ -104,25 +235,43 @@ impl Host {
         path
     }
 
-    /// Starts one of our programs on the TAP device; its capture is judged when it has ended.
-    pub(crate) fn start(&self, loss: Loss, arguments: &[&str]) -> Program<'_> {
+    /// Starts one of our programs on the wire; its capture is judged when it has ended.
+    pub(crate) fn start(&self, faults: impl Into<Faults>, arguments: &[&str]) -> Program<'_> {
+        self.start_at((self.wire.place(), MAC, OURS), faults, arguments)
+    }
+
+    /// The same on a link of its own, with its address there and above.
+    pub(crate) fn start_at(
+        &self,
+        (link, mac, addresses): (&str, &'static str, [&str; 2]),
+        faults: impl Into<Faults>,
+        arguments: &[&str],
+    ) -> Program<'_> {
+        let faults = faults.into();
+        if self.wire == Wire::Packet {
+            // With faults a frame has to be a segment here, too.
+            self.set_offloads(&["tso", "gso"], faults.is_none()).expect("it was done before");
+        }
+        let link = link.to_owned() + &faults.settings(link);
         // Relaxed: only the values must differ.
         let number = self.captures.fetch_add(1, Ordering::Relaxed);
         let capture = self.folder.join(format!("{number}.pcapng"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_interop"));
-        command.args(arguments).args(["--backend", "local", "--link", &loss.link()]);
-        for (address, bits) in OURS.iter().zip([24, 64]) {
+        let mut command = self.ours();
+        command.args(arguments).args(["--backend", "local", "--link", &link]);
+        for (address, bits) in addresses.iter().zip([24, 64]) {
             command.args(["--address", &format!("{address}/{bits}")]);
         }
         command.env("MEGAPIPE_CAPTURE", &capture).stdin(Stdio::piped()).stdout(Stdio::piped());
-        Program { host: self, capture, running: Running::start(&mut command) }
+        let running = Running::start(&mut command);
+        let sender = judge::Sender { mac, has_damaged_peer: faults.corruption > 0 };
+        Program { host: self, capture, sender, running }
     }
 
     /// Starts a server of ours on port 80 of both families and waits until it listens.
-    pub(crate) fn serve(&self, loss: Loss, arguments: &[&str]) -> Program<'_> {
+    pub(crate) fn serve(&self, faults: impl Into<Faults>, arguments: &[&str]) -> Program<'_> {
         let listen = OURS.map(|address| at(address, 80).to_string());
         let listen = ["--listen", &listen[0], "--listen", &listen[1]];
-        let mut program = self.start(loss, &[arguments, &listen].concat());
+        let mut program = self.start(faults, &[arguments, &listen].concat());
         program.line("listening on ");
         program
     }
@@ -165,7 +314,6 @@ impl Drop for Host {
         } else {
             let _ = fs::remove_dir_all(&self.folder);
         }
-        let _ = ip(&format!("netns delete {}", self.name));
     }
 }
 
@@ -221,6 +369,7 @@ impl Drop for Running {
 pub(crate) struct Program<'a> {
     host: &'a Host,
     capture: PathBuf,
+    sender: judge::Sender,
     pub(crate) running: Running,
 }
 
@@ -244,11 +393,27 @@ impl Program<'_> {
         self.finish()
     }
 
+    /// Waits for the end of a program whose link may have broken: the program at its other end is
+    /// over.
+    pub(crate) fn end_with_link(mut self) -> judge::Verdict {
+        let status = self.running.end();
+        assert!(matches!(status.code(), Some(0 | 1)), "{status}");
+        judge::judge(self.host.test, &self.capture, self.sender)
+    }
+
+    /// Lets a server end that need not have sent anything.
+    pub(crate) fn stop_unheard(mut self) -> judge::Verdict {
+        self.running.signal(Signal::INT);
+        let status = self.running.end();
+        assert!(status.success(), "{status}");
+        judge::look_through(self.host.test, &self.capture, self.sender).unwrap_or_default()
+    }
+
     /// Waits for the end of a program that ends by itself once standard input does.
     pub(crate) fn finish(mut self) -> judge::Verdict {
         let status = self.running.end();
         assert!(status.success(), "{status}");
-        judge::judge(self.host.test, &self.capture)
+        judge::judge(self.host.test, &self.capture, self.sender)
     }
 
     /// Kills it in the middle of what it does. Its capture ends anywhere and is not judged.
@@ -258,8 +423,8 @@ impl Program<'_> {
     }
 }
 
-/// Runs `test` in a namespace of its own, or says why not.
-pub(crate) fn with_host(name: &'static str, programs: &[&str], test: fn(&Host)) {
+/// Runs `test` in namespaces of its own, or says why not.
+pub(crate) fn with_host(name: &'static str, wire: Wire, programs: &[&str], test: fn(&Host)) {
     for program in programs {
         let found = PATHS.split(':').any(|folder| Path::new(folder).join(program).is_file());
         if !found {
@@ -267,7 +432,7 @@ pub(crate) fn with_host(name: &'static str, programs: &[&str], test: fn(&Host)) 
             return;
         }
     }
-    let run = move || match Host::new(name) {
+    let run = move || match Host::new(name, wire) {
         Ok(host) => test(&host),
         Err(why) => println!("skipped: {name}: {why}"),
     };

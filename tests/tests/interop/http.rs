@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::host::{Host, LOSSES, Loss, OURS, Program, at, with_host};
+use super::host::{Host, LOSSES, Loss, OURS, Program, at};
 
 /// Bytes of the large file: less where losses make it slow.
 fn large_len(loss: Loss) -> usize {
@@ -21,21 +21,14 @@ fn serve(host: &Host, loss: Loss) -> Program<'_> {
     host.serve(loss, &["http", "--root", root.to_str().expect("a path of ours")])
 }
 
-#[test]
-fn curl_gets_files_ranges_and_several_on_one_connection() {
-    with_host(
-        "curl_gets_files_ranges_and_several_on_one_connection",
-        &["curl", "sha256sum"],
-        |host| {
-            for loss in LOSSES {
-                let server = serve(host, loss);
-                for address in OURS {
-                    curl(host, &format!("http://{}", at(address, 80)));
-                }
-                server.stop().expect_no_reset(loss);
-            }
-        },
-    );
+pub(crate) fn curl_gets_files_ranges_and_several_on_one_connection(host: &Host) {
+    for loss in LOSSES {
+        let server = serve(host, loss);
+        for address in OURS {
+            curl(host, &format!("http://{}", at(address, 80)));
+        }
+        server.stop().expect_no_reset(loss);
+    }
 }
 
 fn curl(host: &Host, url: &str) {
@@ -59,28 +52,25 @@ fn curl(host: &Host, url: &str) {
     assert_eq!(count.lines().collect::<Vec<_>>(), kept, "connections made for each request");
 }
 
-#[test]
-fn wrk_and_ab_get_small_files() {
-    with_host("wrk_and_ab_get_small_files", &["wrk", "ab"], |host| {
-        for loss in LOSSES {
-            let server = serve(host, loss);
-            for address in OURS {
-                let url = format!("http://{}/1k.bin", at(address, 80));
-                let said = host.must_run("wrk", &["-t1", "-c8", "-d1", "--timeout", "20", &url]);
-                assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
-                let requests = said.lines().find_map(|line| line.trim().split_once(" requests in"));
-                let requests: u32 = requests.expect("a count").0.parse().expect("a count");
-                assert!(requests > 20, "{said}");
+pub(crate) fn wrk_and_ab_get_small_files(host: &Host) {
+    for loss in LOSSES {
+        let server = serve(host, loss);
+        for address in OURS {
+            let url = format!("http://{}/1k.bin", at(address, 80));
+            let said = host.must_run("wrk", &["-t1", "-c8", "-d1", "--timeout", "20", &url]);
+            assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
+            let requests = said.lines().find_map(|line| line.trim().split_once(" requests in"));
+            let requests: u32 = requests.expect("a count").0.parse().expect("a count");
+            assert!(requests > 20, "{said}");
 
-                let said = host.must_run("ab", &["-q", "-n", "100", "-c", "16", &url]);
-                let figure = |name: &str| {
-                    let line = said.lines().find_map(|line| line.strip_prefix(name));
-                    line.map(str::trim).map(str::to_owned)
-                };
-                assert_eq!(figure("Complete requests:").as_deref(), Some("100"), "{said}");
-                assert_eq!(figure("Failed requests:").as_deref(), Some("0"), "{said}");
-            }
-            server.stop();
+            let said = host.must_run("ab", &["-q", "-n", "100", "-c", "16", &url]);
+            let figure = |name: &str| {
+                let line = said.lines().find_map(|line| line.strip_prefix(name));
+                line.map(str::trim).map(str::to_owned)
+            };
+            assert_eq!(figure("Complete requests:").as_deref(), Some("100"), "{said}");
+            assert_eq!(figure("Failed requests:").as_deref(), Some("0"), "{said}");
         }
-    });
+        server.stop();
+    }
 }

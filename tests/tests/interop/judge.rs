@@ -51,6 +51,15 @@ const SYN: u32 = 2;
 const RST: u32 = 4;
 const ACK: u32 = 16;
 
+/// Whose frames are judged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sender {
+    /// Their address on the wire.
+    pub(crate) mac: &'static str,
+    /// What came from the peer may have been damaged on its way, and say what it never said.
+    pub(crate) has_damaged_peer: bool,
+}
+
 /// What was seen.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
@@ -183,7 +192,7 @@ fn wrong_in_itself(row: &[&str]) -> Option<&'static str> {
 }
 
 /// Goes through what tshark printed; what is wrong, with the row.
-fn examine(rows: &str) -> Result<Verdict, String> {
+fn examine(mac: &str, rows: &str) -> Result<Verdict, String> {
     let mut verdict = Verdict::default();
     let mut streams: HashMap<u32, Stream> = HashMap::new();
     for line in rows.lines() {
@@ -191,7 +200,7 @@ fn examine(rows: &str) -> Result<Verdict, String> {
         if row.len() != FIELDS.len() {
             return Err(format!("tshark printed {line:?}"));
         }
-        let is_ours = row[1] == MAC;
+        let is_ours = row[1] == mac;
         let segment = Segment::from_row(&row[TCP]);
         let mut wrong = None;
         if is_ours {
@@ -237,27 +246,57 @@ fn leave_payload_alone(settings: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Has tshark read the capture, and fails for what is wrong in it.
-pub(crate) fn judge(test: &str, capture: &Path) -> Verdict {
+/// Our frames, and those of others that arrived as they were sent.
+fn undamaged(mac: &str) -> String {
+    let bad = FIELDS[CHECKSUMS].iter().map(|field| format!("{field} == 0"));
+    format!("eth.src == {mac} or not ({})", bad.collect::<Vec<_>>().join(" or "))
+}
+
+/// tshark on `capture`, with settings of ours.
+fn tshark(capture: &Path, settings: &Path) -> Command {
     let mut command = Command::new("tshark");
-    command.args(["-n", "-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]);
+    command.arg("-n").env("WIRESHARK_CONFIG_DIR", settings).stdin(Stdio::null());
     for preference in ["ip", "tcp", "udp"] {
         command.args(["-o", &format!("{preference}.check_checksum:TRUE")]);
     }
+    command.arg("-r").arg(capture);
+    command
+}
+
+/// Has tshark read the capture, and fails for what is wrong in it; also if nothing of ours is there.
+pub(crate) fn judge(test: &str, capture: &Path, sender: Sender) -> Verdict {
+    let verdict = look_through(test, capture, sender);
+    let Some(verdict) = verdict else { return Verdict::default() };
+    assert!(verdict.frames > 0, "{}: no frame of ours", capture.display());
+    verdict
+}
+
+/// The same, where we may have been silent. `None`: tshark is not there.
+pub(crate) fn look_through(test: &str, capture: &Path, sender: Sender) -> Option<Verdict> {
     let settings = capture.with_file_name("wireshark");
     if let Err(why) = leave_payload_alone(&settings) {
         println!("skipped: {test} on its capture: {why}");
-        return Verdict::default();
+        return None;
     }
-    command.env("WIRESHARK_CONFIG_DIR", &settings);
-    command.args(FIELDS.iter().flat_map(|field| ["-e", field])).arg("-r").arg(capture);
-    let output = command.stdin(Stdio::null()).output().expect("tshark ran before");
+    let mut capture = capture.to_path_buf();
+    if sender.has_damaged_peer {
+        let whole = capture.with_extension("undamaged.pcapng");
+        let mut command = tshark(&capture, &settings);
+        let output = command.args(["-Y", &undamaged(sender.mac), "-w"]).arg(&whole).output();
+        let output = output.expect("tshark ran before");
+        assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+        capture = whole;
+    }
+    let mut command = tshark(&capture, &settings);
+    command.args(["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]);
+    command.args(FIELDS.iter().flat_map(|field| ["-e", field]));
+    let output = command.output().expect("tshark ran before");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "tshark: {said}");
     let rows = String::from_utf8_lossy(&output.stdout);
-    let verdict = examine(&rows).unwrap_or_else(|wrong| panic!("{}: {wrong}", capture.display()));
-    assert!(verdict.frames > 0, "{}: no frame of ours", capture.display());
-    verdict
+    Some(
+        examine(sender.mac, &rows).unwrap_or_else(|wrong| panic!("{}: {wrong}", capture.display())),
+    )
 }
 
 /// A row as tshark prints it; `tcp` is what stands from `tcp.stream` on.
@@ -279,7 +318,7 @@ fn the_judge_sees_what_is_wrong_in_one_frame() {
     let arp = "\t\t\t\t";
     let none = "\t\t\t\t\t\t";
     let examine_row = |malformed, severity, checksums| {
-        examine(&row(MAC, malformed, severity, checksums, none)).map(|verdict| verdict.frames)
+        examine(MAC, &row(MAC, malformed, severity, checksums, none)).map(|verdict| verdict.frames)
     };
     assert_eq!(examine_row("", "", arp), Ok(1));
     assert_eq!(examine_row("", "2097152,6291456", GOOD), Ok(1));
@@ -291,8 +330,8 @@ fn the_judge_sees_what_is_wrong_in_one_frame() {
     // An ICMP error quotes what was broken before it reached us.
     assert_eq!(examine_row("", "", "1,0\t\t\t1\t"), Ok(1));
     // What the peer does wrong is not held against us.
-    assert_eq!(examine(&row(PEER, "1", "", GOOD, none)).map(|it| it.frames), Ok(0));
-    assert!(examine("what is this").is_err());
+    assert_eq!(examine(MAC, &row(PEER, "1", "", GOOD, none)).map(|it| it.frames), Ok(0));
+    assert!(examine(MAC, "what is this").is_err());
 }
 
 #[test]
@@ -305,7 +344,7 @@ fn the_judge_sees_segments_outside_the_window() {
     let after = |segments: &[[u32; 5]]| {
         let ours = segments.iter().map(|it| segment(MAC, *it));
         let rows: Vec<String> = handshake.iter().cloned().chain(ours).collect();
-        examine(&rows.join("\n")).map(|verdict| verdict.segments)
+        examine(MAC, &rows.join("\n")).map(|verdict| verdict.segments)
     };
     assert_eq!(after(&[[1, 1_000, 101, 500, ACK]]), Ok(2), "up to the edge");
     assert!(after(&[[1, 1_001, 101, 500, ACK]]).is_err(), "beyond it by one");

@@ -7,7 +7,7 @@ use std::thread;
 
 use megapipe_tests::transfer::{Header, Mode, answer, ask, lens};
 
-use super::host::{LINUXES, LOSSES, Loss, OURS, PATIENCE, at, with_host};
+use super::host::{Host, LINUXES, LOSSES, Loss, OURS, PATIENCE, at};
 
 /// A thousand in all: fewest where each takes longest.
 const fn count(loss: Loss) -> u64 {
@@ -22,30 +22,27 @@ const fn count(loss: Loss) -> u64 {
 const LEN_BITS: u32 = 17;
 const THREADS: u64 = 8;
 
-#[test]
-fn linux_asks_us_for_transfers() {
-    with_host("linux_asks_us_for_transfers", &[], |host| {
-        for loss in LOSSES {
-            let total = count(loss);
-            let mut server = host.serve(loss, &["accept", "--count", &total.to_string()]);
-            let next = AtomicU64::new(0);
-            let lens: Vec<u64> = lens(11, LEN_BITS).take(total as usize).collect();
-            thread::scope(|scope| {
-                for _ in 0..THREADS {
-                    scope.spawn(|| {
-                        // Relaxed: a number is taken once, and carries nothing else.
-                        let numbers = std::iter::from_fn(|| {
-                            let number = next.fetch_add(1, Ordering::Relaxed);
-                            (number < total).then_some(number)
-                        });
-                        numbers.for_each(|number| ask_for(number, lens[number as usize]));
+pub(crate) fn linux_asks_us_for_transfers(host: &Host) {
+    for loss in LOSSES {
+        let total = count(loss);
+        let mut server = host.serve(loss, &["accept", "--count", &total.to_string()]);
+        let next = AtomicU64::new(0);
+        let lens: Vec<u64> = lens(11, LEN_BITS).take(total as usize).collect();
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    // Relaxed: a number is taken once, and carries nothing else.
+                    let numbers = std::iter::from_fn(|| {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        (number < total).then_some(number)
                     });
-                }
-            });
-            assert_eq!(server.line("ended "), format!("{total} good 0 wrong"));
-            server.finish().expect_no_reset(loss);
-        }
-    });
+                    numbers.for_each(|number| ask_for(number, lens[number as usize]));
+                });
+            }
+        });
+        assert_eq!(server.line("ended "), format!("{total} good 0 wrong"));
+        server.finish().expect_no_reset(loss);
+    }
 }
 
 fn ask_for(number: u64, len: u64) {
@@ -57,27 +54,24 @@ fn ask_for(number: u64, len: u64) {
     ask(&mut stream, header).unwrap_or_else(|error| panic!("{header:?} at {address}: {error}"));
 }
 
-#[test]
-fn we_ask_linux_for_transfers() {
-    with_host("we_ask_linux_for_transfers", &[], |host| {
-        let to = LINUXES.map(|address| at(address, 7_000).to_string());
-        for address in &to {
-            let listener = TcpListener::bind(address).expect("a listener");
-            // The thread stays behind with the namespace's last socket until the process ends.
-            thread::spawn(move || serve(&listener));
-        }
-        for loss in LOSSES {
-            let arguments = ["connect", "--to", &to[0], "--to", &to[1], "--count"];
-            let total = count(loss);
-            let mut client = host.start(loss, &[&arguments[..], &[&total.to_string()]].concat());
-            assert_eq!(client.line("ended "), format!("{total} good 0 wrong"));
-            client.finish().expect_no_reset(loss);
-        }
-    });
+pub(crate) fn we_ask_linux_for_transfers(host: &Host) {
+    let to = LINUXES.map(|address| at(address, 7_000).to_string());
+    for address in &to {
+        let listener = TcpListener::bind(address).expect("a listener");
+        // The thread stays behind with the namespace's last socket until the process ends.
+        thread::spawn(move || serve(&listener));
+    }
+    for loss in LOSSES {
+        let arguments = ["connect", "--to", &to[0], "--to", &to[1], "--count"];
+        let total = count(loss);
+        let mut client = host.start(loss, &[&arguments[..], &[&total.to_string()]].concat());
+        assert_eq!(client.line("ended "), format!("{total} good 0 wrong"));
+        client.finish().expect_no_reset(loss);
+    }
 }
 
 /// Answers each connection on a thread of its own.
-fn serve(listener: &TcpListener) {
+pub(crate) fn serve(listener: &TcpListener) {
     for stream in listener.incoming() {
         let mut stream = stream.expect("a connection");
         thread::spawn(move || {
