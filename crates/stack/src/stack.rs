@@ -14,13 +14,14 @@ use crate::frame::{Received, Transmit};
 use crate::id::ConnId;
 use crate::ip::Ip;
 use crate::ip::icmp::Complaint;
-use crate::ip::input::Inbound;
+use crate::ip::input::{Inbound, UsualPacket};
 use crate::ip::reassembly::Reassembly;
 use crate::memory::Memory;
 use crate::tcp::Tcp;
 use crate::time::Instant;
 use crate::udp::Udp;
 use crate::wire::Protocol;
+use crate::wire::expected::Expected;
 
 /// TCP, UDP and IP of one shard, as a function of its inputs.
 ///
@@ -85,9 +86,14 @@ impl Stack {
     ) {
         self.tick(now);
         self.counters.totals.frames_in += 1;
-        if self.take_expected(frame, received, memory) {
-            return;
+        if !self.take_expected(frame, received, memory) {
+            self.take_the_full_way(frame, received, memory);
         }
+    }
+
+    /// Apart, so that what it takes does not stand in the way of expected segments.
+    #[inline(never)]
+    fn take_the_full_way<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
         if let Err(reason) = self.take_in(frame, received, memory) {
             self.counters.drop(reason);
         }
@@ -107,8 +113,39 @@ impl Stack {
         if self.goes_full_way {
             return false;
         }
+        match self.ip.usual_packet(frame) {
+            Some(UsualPacket::V4(packet)) => {
+                let segment = Expected::in_ipv4(packet);
+                self.take_segment(segment, received, memory)
+            }
+            Some(UsualPacket::V6(packet)) => self.take_expected_in_ipv6(packet, received, memory),
+            None => false,
+        }
+    }
+
+    /// Apart from the other version, so that each is worked out with its own addresses.
+    #[inline(never)]
+    fn take_expected_in_ipv6<M: Memory>(
+        &mut self,
+        packet: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        self.take_segment(Expected::in_ipv6(packet), received, memory)
+    }
+
+    #[inline(always)]
+    fn take_segment<M: Memory>(
+        &mut self,
+        segment: Option<Expected<'_>>,
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        let Some(segment) = segment else { return false };
         let Self { ip, tcp, config, counters, now, .. } = self;
-        let Some(segment) = ip.read_expected(frame) else { return false };
+        if !ip.is_ours(segment.dst) {
+            return false;
+        }
         tcp.on_expected(&mut Cx { now: *now, memory, ip, config, counters }, &segment, received)
     }
 

@@ -16,7 +16,6 @@ use super::{Arrived, Hop, IcmpError, Ip, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
 use crate::time::Instant;
-use crate::wire::expected::Expected;
 use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
 
 /// What became of a frame.
@@ -32,6 +31,12 @@ pub(crate) enum Inbound<'a> {
     Icmp(IcmpError),
     /// It was for this layer, or waits for other fragments.
     Handled,
+}
+
+/// A packet that the link says to be of one version; it may be of another.
+pub(crate) enum UsualPacket<'a> {
+    V4(&'a [u8]),
+    V6(&'a [u8]),
 }
 
 /// What the link says about a packet.
@@ -90,15 +95,13 @@ impl Ip {
         }
     }
 
-    /// The segment in `frame`, if its headers are the usual ones and it is for an address of ours.
-    /// Who sent it is not asked here, but of [`Ip::may_come_from`]. `None` says nothing about the
-    /// frame: [`Ip::on_frame`] does.
+    /// The packet in `frame`, if the link's header is the usual one. Who sent it is not asked here,
+    /// but of [`Ip::may_come_from`]. `None` says nothing about the frame: [`Ip::on_frame`] does.
     #[inline(always)]
-    pub(crate) fn read_expected<'a>(&self, frame: &'a [u8]) -> Option<Expected<'a>> {
-        let (ethertype, packet) = match self.medium {
-            Medium::Ip if frame.first()? >> 4 == 6 => (ethernet::IPV6, frame),
-            // Of any other version nothing is read.
-            Medium::Ip => (ethernet::IPV4, frame),
+    pub(crate) fn usual_packet<'a>(&self, frame: &'a [u8]) -> Option<UsualPacket<'a>> {
+        match self.medium {
+            Medium::Ip if frame.first()? >> 4 == 4 => Some(UsualPacket::V4(frame)),
+            Medium::Ip => Some(UsualPacket::V6(frame)),
             Medium::Ethernet(mac) => {
                 let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
                 let is_usual = head.starts_with(&mac)
@@ -109,15 +112,13 @@ impl Ip {
                 if !is_usual {
                     return None;
                 }
-                (u16::from_be_bytes([head[12], head[13]]), packet)
+                match u16::from_be_bytes([head[12], head[13]]) {
+                    ethernet::IPV4 => Some(UsualPacket::V4(packet)),
+                    ethernet::IPV6 => Some(UsualPacket::V6(packet)),
+                    _ => None,
+                }
             }
-        };
-        let expected = match ethertype {
-            ethernet::IPV4 => Expected::in_ipv4(packet)?,
-            ethernet::IPV6 => Expected::in_ipv6(packet)?,
-            _ => return None,
-        };
-        self.is_ours(expected.dst).then_some(expected)
+        }
     }
 
     /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we.

@@ -93,7 +93,7 @@ impl Locals {
     }
 
     /// These are the ends of `flow`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is(&self, ends: &Ends, flow: &Flow) -> bool {
         (ends.local_port(), ends.remote_port()) == (flow.local_port, flow.remote_port)
             && ends.remote == mapped(flow.remote)
@@ -126,7 +126,7 @@ impl Locals {
     }
 }
 
-#[inline]
+#[inline(always)]
 const fn mapped(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

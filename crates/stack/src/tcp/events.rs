@@ -58,9 +58,13 @@ pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
 }
 
 /// Nothing but bytes can be reported: when they are, there is no more.
-#[inline]
+#[inline(always)]
 const fn has_bytes_alone(conn: &Connection) -> bool {
-    let other = Facts::CONNECTED.or(Facts::URGENT).or(Facts::AWAIT_ACKS);
+    let other = Facts::CONNECTED
+        .or(Facts::URGENT)
+        .or(Facts::AWAIT_ACKS)
+        .or(Facts::ORPHAN)
+        .or(Facts::WAITS_FOR_ACCEPT);
     matches!(conn.state, State::Established(_))
         && conn.facts.has(Facts::CREDIT)
         && !conn.facts.any(other)
@@ -111,7 +115,33 @@ impl Tcp {
     /// The next event, of whichever connection or listener has waited longest.
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
         self.shard.now = now;
-        while let Some(entry) = self.shard.events.pop() {
+        let entry = self.shard.events.pop()?;
+        match self.next_bytes(entry) {
+            None => self.next_event(entry),
+            event => event,
+        }
+    }
+
+    /// The event of an entry that has nothing to tell but that bytes came, as most have.
+    #[inline(always)]
+    fn next_bytes(&mut self, entry: u32) -> Option<Event> {
+        // Listeners lie beyond the connections.
+        let conn = self.connections.get_mut(entry as usize)?;
+        if !has_bytes_alone(conn) {
+            return None;
+        }
+        let chunk = take_bytes(conn, &mut self.shard)?;
+        if conn.facts.has(Facts::ACK_NOW) {
+            touch(conn, &mut self.shard, entry);
+        }
+        Some(Event::Received { conn: self.id(entry), chunk })
+    }
+
+    /// The event of `entry`, or else of those that come after it.
+    #[inline(never)]
+    fn next_event(&mut self, entry: u32) -> Option<Event> {
+        let mut next = Some(entry);
+        while let Some(entry) = next {
             let event = match entry.checked_sub(self.embryos_from) {
                 Some(listener) => self.next_incoming(listener),
                 None => self.next_of_connection(entry),
@@ -119,6 +149,7 @@ impl Tcp {
             if event.is_some() {
                 return event;
             }
+            next = self.shard.events.pop();
         }
         None
     }
@@ -128,14 +159,6 @@ impl Tcp {
         let conn = &mut self.connections[index as usize];
         if conn.facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
             return None;
-        }
-        if has_bytes_alone(conn)
-            && let Some(chunk) = take_bytes(conn, &mut self.shard)
-        {
-            if conn.facts.has(Facts::ACK_NOW) {
-                touch(conn, &mut self.shard, index);
-            }
-            return Some(Event::Received { conn: id, chunk });
         }
         let event = next(conn, id, &mut self.shard)?;
         match event {

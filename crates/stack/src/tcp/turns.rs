@@ -56,6 +56,13 @@ impl Turns {
     /// Takes the first that waits.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<u32> {
+        let entry = self.queue.pop_front()?;
+        let state = core::mem::replace(&mut self.state[entry as usize], State::Out);
+        if state == State::Waits { Some(entry) } else { self.pop_after_gone() }
+    }
+
+    #[inline(never)]
+    fn pop_after_gone(&mut self) -> Option<u32> {
         loop {
             let entry = self.queue.pop_front()?;
             let state = core::mem::replace(&mut self.state[entry as usize], State::Out);

@@ -15,23 +15,26 @@ use core::net::IpAddr;
 pub fn sum(bytes: &[u8]) -> u16 {
     // The order of the bytes in a pair does not matter for one's complement addition, but for
     // the order of the bytes of the result (RFC 1071 §2 (B)): so we add native words, and swap
-    // once. No carry is lost: it would take 2^64 words to fill 128 bits; and a carry out of 64
-    // bits is worth one, as it is out of 16.
+    // once. A carry out of 64 bits is worth one, as it is out of 16.
     let (lines, rest) = bytes.as_chunks::<32>();
-    let mut total = 0_u128;
+    let mut total = 0;
     for line in lines {
         let (words, _) = line.as_chunks::<8>();
-        total += words.iter().map(|word| u128::from(u64::from_ne_bytes(*word))).sum::<u128>();
+        total = words.iter().fold(total, |total, word| add(total, *word));
     }
     let (words, tail) = rest.as_chunks::<8>();
-    for word in words {
-        total += u128::from(u64::from_ne_bytes(*word));
-    }
+    total = words.iter().fold(total, |total, word| add(total, *word));
     if !tail.is_empty() {
-        total += u128::from(u64::from_ne_bytes(padded(tail)));
+        total = add(total, padded(tail));
     }
-    let (sum, carry) = (total as u64).overflowing_add((total >> 64) as u64);
-    u16::from_be(combine(fold(sum), u16::from(carry)))
+    u16::from_be(fold(total))
+}
+
+/// One's complement addition of eight bytes.
+#[inline]
+const fn add(total: u64, word: [u8; 8]) -> u64 {
+    let (total, carry) = total.overflowing_add(u64::from_ne_bytes(word));
+    total + carry as u64
 }
 
 /// At most seven bytes, and zeroes after them.
@@ -91,11 +94,10 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
 /// 64 bits of carries and all, as 16.
 #[inline]
 const fn fold(total: u64) -> u16 {
-    let total = (total >> 32) + (total & 0xffff_ffff);
-    let total = (total >> 32) + (total & 0xffff_ffff);
-    let total = (total >> 16) + (total & 0xffff);
-    let total = (total >> 16) + (total & 0xffff);
-    ((total >> 16) + (total & 0xffff)) as u16
+    // The upper half of a number plus itself, halves swapped, is the sum of both halves, with the
+    // carry out of the lower one.
+    let total = (total.wrapping_add(total.rotate_left(32)) >> 32) as u32;
+    (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
 /// An address as words of 32 bits, added.

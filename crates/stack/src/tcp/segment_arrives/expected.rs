@@ -43,13 +43,7 @@ impl Tcp {
         segment: &Expected<'_>,
         received: Received,
     ) -> bool {
-        let flow = Flow {
-            local: segment.dst,
-            remote: segment.src,
-            local_port: segment.dst_port,
-            remote_port: segment.src_port,
-        };
-        let Some(index) = self.find_expected(&flow) else { return false };
+        let Some(index) = self.find_expected(segment) else { return false };
         let Self { connections, shard, .. } = self;
         let Some(conn) = connections.get_mut(index as usize) else { return false };
         if !is_expected(conn, segment) || !cx.ip.may_come_from(segment.src, conn.cold.hop) {
@@ -85,20 +79,32 @@ impl Tcp {
         true
     }
 
-    /// The connection of `flow`.
+    /// The connection that `segment` is of.
     #[inline(always)]
-    fn find_expected(&mut self, flow: &Flow) -> Option<u32> {
-        let Self { connections, shard, last, .. } = self;
+    fn find_expected(&mut self, segment: &Expected<'_>) -> Option<u32> {
+        let flow = Flow {
+            local: segment.dst,
+            remote: segment.src,
+            local_port: segment.dst_port,
+            remote_port: segment.src_port,
+        };
         // Segments come in trains (Jain and Routhier, 1986): the next is often of the same flow.
+        let last = self.connections.get(self.last as usize)?;
+        if self.shard.locals.is(&last.ends, &flow) && !last.facts.has(Facts::RELEASED) {
+            return Some(self.last);
+        }
+        self.look_up_expected(flow)
+    }
+
+    #[inline(never)]
+    fn look_up_expected(&mut self, flow: Flow) -> Option<u32> {
+        let Self { connections, shard, last, .. } = self;
+        // Entries beyond the connections are of embryonic ones and of those in TIME-WAIT.
         let locals = &shard.locals;
         let is_it = |entry: u32| {
-            connections.get(entry as usize).is_some_and(|conn| locals.is(&conn.ends, flow))
+            connections.get(entry as usize).is_some_and(|conn| locals.is(&conn.ends, &flow))
         };
-        if is_it(*last) && !connections[*last as usize].facts.has(Facts::RELEASED) {
-            return Some(*last);
-        }
-        // Entries beyond the connections are of embryonic ones and of those in TIME-WAIT.
-        *last = shard.flows.find(shard.flows.hash(flow), is_it)?;
+        *last = shard.flows.find(shard.flows.hash(&flow), is_it)?;
         Some(*last)
     }
 }
