@@ -5,6 +5,7 @@
 //! order.
 
 use crate::conversation::ace;
+use crate::dialect::Dialect;
 use crate::script::{
     ACK, AE, Body, CWR, ECE, FIN, PSH, Packet, RST, SYN, Segment, TcpOption, Tos, URG,
 };
@@ -111,12 +112,25 @@ fn options(expected: &[TcpOption], actual: &[TcpOption], settings: &Settings) ->
         let padding = options.iter().rev().take_while(|it| **it == TcpOption::Eol).count();
         options[..options.len() - padding].to_vec()
     };
-    let (expected, actual) = (trim(expected), trim(actual));
+    let (mut expected, mut actual) = (trim(expected), trim(actual));
+    if settings.dialect == Dialect::FreeBsd {
+        // Where an option stands is each system's choice (RFC 9293, section 3.1).
+        expected = in_one_order(&expected);
+        actual = in_one_order(&actual);
+    }
     let pairs = expected.iter().zip(&actual);
     if expected.len() != actual.len() || pairs.clone().any(|(a, b)| !same_kind(a, b)) {
         return Some("other TCP options, or in another order".to_owned());
     }
     pairs.into_iter().find_map(|(expected, actual)| option(expected, actual, settings))
+}
+
+/// Without padding, and by kind.
+fn in_one_order(options: &[TcpOption]) -> Vec<TcpOption> {
+    let is_padding = |it: &&TcpOption| !matches!(it, TcpOption::Nop | TcpOption::Eol);
+    let mut ordered: Vec<TcpOption> = options.iter().filter(is_padding).cloned().collect();
+    ordered.sort_by_key(TcpOption::kind);
+    ordered
 }
 
 fn same_kind(expected: &TcpOption, actual: &TcpOption) -> bool {

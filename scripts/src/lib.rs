@@ -20,6 +20,7 @@
 mod call;
 pub mod command;
 mod conversation;
+mod dialect;
 mod difference;
 mod display;
 mod icmp;
@@ -36,6 +37,7 @@ mod symbols;
 mod system;
 mod wire;
 
+use crate::dialect::Dialect;
 use crate::parse::{Definitions, ParseError};
 use crate::report::{Outcome, Verdict};
 use crate::script::{Script, Setting};
@@ -82,10 +84,8 @@ pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseEr
     let script = parse::parse(text, &mut definitions)?;
     let mut all = invocation.settings.clone();
     all.extend(script.settings.iter().cloned());
-    let settings = Settings::new(&all).map_err(|(line, error)| ParseError {
-        line,
-        column: 1,
-        problem: parse::Problem::BadSetting(error.to_string()),
+    let settings = Settings::new(&all, Dialect::of(&script)).map_err(|(line, error)| {
+        ParseError { line, column: 1, problem: parse::Problem::BadSetting(error.to_string()) }
     })?;
     Ok(Prepared { script, settings })
 }

@@ -283,6 +283,10 @@ impl<S: System> Run<'_, S> {
                 Turned::Done => continue,
                 Turned::Unknown => "no such knob here",
                 Turned::TooLate => "too late for",
+                Turned::Refused(what) => {
+                    let what = format!("{}={}: {what}", knob.name, knob.value);
+                    return Err(SystemError::Unsupported(what).into());
+                }
             };
             self.note(format!("{why}: {}={}", knob.name, knob.value));
         }

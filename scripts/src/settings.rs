@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::dialect::Dialect;
 use crate::script::Setting;
 
 /// Which IP a script's sockets and packets use.
@@ -20,6 +21,7 @@ pub(crate) enum IpVersion {
 /// A script's surroundings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
+    pub(crate) dialect: Dialect,
     pub(crate) ip_version: IpVersion,
     pub(crate) local_ip: IpAddr,
     pub(crate) local_prefix_len: u8,
@@ -93,7 +95,7 @@ const MTU_MIN: u16 = 68;
 
 impl Settings {
     /// The settings of a script, with those of the command line before its own.
-    pub(crate) fn new(settings: &[Setting]) -> Result<Self, (u32, SettingError)> {
+    pub(crate) fn new(settings: &[Setting], dialect: Dialect) -> Result<Self, (u32, SettingError)> {
         let version = settings.iter().filter(|one| one.name == "ip_version");
         let mut ip_version = IpVersion::V4;
         for setting in version {
@@ -104,14 +106,14 @@ impl Settings {
                 _ => return Err((setting.line, bad_value(setting))),
             };
         }
-        let mut this = Self::of(ip_version);
+        let mut this = Self::of(ip_version, dialect);
         for setting in settings {
             this.take(setting).map_err(|error| (setting.line, error))?;
         }
         Ok(this)
     }
 
-    fn of(ip_version: IpVersion) -> Self {
+    fn of(ip_version: IpVersion, dialect: Dialect) -> Self {
         let (local_ip, local_prefix_len, remote_ip, remote_prefix_len) = match ip_version {
             IpVersion::V4 | IpVersion::V4Mapped => (
                 IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)),
@@ -127,6 +129,7 @@ impl Settings {
             ),
         };
         Self {
+            dialect,
             ip_version,
             local_ip,
             local_prefix_len,
@@ -185,6 +188,11 @@ impl Settings {
                 self.is_packet_fatal &= !value.contains("packet");
                 self.is_call_fatal &= !value.contains("syscall");
             }
+            "dialect" => match value {
+                "linux" => self.dialect = Dialect::Linux,
+                "freebsd" => self.dialect = Dialect::FreeBsd,
+                _ => return Err(bad()),
+            },
             "use_expect" => {}
             _ if IGNORED.contains(&name) => {}
             _ if REFUSED.contains(&name) => return Err(SettingError::Unsupported(name.to_owned())),

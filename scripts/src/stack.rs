@@ -15,6 +15,7 @@ mod datagram;
 mod host;
 mod knobs;
 mod options;
+mod personality;
 mod ready;
 mod sockets;
 mod stream;
@@ -71,11 +72,12 @@ impl OurStack {
     fn settle(&mut self) -> Result<(), SystemError> {
         loop {
             self.try_call()?;
-            let events = self.host.pump()?;
+            let events = self.host.events();
             let is_quiet = events.is_empty();
             for event in events {
                 self.sockets.on_event(event, &mut self.host);
             }
+            self.host.transmit();
             self.sockets.look_at_edges(&self.host);
             if is_quiet {
                 return Ok(());

@@ -220,6 +220,8 @@ pub(crate) enum Turned {
     Unknown,
     /// It has, but cannot be turned any more.
     TooLate,
+    /// It asks for something that the system has not, and without which the script makes no sense.
+    Refused(&'static str),
 }
 
 /// The system under test.

@@ -1,6 +1,7 @@
 //! Calls of scripts, resolved and judged.
 
 use super::*;
+use crate::dialect::Dialect;
 use crate::parse::{Definitions, parse};
 use crate::script::Action;
 use crate::system::{Output, Returned};
@@ -19,7 +20,7 @@ fn prepared(text: &str) -> Result<Call, CallError> {
     let mut descriptors = Descriptors::default();
     descriptors.open(3, 103);
     descriptors.open(4, 104);
-    let settings = Settings::new(&[]).expect("defaults");
+    let settings = Settings::new(&[], Dialect::Linux).expect("defaults");
     prepare(&line(text), &descriptors, &settings)
 }
 

@@ -168,6 +168,23 @@ fn word32(cursor: &mut Cursor<'_>, what: &'static str) -> Result<u32, ParseError
 }
 
 impl TcpOption {
+    /// Its number.
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Eol => 0,
+            Self::Nop => 1,
+            Self::Mss(_) => 2,
+            Self::WindowScale(_) => 3,
+            Self::SackPermitted => 4,
+            Self::Sack(_) => 5,
+            Self::Timestamps { .. } => 8,
+            Self::Md5(_) => 19,
+            Self::FastOpen(_) => 34,
+            Self::FastOpenExperiment(_) => 254,
+            Self::AccurateEcn { kind, .. } | Self::Other { kind, .. } => *kind,
+        }
+    }
+
     /// How many bytes it takes in a header, without padding.
     pub(crate) fn wire_bytes(&self) -> usize {
         match self {

@@ -1,5 +1,6 @@
 //! The evaluator on a system that is made up: it answers calls and sends what a test put into it.
 
+use crate::dialect::Dialect;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -107,7 +108,7 @@ fn sent(at_us: i64, header: TcpHeader) -> Sent {
 
 fn outcome(text: &str, system: &mut Planned) -> Outcome {
     let script = parse(text.as_bytes(), &mut Definitions::default()).expect("a script");
-    let settings = Settings::new(&script.settings).expect("settings");
+    let settings = Settings::new(&script.settings, Dialect::Linux).expect("settings");
     run(&script, settings, system)
 }
 

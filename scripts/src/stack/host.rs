@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use megapipe_stack::{
     Config, Congestion, Event, HeapMemory, Instant, Medium, PoolId, Received, Route, Stack,
-    TcpConfig,
 };
 
-use super::knobs;
+use super::{knobs, personality};
+use crate::dialect::Dialect;
 use crate::knobs::Knob;
 use crate::limits::{CONNECTIONS, POOL_BUFFER_BYTES, POOL_BUFFERS, STALLS_MAX};
 use crate::settings::Settings;
@@ -24,6 +24,9 @@ pub(super) struct Host {
     stack: Option<Stack>,
     pub(super) memory: HeapMemory,
     pub(super) config: Config,
+    pub(super) dialect: Dialect,
+    /// The payload of a full segment.
+    pub(super) segment_bytes: u32,
     now_us: i64,
     sent: VecDeque<Sent>,
     frame: Vec<u8>,
@@ -35,6 +38,8 @@ impl Host {
             stack: None,
             memory: HeapMemory::new(POOL_BUFFERS, POOL_BUFFER_BYTES),
             config: config(settings),
+            dialect: settings.dialect,
+            segment_bytes: full_segment(settings),
             now_us: 0,
             sent: VecDeque::new(),
             frame: Vec::new(),
@@ -95,19 +100,20 @@ impl Host {
         Ok(())
     }
 
-    /// Takes the stack's events, then sends its frames.
-    pub(super) fn pump(&mut self) -> Result<Vec<Event>, SystemError> {
+    /// Takes the stack's events.
+    pub(super) fn events(&mut self) -> Vec<Event> {
+        let Some(stack) = &mut self.stack else { return Vec::new() };
+        std::iter::from_fn(|| stack.poll_event()).collect()
+    }
+
+    /// Sends the stack's frames.
+    pub(super) fn transmit(&mut self) {
         let now = self.now();
-        let Some(stack) = &mut self.stack else { return Ok(Vec::new()) };
-        let mut events = Vec::new();
-        while let Some(event) = stack.poll_event() {
-            events.push(event);
-        }
+        let Some(stack) = &mut self.stack else { return };
         while let Some(transmit) = stack.poll_transmit(now, &mut self.frame, &mut self.memory) {
             let bytes = self.frame.get(..transmit.len).unwrap_or_default().to_vec();
             self.sent.push_back(Sent { at_us: self.now_us, bytes });
         }
-        Ok(events)
     }
 
     pub(super) fn next_sent(&mut self) -> Option<Sent> {
@@ -203,10 +209,15 @@ fn config(settings: &Settings) -> Config {
         listeners: CONNECTIONS,
         datagram_endpoints: CONNECTIONS,
         ephemeral_ports: (32_768, 60_999),
-        // As Linux, which most scripts have been written for.
-        tcp: TcpConfig { delay_fin_ack: true, slow_start_limits: false, ..TcpConfig::default() },
+        tcp: personality::of(settings.dialect),
         secret: SECRET,
     }
+}
+
+/// The payload of a segment without options that fills a packet.
+fn full_segment(settings: &Settings) -> u32 {
+    let headers = if settings.local_ip.is_ipv6() { 60 } else { 40 };
+    u32::from(settings.mtu.saturating_sub(headers)).max(1)
 }
 
 /// An address with the bits of its host cleared.

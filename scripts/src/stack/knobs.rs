@@ -41,6 +41,15 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.inet.tcp.tso", &["0", "1"]),
 ];
 
+/// What scripts turn on in order to try it, and the stack has not: names, values, and what it is.
+const REFUSED: &[(&str, &[&str], &str)] = &[
+    ("net.ipv4.tcp_ecn", &["3", "4", "5"], "accurate ECN (RFC 9768)"),
+    ("net.inet.tcp.ecn.plusplus", &["1", "2"], "ECN in control packets"),
+    ("net.inet.tcp.insecure_rst", &["1"], "resets as before RFC 5961"),
+    ("net.inet.tcp.insecure_syn", &["1"], "SYNs as before RFC 5961"),
+    ("net.ipv4.tcp_shrink_window", &["1"], "windows that shrink"),
+];
+
 /// Turns a knob of the configuration.
 pub(super) fn turn(config: &mut Config, knob: &Knob) -> Turned {
     let value = knob.value.as_str();
@@ -48,6 +57,9 @@ pub(super) fn turn(config: &mut Config, knob: &Knob) -> Turned {
         return if values.contains(&value) { Turned::Done } else { Turned::Unknown };
     }
     let name = knob.name.as_str();
+    if let Some((_, _, what)) = REFUSED.iter().find(|(n, v, _)| *n == name && v.contains(&value)) {
+        return Turned::Refused(what);
+    }
     let done = switch(&mut config.tcp, name, value)
         .or_else(|| number(&mut config.tcp, name, value))
         .or_else(|| time(&mut config.tcp, name, value))

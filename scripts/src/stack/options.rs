@@ -13,7 +13,9 @@ use std::time::Duration;
 use megapipe_stack::{ConnInfo, ConnOption, TcpConfig, TcpState};
 
 use super::host::Host;
+use super::personality::linux_window;
 use super::sockets::{Attempt, Role, Sockets, Stream, ended, failed, unsupported};
+use crate::dialect::Dialect;
 use crate::symbols::{TCP_KEEPINIT, option_name};
 use crate::system::{Fd, Output, Returned, SystemError};
 
@@ -56,6 +58,8 @@ const KEPT: &[(i32, i32)] = &[
 ];
 /// Without TCP_KEEPIDLE (tcp(7)).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(7200);
+/// What the option takes from a segment's payload, with its padding (RFC 7323, appendix A).
+const TIMESTAMPS_BYTES: u32 = 12;
 /// What the kernel answers where there is no connection yet.
 const MSS_UNKNOWN: u16 = megapipe_stack::limits::MSS_DEFAULT;
 
@@ -147,6 +151,7 @@ fn configure(
 ) -> Result<Option<Attempt>, SystemError> {
     let is_running = host.is_running();
     let number = int(value);
+    let kind = (host.dialect, host.segment_bytes);
     let tcp = &mut host.config.tcp;
     let size = u16::try_from(number).ok().filter(|&mss| mss > 0);
     match (level, name) {
@@ -154,7 +159,8 @@ fn configure(
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
             // Known before the first SYN, it decides on the window and its scale.
             if !is_running {
-                set_buffer(name, number, tcp);
+                let bytes = buffer_bytes(name, number, kind);
+                set_buffer(name, bytes, tcp);
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if size.is_none() => {
@@ -187,10 +193,8 @@ fn configure(
     Ok(None)
 }
 
-/// SO_RCVBUF and SO_SNDBUF fix a buffer's size. The kernel doubles both: half of a receive buffer
-/// is for its own needs, a send buffer is all for the program.
-fn set_buffer(name: i32, number: i64, tcp: &mut TcpConfig) {
-    let bytes = buffer_bytes(name, number);
+/// SO_RCVBUF and SO_SNDBUF fix a buffer's size.
+fn set_buffer(name: i32, bytes: u32, tcp: &mut TcpConfig) {
     if name == libc::SO_RCVBUF {
         (tcp.receive_buffer, tcp.receive_buffer_max) = (bytes, bytes);
     } else {
@@ -198,9 +202,16 @@ fn set_buffer(name: i32, number: i64, tcp: &mut TcpConfig) {
     }
 }
 
-fn buffer_bytes(name: i32, number: i64) -> u32 {
-    let factor = if name == libc::SO_SNDBUF { 2 } else { 1 };
-    u32::try_from(number.saturating_mul(factor)).unwrap_or(0).max(1)
+/// What a buffer's size means: Linux doubles both. Half of a receive buffer is for its own needs and
+/// the rest is a window of whole segments; a send buffer is all for the program.
+fn buffer_bytes(name: i32, number: i64, (dialect, segment_bytes): (Dialect, u32)) -> u32 {
+    let told = u32::try_from(number).unwrap_or(0);
+    let bytes = match (dialect, name) {
+        (Dialect::FreeBsd, _) => told,
+        (Dialect::Linux, libc::SO_SNDBUF) => told.saturating_mul(2),
+        (Dialect::Linux, _) => linux_window(told, segment_bytes),
+    };
+    bytes.max(1)
 }
 
 /// The value of an option that is a number of the socket, of its connection or of the stack.
@@ -220,8 +231,10 @@ fn number_of(
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
             i32::from(matches!(stream.role, Role::Listening { .. }))
         }
-        // The kernel doubles what it is told, and tells that (socket(7)).
-        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) if told.is_some() => {
+        // Linux doubles what it is told, and tells that (socket(7)).
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+            if told.is_some() && host.dialect == Dialect::Linux =>
+        {
             i32::try_from(told?.saturating_mul(2)).unwrap_or(i32::MAX)
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
@@ -311,27 +324,41 @@ pub(super) fn apply_options(
 ) -> Result<(), SystemError> {
     let Some(conn) = stream.conn() else { return Ok(()) };
     let now = host.now();
+    let kind = (host.dialect, host.segment_bytes);
     let (stack, memory) = host.parts()?;
+    let is_new = only.is_none() && matches!(stream.role, Role::Connected(_));
+    if kind.0 == Dialect::FreeBsd
+        && is_new
+        && let Ok(info) = stack.info(conn)
+    {
+        let bytes = whole_segments(&info);
+        let _ = stack.set_option(now, conn, ConnOption::ReceiveBuffer(bytes), memory);
+    }
     let mut apply = |option: ConnOption| {
         // A connection that is over has no options any more.
         let _ = stack.set_option(now, conn, option, memory);
     };
     for (&key, value) in &stream.options {
         if only.is_none_or(|only| only == key || is_keepalive(only) && is_keepalive(key))
-            && let Some(option) = connection_option(stream, key, int(value))
+            && let Some(option) = connection_option(stream, key, (int(value), kind))
         {
             apply(option);
         }
     }
     // The limit of the handshake's time ends with it.
-    if only.is_none()
+    if is_new
         && stream.number(libc::IPPROTO_TCP, TCP_KEEPINIT).is_some()
         && stream.number(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).is_none()
-        && matches!(stream.role, Role::Connected(_))
     {
         apply(ConnOption::UserTimeout(None));
     }
     Ok(())
+}
+
+/// FreeBSD rounds a connection's receive buffer up to whole segments.
+fn whole_segments(info: &ConnInfo) -> u32 {
+    let segment = u32::from(info.mss) + if info.timestamps { TIMESTAMPS_BYTES } else { 0 };
+    info.receive_buffer_bytes.next_multiple_of(segment.max(1))
 }
 
 /// Two options that make up one of the connection's.
@@ -340,7 +367,11 @@ fn is_keepalive(key: (i32, i32)) -> bool {
 }
 
 /// What an option is for a connection.
-fn connection_option(stream: &Stream, key: (i32, i32), value: i64) -> Option<ConnOption> {
+fn connection_option(
+    stream: &Stream,
+    key: (i32, i32),
+    (value, kind): (i64, (Dialect, u32)),
+) -> Option<ConnOption> {
     let count = u8::try_from(value).unwrap_or(u8::MAX);
     let seconds = Duration::from_secs(u64::try_from(value).unwrap_or(0));
     let ms = Duration::from_millis(u64::try_from(value).unwrap_or(0));
@@ -352,10 +383,10 @@ fn connection_option(stream: &Stream, key: (i32, i32), value: i64) -> Option<Con
             ConnOption::KeepaliveIdle((value != 0).then_some(idle))
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
-            ConnOption::ReceiveBuffer(buffer_bytes(libc::SO_RCVBUF, value))
+            ConnOption::ReceiveBuffer(buffer_bytes(libc::SO_RCVBUF, value, kind))
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-            ConnOption::SendBuffer(buffer_bytes(libc::SO_SNDBUF, value))
+            ConnOption::SendBuffer(buffer_bytes(libc::SO_SNDBUF, value, kind))
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => ConnOption::NoDelay(value != 0),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => ConnOption::Cork(value != 0),

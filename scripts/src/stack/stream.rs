@@ -214,7 +214,8 @@ impl Sockets {
             if host.stack()?.receive(now, conn).is_err() {
                 return Ok(());
             }
-            let events = host.pump()?;
+            let events = host.events();
+            host.transmit();
             if events.is_empty() {
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 
 use super::knobs::turn;
 use super::*;
+use crate::dialect::Dialect;
 use crate::report::Verdict;
 use crate::{Invocation, On, prepare};
 
@@ -94,13 +95,19 @@ fn a_knob_changes_what_the_stack_does_or_is_reported() {
         "0 socket(..., SOCK_STREAM|SOCK_NONBLOCK, 0) = 3\n\
          +0 connect(3, ..., ...) = -1 EINPROGRESS\n+0 > S 0:0(0) <mss 1460>\n"
     ));
-    let outcome = outcome("`sysctl -q net.ipv4.tcp_ecn=3`\n0 socket(..., SOCK_STREAM, 0) = 3\n");
-    assert_eq!(outcome.notes, ["no such knob here: net.ipv4.tcp_ecn=3"]);
+    let ahead = outcome("`sysctl -q net.ipv4.tcp_mystery=3`\n0 socket(..., SOCK_STREAM, 0) = 3\n");
+    assert_eq!(ahead.notes, ["no such knob here: net.ipv4.tcp_mystery=3"]);
+    let foreign = outcome("`sysctl -q net.ipv4.tcp_ecn=3`\n0 socket(..., SOCK_STREAM, 0) = 3\n");
+    let what = match foreign.verdict {
+        Verdict::Unsupported { what, .. } => what,
+        other => panic!("{other:?}"),
+    };
+    assert!(what.ends_with("net.ipv4.tcp_ecn=3: accurate ECN (RFC 9768)"), "{what}");
 }
 
 #[test]
 fn every_knob_that_scripts_turn_is_known() {
-    let mut config = Host::new(&Settings::new(&[]).expect("defaults")).config;
+    let mut config = Host::new(&Settings::new(&[], Dialect::Linux).expect("defaults")).config;
     let text = "tcp_ecn=1,tcp_sack=0,tcp_timestamps=0,tcp_window_scaling=0,tcp_rmem=1 2 3,\
                 tcp_wmem=1 2 3,tcp_syncookies=2,tcp_congestion_control=reno,tcp_rto_min_us=5000,\
                 initial_window_segments=4,window_scale=3,delayed_ack_ms=7,msl_ms=100,paws=0,\

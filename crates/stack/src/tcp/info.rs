@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::lists::Lists;
 use super::state::{State, SynReceived};
 use super::turns::Turns;
-use super::{LISTS, Tcp};
+use super::{LISTS, Tcp, window};
 use crate::cx::Cx;
 use crate::error::OperationError;
 use crate::id::ConnId;
@@ -337,6 +337,7 @@ impl Tcp {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
                 conn.cold.receive_buffer = bytes;
                 conn.facts.set(Facts::FIXED_RECEIVE_BUFFER);
+                window::widen(conn);
             }
             ConnOption::SendBuffer(bytes) => {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);

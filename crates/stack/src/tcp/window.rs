@@ -33,12 +33,23 @@ pub(crate) fn first(receive_buffer: u32) -> u32 {
 
 /// The window field of a segment that leaves now; moves `rcv_adv`.
 pub(crate) fn announce(conn: &mut Connection) -> u16 {
-    let edge = conn.rcv_nxt + sayable(conn, free(conn));
-    if edge.after(conn.rcv_adv) && edge.since(conn.rcv_adv) >= smallest_step(conn) {
+    let room = free(conn);
+    let edge = conn.rcv_nxt + sayable(conn, room);
+    // Where the field is what limits the window, every edge is as far as can be said.
+    let is_open = room > u32::from(u16::MAX) << conn.rcv_scale;
+    let is_worth_it = is_open || edge.since(conn.rcv_adv) >= smallest_step(conn);
+    if edge.after(conn.rcv_adv) && is_worth_it {
         conn.rcv_adv = edge;
     }
     let window = conn.rcv_wnd() >> conn.rcv_scale;
     window.min(u32::from(u16::MAX)) as u16
+}
+
+/// The application chose a larger buffer: that much is said, be it less than a segment.
+pub(crate) fn widen(conn: &mut Connection) {
+    if conn.state.is_synchronized() {
+        conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt + sayable(conn, free(conn)));
+    }
 }
 
 /// Room in the buffer, in bytes.
