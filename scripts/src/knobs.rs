@@ -206,6 +206,12 @@ fn statement(words: &[String], command: &mut Command) {
                 command.knobs.extend(knob(path, &value.join(" ")));
             }
         }
+        "ip" => {
+            let mtu = arguments.windows(2).find(|pair| pair[0] == "mtu");
+            if let (Some("link"), Some([_, mtu])) = (arguments.first().map(String::as_str), mtu) {
+                command.knobs.extend(knob("device.mtu", mtu));
+            }
+        }
         "ethtool" => {
             if let [switch, _, features @ ..] = arguments
                 && matches!(switch.as_str(), "-K" | "--offload" | "--features")

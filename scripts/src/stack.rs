@@ -71,6 +71,7 @@ impl OurStack {
     /// Tries the call under way again and takes what the stack has to say, until it is quiet.
     fn settle(&mut self) -> Result<(), SystemError> {
         loop {
+            self.sockets.look_at_edges(&self.host);
             self.try_call()?;
             let events = self.host.events();
             let is_quiet = events.is_empty();
@@ -78,7 +79,6 @@ impl OurStack {
                 self.sockets.on_event(event, &mut self.host);
             }
             self.host.transmit();
-            self.sockets.look_at_edges(&self.host);
             if is_quiet {
                 return Ok(());
             }
@@ -110,7 +110,9 @@ impl System for OurStack {
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
-        Ok(self.host.turn(knob))
+        let turned = self.host.turn(knob);
+        self.sockets.listen_anew(&mut self.host)?;
+        Ok(turned)
     }
 
     fn begin(&mut self) -> Result<(), SystemError> {

@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::frame::Medium;
 
 /// Everything that a stack is told.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// What frames start with.
     pub medium: Medium,
@@ -92,6 +92,12 @@ pub struct TcpConfig {
     pub sack: bool,
     /// RACK-TLP (RFC 8985) where SACK is in use.
     pub rack: bool,
+    /// Tail loss probes (RFC 8985 §7) where RACK is.
+    pub tail_loss_probes: bool,
+    /// After a timeout, new data asks whether it was needless (F-RTO, RFC 5682).
+    pub frto: bool,
+    /// A window that was not used for an RTO begins anew (RFC 5681 §4.1).
+    pub slow_start_after_idle: bool,
     /// Explicit congestion notification (RFC 3168): ask for it. A peer that asks gets it anyway.
     pub ecn: bool,
     /// Initial window in segments (RFC 6928).
@@ -101,7 +107,7 @@ pub struct TcpConfig {
     /// In slow start an ACK grows the window by 8 segments at most, in a later one by 2, after a
     /// timeout by 1 (RFC 9406 §4.2, RFC 3465 §2). Else by all that it acknowledges, as on Linux.
     pub slow_start_limits: bool,
-    /// MSS to offer; `None`: what `mtu` allows.
+    /// MSS to offer, and the most to use; `None`: what `mtu` allows.
     pub mss: Option<u16>,
     /// Retransmission timeout before there is a sample (RFC 6298 §2.1).
     pub rto_initial: Duration,
@@ -172,6 +178,9 @@ impl Default for TcpConfig {
             paws: true,
             sack: true,
             rack: true,
+            tail_loss_probes: true,
+            frto: true,
+            slow_start_after_idle: true,
             ecn: false,
             initial_window: 10,
             congestion: Congestion::Cubic,

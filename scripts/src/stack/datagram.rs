@@ -83,6 +83,7 @@ impl Datagrams {
             _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         };
         let local = local.unwrap_or_else(|| SocketAddr::new(any, 0));
+        host.run();
         Ok(match host.stack()?.bind_datagram(local, Host::pool()) {
             Ok(endpoint) => {
                 self.endpoint = Some(endpoint);

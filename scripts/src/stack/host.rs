@@ -19,9 +19,11 @@ const SECRET: [u8; 32] = *b"packet scripts want no surprises";
 
 /// A host with the stack.
 pub(super) struct Host {
-    /// None until the first socket listens or connects, or a packet arrives: until then it can
-    /// still be configured.
+    /// None until the first socket listens or connects, or a packet arrives.
     stack: Option<Stack>,
+    /// Nothing but listeners has been asked of it, and no packet came: it can still be made anew,
+    /// with another configuration.
+    is_pristine: bool,
     pub(super) memory: HeapMemory,
     pub(super) config: Config,
     pub(super) dialect: Dialect,
@@ -36,6 +38,7 @@ impl Host {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             stack: None,
+            is_pristine: true,
             memory: HeapMemory::new(POOL_BUFFERS, POOL_BUFFER_BYTES),
             config: config(settings),
             dialect: settings.dialect,
@@ -54,16 +57,34 @@ impl Host {
         Instant::from_micros(u64::try_from(self.now_us).unwrap_or(0))
     }
 
-    /// Turns a knob of the configuration. Too late once the stack runs.
+    /// Turns a knob of the configuration. Once the stack runs it is too late for another value.
     pub(super) fn turn(&mut self, knob: &Knob) -> Turned {
-        if self.stack.is_some() {
-            return Turned::TooLate;
+        if self.is_pristine {
+            return knobs::turn(&mut self.config, knob);
         }
-        knobs::turn(&mut self.config, knob)
+        let mut config = self.config.clone();
+        match knobs::turn(&mut config, knob) {
+            // As when a script puts everything back at its end.
+            Turned::Done if config == self.config => Turned::Done,
+            Turned::Done => Turned::TooLate,
+            other => other,
+        }
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.stack.is_some()
+        !self.is_pristine
+    }
+
+    /// From now on its configuration stays as it is.
+    pub(super) fn run(&mut self) {
+        self.is_pristine = false;
+    }
+
+    /// Gives up a stack that only listens, so that the next one has the configuration of now.
+    pub(super) fn unmake(&mut self) {
+        if self.is_pristine {
+            self.stack = None;
+        }
     }
 
     /// The stack, made when it is first needed.
@@ -93,6 +114,7 @@ impl Host {
 
     /// Takes in a packet.
     pub(super) fn on_packet(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
+        self.run();
         let now = self.now();
         let (stack, memory) = self.parts()?;
         let received = Received { segment_bytes: packet.segment_bytes, ..Received::default() };

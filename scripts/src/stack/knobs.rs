@@ -16,29 +16,51 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.ipv4.tcp_dsack", &["1"]),
     ("net.ipv4.tcp_fack", &["0", "1"]),
     ("net.ipv4.tcp_reordering", &["3"]),
-    ("net.ipv4.tcp_early_retrans", &["3", "4"]),
-    ("net.ipv4.tcp_frto", &["2"]),
     ("net.ipv4.tcp_mtu_probing", &["0", "1"]),
     ("net.ipv4.tcp_rfc1337", &["1"]),
     ("net.ipv4.tcp_abort_on_overflow", &["0"]),
     ("net.ipv4.tcp_moderate_rcvbuf", &["1"]),
     ("net.ipv4.tcp_no_metrics_save", &["1"]),
-    ("net.ipv4.tcp_autocorking", &["0"]),
-    ("net.ipv4.tcp_tso_win_divisor", &["1", "2", "3"]),
-    ("net.ipv4.tcp_pacing_ss_ratio", &["200"]),
-    ("net.ipv4.tcp_pacing_ca_ratio", &["120"]),
+    ("net.ipv4.tcp_autocorking", &["0", "1"]),
     ("net.ipv4.tcp_notsent_lowat", &["4294967295"]),
     ("net.ipv4.ip_default_ttl", &["64"]),
     ("device.tso", &["off"]),
     ("device.gso", &["off"]),
     ("device.gro", &["off"]),
-    ("net.inet.tcp.hostcache.purgenow", &["1"]),
     ("net.inet.tcp.blackhole", &["0"]),
     ("net.inet.tcp.rfc3042", &["1"]),
     ("net.inet.tcp.rfc6675_pipe", &["0", "1"]),
     ("net.inet.tcp.insecure_rst", &["0"]),
     ("net.inet.tcp.insecure_syn", &["0"]),
     ("net.inet.tcp.tso", &["0", "1"]),
+];
+
+/// What has no counterpart here, whatever it is set to: how Linux cuts, paces and counts, and what it
+/// remembers of peers.
+const WITHOUT_EFFECT: &[&str] = &[
+    "net.ipv4.tcp_min_tso_segs",
+    "net.ipv4.tcp_tso_win_divisor",
+    "net.ipv4.tcp_pacing_ss_ratio",
+    "net.ipv4.tcp_pacing_ca_ratio",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.ipv4.tcp_fastopen",
+    "net.ipv4.tcp_fastopen_key",
+    "net.ipv4.tcp_max_orphans",
+    "net.ipv4.tcp_max_tw_buckets",
+    "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_retries1",
+    "net.ipv4.tcp_low_latency",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.somaxconn",
+    "net.core.default_qdisc",
+    "net.inet.tcp.hostcache.enable",
+    "net.inet.tcp.hostcache.purge",
+    "net.inet.tcp.hostcache.purgenow",
+    "net.inet.tcp.rexmit_drop_options",
+    "net.inet.tcp.log_debug",
+    "net.inet.tcp.do_autorcvbuf",
+    "net.inet.tcp.do_autosndbuf",
 ];
 
 /// What scripts turn on in order to try it, and the stack has not: names, values, and what it is.
@@ -53,6 +75,9 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
 /// Turns a knob of the configuration.
 pub(super) fn turn(config: &mut Config, knob: &Knob) -> Turned {
     let value = knob.value.as_str();
+    if WITHOUT_EFFECT.contains(&knob.name.as_str()) {
+        return Turned::Done;
+    }
     if let Some((_, values)) = AS_IS.iter().find(|(name, _)| *name == knob.name) {
         return if values.contains(&value) { Turned::Done } else { Turned::Unknown };
     }
@@ -75,6 +100,11 @@ fn switch(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
         "net.ipv4.tcp_timestamps" | "stack.timestamps" => &mut tcp.timestamps,
         "net.ipv4.tcp_window_scaling" | "stack.window_scaling" => &mut tcp.window_scaling,
         "net.ipv4.tcp_recovery" | "stack.rack" => &mut tcp.rack,
+        "net.ipv4.tcp_slow_start_after_idle" => &mut tcp.slow_start_after_idle,
+        "net.ipv4.tcp_frto" | "stack.frto" => &mut tcp.frto,
+        "stack.tail_loss_probes" => &mut tcp.tail_loss_probes,
+        "stack.delay_fin_ack" => &mut tcp.delay_fin_ack,
+        "stack.slow_start_limits" => &mut tcp.slow_start_limits,
         "stack.paws" => &mut tcp.paws,
         "stack.nagle" => &mut tcp.nagle,
         "stack.path_mtu_discovery" => &mut tcp.path_mtu_discovery,
@@ -83,8 +113,8 @@ fn switch(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
     *setting = match value {
         "0" => false,
         "1" => true,
-        // Linux has a second kind of timestamps, without a random offset.
-        "2" if name == "net.ipv4.tcp_timestamps" => true,
+        // Linux has a second kind of timestamps, without a random offset, and two of F-RTO.
+        "2" if matches!(name, "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_frto") => true,
         _ => return None,
     };
     Some(())
@@ -179,6 +209,13 @@ fn choice(config: &mut Config, name: &str, value: &str) -> Option<()> {
         ("net.ipv4.tcp_syncookies", "0") => config.tcp.syn_cookies = SynCookies::Never,
         ("net.ipv4.tcp_syncookies", "1") => config.tcp.syn_cookies = SynCookies::WhenFull,
         ("net.ipv4.tcp_syncookies", "2") => config.tcp.syn_cookies = SynCookies::Always,
+        // Tail loss probes are what is left of early retransmit.
+        ("net.ipv4.tcp_early_retrans", "0" | "1" | "2") => config.tcp.tail_loss_probes = false,
+        ("net.ipv4.tcp_early_retrans", "3" | "4") => config.tcp.tail_loss_probes = true,
+        ("device.mtu", _) => {
+            let mtu = value.parse().ok()?;
+            (config.mtu, config.tx_frame_bytes) = (mtu, u32::from(mtu));
+        }
         ("net.ipv4.ip_no_pmtu_disc", "0") => config.tcp.path_mtu_discovery = true,
         ("net.ipv4.ip_no_pmtu_disc", "1") => config.tcp.path_mtu_discovery = false,
         ("net.ipv4.ip_local_port_range", _) => {

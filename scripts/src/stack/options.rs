@@ -102,6 +102,7 @@ impl Sockets {
         }
         stream.options.insert((level, name), value.to_vec());
         apply_options(stream, Some((level, name)), host)?;
+        self.listen_anew(host)?;
         ended(0)
     }
 

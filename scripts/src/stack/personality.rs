@@ -36,6 +36,7 @@ pub(super) fn of(dialect: Dialect) -> TcpConfig {
             send_buffer_max: FREEBSD_BUFFER_BYTES_MAX,
             // Three duplicates are a loss, and nothing else but the timer.
             rack: false,
+            tail_loss_probes: false,
             quick_acks: 0,
             rto_min: FREEBSD_RTO_MIN,
             rto_max: FREEBSD_RTO_MAX,

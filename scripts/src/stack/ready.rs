@@ -25,6 +25,8 @@ pub(super) struct Epoll {
 struct Interest {
     events: u32,
     data: u64,
+    /// How often something came in, when it was looked at last.
+    arrivals: u64,
     /// Bits that an edge-triggered interest has been told of and that have not gone since.
     told: u32,
     /// A one-shot interest that has fired.
@@ -86,6 +88,13 @@ fn ready(stream: &Stream, host: &Host) -> u32 {
     mask
 }
 
+/// How much has come in, in bytes or connections: it only ever grows.
+fn arrivals(entry: &Entry, host: &Host) -> u64 {
+    let Entry::Stream(stream) = entry else { return 0 };
+    let info = stream.conn().and_then(|conn| host.running()?.info(conn).ok());
+    info.map_or(stream.connections, |info| info.bytes_in)
+}
+
 impl Sockets {
     fn ready_of(&self, fd: Fd, host: &Host) -> u32 {
         match self.open.get(&fd) {
@@ -127,7 +136,7 @@ impl Sockets {
             return failed(libc::EINVAL);
         };
         let is_known = epoll.interests.contains_key(&fd);
-        let interest = Interest { events, data, told: 0, is_spent: false };
+        let interest = Interest { events, data, arrivals: 0, told: 0, is_spent: false };
         match operation {
             libc::EPOLL_CTL_ADD if is_known => return failed(libc::EEXIST),
             libc::EPOLL_CTL_ADD => {
@@ -176,12 +185,21 @@ impl Sockets {
 
     /// Forgets edges that have gone, so that they count when they come again.
     pub(super) fn look_at_edges(&mut self, host: &Host) {
-        let streams: BTreeMap<Fd, u32> =
-            self.open.keys().map(|&fd| (fd, self.ready_of(fd, host))).collect();
+        let streams: BTreeMap<Fd, (u32, u64)> = self
+            .open
+            .iter()
+            .map(|(&fd, entry)| (fd, (self.ready_of(fd, host), arrivals(entry, host))))
+            .collect();
         for entry in self.open.values_mut() {
             let Entry::Epoll(epoll) = entry else { continue };
             for (fd, interest) in &mut epoll.interests {
-                interest.told &= streams.get(fd).copied().unwrap_or(0);
+                let (mask, arrivals) = streams.get(fd).copied().unwrap_or_default();
+                interest.told &= mask;
+                if arrivals != interest.arrivals {
+                    // More of the same is news too (epoll(7)).
+                    interest.told &= !IN;
+                    interest.arrivals = arrivals;
+                }
             }
         }
     }

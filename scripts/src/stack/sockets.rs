@@ -51,6 +51,10 @@ pub(super) struct Stream {
     /// O_NONBLOCK.
     pub(super) is_nonblocking: bool,
     pub(super) local: Option<SocketAddr>,
+    /// Of a listener.
+    pub(super) backlog: u32,
+    /// That a listener has got.
+    pub(super) connections: u64,
     /// Taken from the stack and not read yet.
     pub(super) taken: VecDeque<u8>,
     /// SO_ERROR.
@@ -91,6 +95,8 @@ impl Stream {
             domain,
             is_nonblocking,
             local: None,
+            backlog: 0,
+            connections: 0,
             taken: VecDeque::new(),
             error: 0,
             is_ended: false,
@@ -204,11 +210,13 @@ impl Sockets {
                 for entry in self.open.values_mut() {
                     if let Entry::Stream(Stream {
                         role: Role::Listening { listener: own, queue },
+                        connections,
                         ..
                     }) = entry
                         && *own == listener
                     {
                         queue.push_back(conn);
+                        *connections += 1;
                     }
                 }
             }

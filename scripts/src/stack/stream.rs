@@ -29,6 +29,7 @@ impl Sockets {
         let local = stream.local.unwrap_or_else(|| SocketAddr::new(any, 0));
         let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
         let stack = host.stack()?;
+        stream.backlog = backlog;
         let listener = match stack.listen(local, backlog, Host::pool()) {
             Ok(listener) => listener,
             Err(ListenError::InUse) => return failed(libc::EADDRINUSE),
@@ -40,6 +41,26 @@ impl Sockets {
         let _ = stack.accept(listener, 1);
         stream.role = Role::Listening { listener, queue: Default::default() };
         ended(0)
+    }
+
+    /// What the stack is made with has changed before anything happened: it is made anew, with the
+    /// same listeners.
+    pub(super) fn listen_anew(&mut self, host: &mut Host) -> Result<(), SystemError> {
+        host.unmake();
+        if host.is_running() {
+            return Ok(());
+        }
+        for entry in self.open.values_mut() {
+            let Entry::Stream(stream) = entry else { continue };
+            let Role::Listening { listener, .. } = &mut stream.role else { continue };
+            let local = stream.local.unwrap_or_else(|| SocketAddr::new(any_of(stream.domain), 0));
+            let stack = host.stack()?;
+            if let Ok(again) = stack.listen(local, stream.backlog, Host::pool()) {
+                let _ = stack.accept(again, 1);
+                *listener = again;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn accept(&mut self, fd: Fd, flags: i32, host: &mut Host) -> Attempt {
@@ -104,6 +125,7 @@ impl Sockets {
             }
         }
         let local = stream.local;
+        host.run();
         let now = host.now();
         let (stack, memory) = host.parts()?;
         let conn = stack.connect(now, unmapped(address), local, (Host::pool(), memory));
@@ -296,7 +318,7 @@ impl Sockets {
         let Some(entry) = self.forget(fd) else { return failed(libc::EBADF) };
         let Entry::Stream(stream) = entry else { return ended(0) };
         let now = host.now();
-        if !host.is_running() {
+        if host.running().is_none() {
             return ended(0);
         }
         let (stack, memory) = host.parts()?;

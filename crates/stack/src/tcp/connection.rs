@@ -335,7 +335,8 @@ impl Connection {
             self.snd_scale = shift;
             self.rcv_scale = super::handshake::announced_scale(config);
         }
-        self.cold.peer_mss = offer.mss;
+        // What was chosen smaller than the link's counts both ways (tcp(7), TCP_MAXSEG).
+        self.cold.peer_mss = config.mss.map_or(offer.mss, |own| own.min(offer.mss));
         self.mss = self.mss_within(room);
     }
 

@@ -18,7 +18,7 @@ use super::isn::timestamp;
 use super::replies::Reply;
 use super::state::{Closed, State};
 use super::time_wait::Record;
-use super::{Shard, Tcp, events, output, timers};
+use super::{Shard, Tcp, events, output, timers, window};
 use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::memory::Memory;
@@ -124,7 +124,7 @@ impl Tcp {
     /// The wait for old segments needs no connection, but its numbers.
     fn leave_for_time_wait<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
         let conn = &mut self.connections[index as usize];
-        let window = (conn.rcv_wnd() >> conn.rcv_scale).min(u32::from(u16::MAX)) as u16;
+        let window = window::announce(conn);
         let record = Record {
             window,
             ts_recent: conn.ts_recent,

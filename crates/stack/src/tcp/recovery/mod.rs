@@ -592,7 +592,8 @@ impl Recovery {
     /// To be called before a burst: a window that was not used for an RTO says nothing about the
     /// path any more (RFC 5681 §4.1).
     pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
-        if self.timer != Timer::Idle || now.since(self.at) <= self.rto(records) {
+        let is_wanted = records.policy.slow_start_after_idle;
+        if !is_wanted || self.timer != Timer::Idle || now.since(self.at) <= self.rto(records) {
             return;
         }
         let restart = initial_window(&records.policy, self.mss());

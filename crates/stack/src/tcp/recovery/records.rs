@@ -98,6 +98,9 @@ pub(super) struct Policy {
     pub(super) initial_window: u32,
     pub(super) congestion: Congestion,
     pub(super) rack: bool,
+    pub(super) tail_loss_probes: bool,
+    pub(super) frto: bool,
+    pub(super) slow_start_after_idle: bool,
     pub(super) slow_start_limits: bool,
 }
 
@@ -125,6 +128,9 @@ impl Records {
             rto_max_us: micros(config.rto_max),
             initial_window: config.initial_window,
             congestion: config.congestion,
+            tail_loss_probes: config.tail_loss_probes,
+            frto: config.frto,
+            slow_start_after_idle: config.slow_start_after_idle,
             slow_start_limits: config.slow_start_limits,
             rack: config.rack,
         };

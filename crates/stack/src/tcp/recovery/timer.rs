@@ -64,8 +64,11 @@ impl Recovery {
     }
 
     /// A probe would tell something (RFC 8985 §7.2): nothing else is going on.
-    const fn may_probe(&self, news: News) -> bool {
-        self.has(flag::RACK) && matches!(self.phase, Phase::Open | Phase::Reduced) && news.is_whole
+    fn may_probe(&self, policy: &Policy, news: News) -> bool {
+        self.has(flag::RACK)
+            && policy.tail_loss_probes
+            && matches!(self.phase, Phase::Open | Phase::Reduced)
+            && news.is_whole
     }
 
     /// When the retransmission timer goes off if what left longest ago started it.
@@ -104,7 +107,7 @@ impl Recovery {
         };
         self.timer = Timer::Retransmit;
         self.at = rto_at;
-        if self.may_probe(news) {
+        if self.may_probe(&records.policy, news) {
             // RFC 8985 §7.2: no later than the RTO would have been.
             self.timer = Timer::Probe;
             self.at = rto_at.min(after(now, self.pto_us(records)));
@@ -209,8 +212,8 @@ impl Whole<'_> {
                 self.stress.algorithm.reduce(kind, &self.rest.window, flight, mss);
         }
         // RFC 5682 §2.1, step 1: F-RTO only for a timeout that begins an episode.
-        self.rest.phase =
-            if recovering || flight <= self.rest.mss() { Phase::Loss } else { Phase::FirstAck };
+        let may_ask = records.policy.frto && !recovering && flight > self.rest.mss();
+        self.rest.phase = if may_ask { Phase::FirstAck } else { Phase::Loss };
         self.rest.mark = nxt;
         self.stress.dupacks = 0;
         if !self.rest.has(flag::SACK) {
