@@ -362,8 +362,8 @@ impl Channel {
         self.check_fork()?;
         self.state.admit()?;
         #[cfg(feature = "local")]
-        if self.stack_address(address).is_some() {
-            return self.connect_on_stack(address, options, cookie);
+        if let Some(remote) = self.stack_address(address) {
+            return self.connect_on_stack(remote, options, cookie);
         }
         let nonblocking = self.report.driver == DriverKind::Epoll;
         let socket = sys::connecting_socket(address, options, nonblocking)?;

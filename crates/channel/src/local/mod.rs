@@ -70,6 +70,8 @@ pub(crate) struct Local {
     clock: Clock,
     /// The time of the turn.
     now: Instant,
+    /// The same moment by the clock of the channel's timers and by the stack's.
+    began: (std::time::Instant, Instant),
     /// By the stack's index.
     conns: Vec<Owner>,
     listeners: Vec<listener::Listening>,
@@ -155,6 +157,7 @@ impl Local {
             server,
             clock,
             now,
+            began: (std::time::Instant::now(), now),
             conns: Vec::new(),
             listeners: Vec::new(),
             endpoints: Vec::new(),
@@ -165,6 +168,12 @@ impl Local {
             kernel_given: false,
             refused_move: None,
         }
+    }
+
+    /// The time of the turn by the clock of the channel's timers.
+    fn instant(&self) -> std::time::Instant {
+        let (timers, stack) = self.began;
+        timers + self.now.since(stack)
     }
 
     /// The connection behind a slot.

@@ -5,7 +5,6 @@
 
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Instant;
 
 use megapipe_link::LinkError;
 use megapipe_service::PortError;
@@ -18,11 +17,9 @@ use crate::channel::Channel;
 use crate::cpu_mask::CpuMask;
 use crate::error::{ConnectError, ListenError, OpError, RegisterError};
 use crate::handle::Handle;
-use crate::kernel::sockaddr::RawAddress;
 use crate::options::{ConnectOptions, ListenOptions};
 use crate::slot::{Extra, Kind, Listener, Phase};
 use crate::state::State;
-use crate::timers::Due;
 
 impl Channel {
     /// The address, if the stack is to serve it.
@@ -53,20 +50,14 @@ impl Channel {
 
     pub(crate) fn connect_on_stack(
         &mut self,
-        address: &Address,
+        remote: SocketAddr,
         options: &ConnectOptions,
         cookie: u64,
     ) -> Result<Handle, ConnectError> {
         let index = self.state.allocate(Kind::Tcp, cookie)?;
-        let slot = self.state.slot(index);
-        slot.phase = Phase::Starting;
-        slot.extra =
-            Some(Box::new(Extra::Connecting { raw: RawAddress::new(address), abandoned: false }));
-        if let Some(timeout) = options.timeout {
-            self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
-        }
+        self.state.slot(index).phase = Phase::Starting;
         let Self { driver, state, .. } = self;
-        let begun = driver.local().map_or(Ok(()), |it| it.begin(state, index, options));
+        let begun = driver.local().map_or(Ok(()), |it| it.begin(state, index, (remote, options)));
         if let Err(error) = begun {
             self.state.retire(index);
             self.state.release(index);

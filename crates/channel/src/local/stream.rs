@@ -8,6 +8,8 @@
 //!
 //! Invariant: `flags.writing` is set while the head of the writes waits for room in the stack.
 
+use std::net::SocketAddr;
+
 use megapipe_service::PortError;
 use megapipe_stack::{Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError};
 
@@ -21,8 +23,9 @@ use crate::error::OpError;
 use crate::kernel::Driver;
 use crate::options::{ConnectOptions, Disconnect};
 use crate::ready::Whose;
-use crate::slot::{Body, End, Extra, Phase, Receiving, Target, WriteOp};
+use crate::slot::{Body, End, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
+use crate::timers::Due;
 
 /// Bytes of a write from which on it is handed over in pieces, as the send queue has room for
 /// them: its memory is let go of piece by piece, and it is not complete before the last.
@@ -49,13 +52,18 @@ impl Local {
         &mut self,
         state: &mut State,
         slot: u32,
-        options: &ConnectOptions,
+        (remote, options): (SocketAddr, &ConnectOptions),
     ) -> Result<(), PortError<ConnectError>> {
         if self.gathered == 0 {
             // Nothing was asked for since the last turn, which may be long ago.
             self.now = self.clock.now();
         }
-        let begun = self.connect(state, slot, options);
+        let begun = self.connect(state, slot, (remote, options));
+        if let Some(timeout) = options.timeout
+            && state.peek(slot).phase == Phase::Starting
+        {
+            state.set_deadline(slot, self.instant().checked_add(timeout), Due::Connect);
+        }
         self.lwsockets_open += u32::from(begun.is_ok());
         self.ask(state);
         begun
@@ -70,16 +78,9 @@ impl Local {
         &mut self,
         state: &mut State,
         slot: u32,
-        options: &ConnectOptions,
+        (remote, options): (SocketAddr, &ConnectOptions),
     ) -> Result<(), PortError<ConnectError>> {
-        let Some(Extra::Connecting { raw, .. }) = state.peek(slot).extra.as_deref() else {
-            return Ok(());
-        };
         let local = options.bind.as_ref().and_then(Address::as_inet);
-        let Some(remote) = raw.to_address().and_then(|address| address.as_inet()) else {
-            self.connected(state, slot, Err(OpError::InvalidInput));
-            return Ok(());
-        };
         let now = self.now;
         match self.server.connect(now, remote, local) {
             Ok(conn) => {
