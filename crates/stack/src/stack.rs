@@ -9,7 +9,7 @@ use crate::counters::{Counters, Drop};
 use crate::cx::Cx;
 use crate::error::ConfigError;
 use crate::event::Event;
-use crate::frame::{Received, Transmit};
+use crate::frame::{Checksums, Received, Transmit};
 #[cfg(test)]
 use crate::id::ConnId;
 use crate::ip::Ip;
@@ -21,7 +21,8 @@ use crate::tcp::Tcp;
 use crate::time::Instant;
 use crate::udp::Udp;
 use crate::wire::Protocol;
-use crate::wire::expected::Expected;
+use crate::wire::checksum;
+use crate::wire::usual::Usual;
 
 /// TCP, UDP and IP of one shard, as a function of its inputs.
 ///
@@ -86,7 +87,7 @@ impl Stack {
     ) {
         self.tick(now);
         self.counters.totals.frames_in += 1;
-        if !self.take_expected(frame, received, memory) {
+        if !self.take_usual(frame, received, memory) {
             self.take_the_full_way(frame, received, memory);
         }
     }
@@ -100,44 +101,39 @@ impl Stack {
         self.settle_neighbours(memory);
     }
 
-    /// Takes a frame with the next segment of a connection, as nearly all are. `false`: it is not
-    /// one of those, and nothing happened.
+    /// Takes a frame whose headers are the usual ones of TCP, above all the next segment of a
+    /// connection. `false`: it is another, or there is something wrong with it; nothing happened.
     #[inline(always)]
-    fn take_expected<M: Memory>(
-        &mut self,
-        frame: &[u8],
-        received: Received,
-        memory: &mut M,
-    ) -> bool {
+    fn take_usual<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
         #[cfg(test)]
         if self.goes_full_way {
             return false;
         }
         match self.ip.usual_packet(frame) {
             Some(UsualPacket::V4(packet)) => {
-                let segment = Expected::in_ipv4(packet);
+                let segment = Usual::in_ipv4(packet);
                 self.take_segment(segment, received, memory)
             }
-            Some(UsualPacket::V6(packet)) => self.take_expected_in_ipv6(packet, received, memory),
+            Some(UsualPacket::V6(packet)) => self.take_usual_in_ipv6(packet, received, memory),
             None => false,
         }
     }
 
     /// Apart from the other version, so that each is worked out with its own addresses.
     #[inline(never)]
-    fn take_expected_in_ipv6<M: Memory>(
+    fn take_usual_in_ipv6<M: Memory>(
         &mut self,
         packet: &[u8],
         received: Received,
         memory: &mut M,
     ) -> bool {
-        self.take_segment(Expected::in_ipv6(packet), received, memory)
+        self.take_segment(Usual::in_ipv6(packet), received, memory)
     }
 
     #[inline(always)]
     fn take_segment<M: Memory>(
         &mut self,
-        segment: Option<Expected<'_>>,
+        segment: Option<Usual<'_>>,
         received: Received,
         memory: &mut M,
     ) -> bool {
@@ -146,7 +142,30 @@ impl Stack {
         if !ip.is_ours(segment.dst) {
             return false;
         }
-        tcp.on_expected(&mut Cx { now: *now, memory, ip, config, counters }, &segment, received)
+        let mut cx = Cx { now: *now, memory: &mut *memory, ip, config, counters };
+        match tcp.on_expected(&mut cx, &segment, received) {
+            Ok(()) => true,
+            Err(hash) => self.take_unexpected(&segment, (received, hash), memory),
+        }
+    }
+
+    /// Takes any other segment whose headers are the usual ones: they are read, and its destination
+    /// is known to be ours. `false`: something is wrong with it, and the full way will say what.
+    #[inline(never)]
+    fn take_unexpected<M: Memory>(
+        &mut self,
+        segment: &Usual<'_>,
+        (received, hash): (Received, Option<u32>),
+        memory: &mut M,
+    ) -> bool {
+        let is_right = received.checksums == Checksums::Verified
+            || segment.sum.is_right_with(checksum::sum(segment.payload));
+        if !is_right || !self.ip.may_come_from(segment.src, None) {
+            return false;
+        }
+        self.with(memory, |tcp, cx| tcp.on_usual(cx, segment, (received, hash)));
+        self.settle_neighbours(memory);
+        true
     }
 
     /// As [`Stack::on_frame`], but no listener takes a connection that the frame would begin: it is

@@ -84,6 +84,7 @@ use turns::Turns;
 use crate::config::Config;
 use crate::cx::Cx;
 use crate::flow_table::{Flow, FlowTable};
+use crate::frame::Received;
 use crate::id::ConnId;
 use crate::ip::Arrived;
 use crate::limits::{EMBRYOS_MAX, NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
@@ -91,6 +92,7 @@ use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
 use crate::wheel::Wheel;
+use crate::wire::usual::Usual;
 use segment::Segment;
 
 /// SYN, RST, probes.
@@ -224,18 +226,40 @@ impl Tcp {
             Ok(segment) => segment,
             Err(reason) => return cx.counters.drop(reason),
         };
-        let hash = self.shard.flows.hash(&segment.flow);
+        self.on_parsed(cx, &segment, None);
+    }
+
+    /// The same, with headers that were read already and a checksum that is right. `hash`: of its
+    /// flow, if that is known.
+    #[inline(never)]
+    pub(crate) fn on_usual<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        usual: &Usual<'_>,
+        (received, hash): (Received, Option<u32>),
+    ) {
+        cx.counters.totals.segments_in += 1;
+        self.on_parsed(cx, &Segment::of_usual(usual, received), hash);
+    }
+
+    fn on_parsed<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        segment: &Segment<'_>,
+        hash: Option<u32>,
+    ) {
+        let hash = hash.unwrap_or_else(|| self.shard.flows.hash(&segment.flow));
         match self.find(hash, &segment.flow) {
             Some(Found::Connection(index)) => {
                 let conn = &mut self.connections[index as usize];
-                segment_arrives::on_segment(conn, &mut self.shard, cx, &segment);
+                segment_arrives::on_segment(conn, &mut self.shard, cx, segment);
                 self.settle(cx, index);
             }
-            Some(Found::Embryo(index)) => self.on_segment_for_embryo(cx, index, &segment),
+            Some(Found::Embryo(index)) => self.on_segment_for_embryo(cx, index, segment),
             Some(Found::TimeWait(index)) => {
-                self.on_segment_in_time_wait(cx, (hash, index), &segment)
+                self.on_segment_in_time_wait(cx, (hash, index), segment)
             }
-            None => self.on_segment_without_connection(cx, hash, &segment),
+            None => self.on_segment_without_connection(cx, hash, segment),
         }
     }
 

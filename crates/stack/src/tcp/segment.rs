@@ -2,10 +2,11 @@
 
 use crate::counters::Drop;
 use crate::flow_table::Flow;
-use crate::frame::Checksums;
+use crate::frame::{Checksums, Received};
 use crate::ip::Arrived;
 use crate::seq::SeqNum;
 use crate::wire::tcp::{Flags, Options, View};
+use crate::wire::usual::Usual;
 use crate::wire::{Ecn, Protocol, checksum};
 
 /// A segment.
@@ -59,6 +60,28 @@ impl<'a> Segment<'a> {
             ecn: arrived.ecn,
             segment_bytes: arrived.segment_bytes,
         })
+    }
+
+    /// The same of headers that were read already, without a mark of congestion; the checksum was
+    /// checked.
+    pub(crate) fn of_usual(usual: &Usual<'a>, received: Received) -> Self {
+        Self {
+            flow: Flow {
+                local: usual.dst,
+                remote: usual.src,
+                local_port: usual.dst_port,
+                remote_port: usual.src_port,
+            },
+            seq: usual.seq,
+            ack: usual.ack,
+            flags: usual.flags,
+            window: usual.window,
+            urgent: 0,
+            options: Options { timestamps: usual.times, ..Options::default() },
+            payload: usual.payload,
+            ecn: Ecn::NotEct,
+            segment_bytes: received.segment_bytes,
+        }
     }
 
     pub(crate) fn has(&self, flags: Flags) -> bool {

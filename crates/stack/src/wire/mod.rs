@@ -17,7 +17,6 @@
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
-pub(crate) mod expected;
 pub mod extension;
 mod field;
 pub mod icmp4;
@@ -29,6 +28,7 @@ pub mod ndp;
 pub mod quote;
 pub mod tcp;
 pub mod udp;
+pub(crate) mod usual;
 
 /// What follows an IP header, by its number in the IANA registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -25,7 +25,7 @@ use crate::tcp::receive_queue::{Staged, Store};
 use crate::tcp::segment_arrives::ack::Said;
 use crate::tcp::settle::touch;
 use crate::tcp::{Tcp, events};
-use crate::wire::expected::Expected;
+use crate::wire::usual::Usual;
 
 /// Facts that have more to say about a segment than is said here.
 const UNUSUAL: Facts = Facts::ORPHAN
@@ -35,26 +35,32 @@ const UNUSUAL: Facts = Facts::ORPHAN
     .or(Facts::RELEASED);
 
 impl Tcp {
-    /// Takes `segment`, if it is expected. `false`: it goes the full way, nothing happened.
+    /// Takes `segment`, if it is expected.
+    ///
+    /// # Errors
+    /// It goes the full way, nothing happened. The hash of its flow, if that was needed.
     #[inline(always)]
     pub(crate) fn on_expected<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
-        segment: &Expected<'_>,
+        segment: &Usual<'_>,
         received: Received,
-    ) -> bool {
-        let Some(index) = self.find_expected(segment) else { return false };
+    ) -> Result<(), Option<u32>> {
+        if segment.flags.contains(Flags::FIN) {
+            return Err(None);
+        }
+        let (index, hash) = self.find_expected(segment)?;
         let Self { connections, shard, .. } = self;
-        let Some(conn) = connections.get_mut(index as usize) else { return false };
+        let Some(conn) = connections.get_mut(index as usize) else { return Err(hash) };
         if !is_expected(conn, segment) || !cx.ip.may_come_from(segment.src, conn.cold.hop) {
-            return false;
+            return Err(hash);
         }
         let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
         let staged = match segment.payload {
             [] => None,
             bytes => match conn.receive.stage(&mut store, bytes) {
                 Some(staged) => Some(staged),
-                None => return false,
+                None => return Err(hash),
             },
         };
         cx.counters.totals.segments_in += 1;
@@ -65,7 +71,7 @@ impl Tcp {
             if let Some((staged, _)) = staged {
                 staged.discard(cx.memory);
             }
-            return true;
+            return Ok(());
         }
         take_head(conn, shard, cx, segment);
         if let Some((staged, _)) = staged {
@@ -76,12 +82,12 @@ impl Tcp {
         if events::has_news_of_text(conn) {
             shard.events.put(index);
         }
-        true
+        Ok(())
     }
 
-    /// The connection that `segment` is of.
+    /// The connection that `segment` is of, and the hash of its flow if that was needed.
     #[inline(always)]
-    fn find_expected(&mut self, segment: &Expected<'_>) -> Option<u32> {
+    fn find_expected(&mut self, segment: &Usual<'_>) -> Result<(u32, Option<u32>), Option<u32>> {
         let flow = Flow {
             local: segment.dst,
             remote: segment.src,
@@ -89,29 +95,30 @@ impl Tcp {
             remote_port: segment.src_port,
         };
         // Segments come in trains (Jain and Routhier, 1986): the next is often of the same flow.
-        let last = self.connections.get(self.last as usize)?;
+        let Some(last) = self.connections.get(self.last as usize) else { return Err(None) };
         if self.shard.locals.is(&last.ends, &flow) && !last.facts.has(Facts::RELEASED) {
-            return Some(self.last);
+            return Ok((self.last, None));
         }
         self.look_up_expected(flow)
     }
 
     #[inline(never)]
-    fn look_up_expected(&mut self, flow: Flow) -> Option<u32> {
+    fn look_up_expected(&mut self, flow: Flow) -> Result<(u32, Option<u32>), Option<u32>> {
         let Self { connections, shard, last, .. } = self;
         // Entries beyond the connections are of embryonic ones and of those in TIME-WAIT.
         let locals = &shard.locals;
         let is_it = |entry: u32| {
             connections.get(entry as usize).is_some_and(|conn| locals.is(&conn.ends, &flow))
         };
-        *last = shard.flows.find(shard.flows.hash(&flow), is_it)?;
-        Some(*last)
+        let hash = shard.flows.hash(&flow);
+        *last = shard.flows.find(hash, is_it).ok_or(Some(hash))?;
+        Ok((*last, Some(hash)))
     }
 }
 
 /// The connection expects exactly this segment, and nothing else is going on.
 #[inline(always)]
-fn is_expected(conn: &Connection, segment: &Expected<'_>) -> bool {
+fn is_expected(conn: &Connection, segment: &Usual<'_>) -> bool {
     let room = conn.rcv_wnd() as usize;
     let (una, nxt) = (conn.snd_una, conn.snd_nxt);
     let has_times = segment.times.is_some();
@@ -135,7 +142,7 @@ fn take_head<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,
-    segment: &Expected<'_>,
+    segment: &Usual<'_>,
 ) {
     conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
     conn.cold.heard_at = Stamp::of(cx.now);
@@ -160,7 +167,7 @@ fn take_head<M: Memory>(
 }
 
 #[inline(always)]
-fn text_of(segment: &Expected<'_>, received: Received) -> window::Text {
+fn text_of(segment: &Usual<'_>, received: Received) -> window::Text {
     window::Text {
         bytes: segment.payload.len() as u16,
         segment_bytes: received.segment_bytes,

@@ -4,7 +4,7 @@
 //! place.
 //!
 //! ```text
-//!  IPv4 without options, no fragment   TCP, no flag but ACK and PSH
+//!  IPv4 without options, no fragment   TCP with ACK, perhaps with PSH and FIN
 //!  IPv6 without extensions             no options, or NOP NOP timestamps
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! - A packet that the network marked (RFC 3168, congestion experienced) is not answered: a mark
 //!   has consequences.
 //! - IPv4's header has its right checksum. TCP's is the caller's to check, who may be about to read
-//!   the payload anyway: it is right if [`Expected::sum`], and the payload's, say so.
+//!   the payload anyway: it is right if [`Usual::sum`], and the payload's, say so.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,13 +32,14 @@ const WITH_TIMESTAMPS: usize = tcp::HEADER_BYTES + TIMESTAMPS_BYTES;
 
 /// A segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct Usual<'a> {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
+    pub(crate) flags: Flags,
     /// Not scaled.
     pub(crate) window: u16,
     pub(crate) times: Option<Timestamps>,
@@ -89,7 +90,7 @@ impl Sum {
     }
 }
 
-impl<'a> Expected<'a> {
+impl<'a> Usual<'a> {
     /// Reads a packet of IPv4.
     #[inline(always)]
     pub(crate) fn in_ipv4(packet: &'a [u8]) -> Option<Self> {
@@ -134,7 +135,9 @@ impl<'a> Expected<'a> {
     #[inline(always)]
     fn between(src: IpAddr, dst: IpAddr, hosts: Sum, segment: &'a [u8]) -> Option<Self> {
         let head: &[u8; tcp::HEADER_BYTES] = segment.first_chunk()?;
-        if Flags(u8_at(head, 13)) | Flags::PSH != Flags::ACK | Flags::PSH {
+        let flags = Flags(u8_at(head, 13));
+        let may_have = Flags::PSH | Flags::FIN;
+        if flags | may_have != Flags::ACK | may_have {
             return None;
         }
         let (times, sum, payload) = match usize::from(u8_at(head, 12) >> 4) * 4 {
@@ -159,6 +162,7 @@ impl<'a> Expected<'a> {
             dst_port: u16_at(head, 2),
             seq: SeqNum(u32_at(head, 4)),
             ack: SeqNum(u32_at(head, 8)),
+            flags,
             window: u16_at(head, 14),
             times,
             payload,
