@@ -68,6 +68,10 @@ pub struct Config {
     pub lwsockets: bool,
     /// Give each channel its own accept queue. Off: all share the listener's [MP 5.1, -P].
     pub partition: bool,
+    /// Our own stack: connections start with Nagle's algorithm (RFC 9293 §3.7.4), as sockets do; a
+    /// [`crate::ConnectOptions::nodelay`] has the last word. Default: off, as the kernel's drivers
+    /// have it. On the kernel it changes nothing.
+    pub nagle: bool,
 }
 
 impl Default for Config {
@@ -84,6 +88,7 @@ impl Default for Config {
             core: None,
             lwsockets: true,
             partition: true,
+            nagle: false,
         }
     }
 }
@@ -121,6 +126,8 @@ impl Config {
         lwsockets: bool;
         /// Sets [`Config::partition`].
         partition: bool;
+        /// Sets [`Config::nagle`].
+        nagle: bool;
     }
 
     /// Sets [`Config::core`].

@@ -86,6 +86,8 @@ pub use kernel::Rest;
 pub use local::{LocalNetwork, NetworkError};
 #[cfg(feature = "local")]
 pub use megapipe_service::{Clock, ServerConfig};
+#[cfg(feature = "local")]
+pub use megapipe_stack::{ConnInfo, ConnOption, TcpState};
 pub use options::{
     Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,
 };

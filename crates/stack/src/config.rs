@@ -69,6 +69,17 @@ pub enum Congestion {
     NewReno,
 }
 
+impl Congestion {
+    /// As Linux calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::NewReno => "reno",
+        }
+    }
+}
+
 /// TCP's knobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpConfig {

@@ -42,6 +42,7 @@ mod listener;
 mod memory;
 mod network;
 mod open;
+mod options;
 mod repair;
 mod stream;
 mod turn;
@@ -108,8 +109,7 @@ pub(crate) fn create(
     let frames = network.take().ok_or(CreateError::NoQueue)?;
     let memory = ChannelMemory::new(Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
     let mut settings = network.settings().clone();
-    // As the kernel's drivers have it: what is written leaves at once.
-    settings.tcp.nagle = false;
+    settings.tcp.nagle = config.nagle;
     let clock = settings.clock.clone();
     let server = Server::new(frames, &settings, memory, clock.now()).map_err(CreateError::Local)?;
     let mut reason = format!("TCP and UDP by our own stack on {}", network.description());

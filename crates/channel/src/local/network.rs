@@ -104,7 +104,9 @@ impl LocalNetwork {
         &self.0.description
     }
 
-    pub(crate) fn settings(&self) -> &ServerConfig {
+    /// What each channel's stack starts with.
+    #[must_use]
+    pub fn settings(&self) -> &ServerConfig {
         &self.0.settings
     }
 

@@ -85,9 +85,10 @@ impl Local {
         match self.server.connect(now, remote, local) {
             Ok(conn) => {
                 let (stack, memory) = self.server.parts();
-                if !options.nodelay {
-                    let held_back = stack.set_option(now, conn, ConnOption::NoDelay(false), memory);
-                    debug_assert!(held_back.is_ok(), "the connection was made just now");
+                if options.nodelay == state.config.nagle {
+                    let nodelay = ConnOption::NoDelay(options.nodelay);
+                    let set = stack.set_option(now, conn, nodelay, memory);
+                    debug_assert!(set.is_ok(), "the connection was made just now");
                 }
                 self.own(conn, slot);
                 self.conns[conn.index as usize].resets_on_close = options.reset_on_close;

@@ -1,0 +1,50 @@
+//! What can be set and known of a connection on our own stack. On the kernel a program has the
+//! socket's descriptor for that (`Channel::descriptor`).
+
+use megapipe_stack::{ConnInfo, ConnOption, OperationError};
+
+use crate::channel::Channel;
+use crate::error::OpError;
+use crate::handle::Handle;
+
+impl Channel {
+    /// Sets an option of a connection on our own stack.
+    ///
+    /// # Errors
+    /// [`OpError::NotSupported`] for what is the kernel's, [`OpError::NotConnected`] for a
+    /// connection that is over, [`OpError::BadDescriptor`] for a stale handle.
+    pub fn set_conn_option(&mut self, handle: Handle, option: ConnOption) -> Result<(), OpError> {
+        self.on_conn(handle, |local, conn| {
+            let now = local.now;
+            let (stack, memory) = local.server.parts();
+            stack.set_option(now, conn, option, memory)
+        })
+    }
+
+    /// What our own stack knows of a connection.
+    ///
+    /// # Errors
+    /// As for [`Channel::set_conn_option`].
+    pub fn conn_info(&mut self, handle: Handle) -> Result<ConnInfo, OpError> {
+        self.on_conn(handle, |local, conn| local.server.stack().info(conn))
+    }
+
+    fn on_conn<T>(
+        &mut self,
+        handle: Handle,
+        call: impl FnOnce(&mut super::Local, megapipe_stack::ConnId) -> Result<T, OperationError>,
+    ) -> Result<T, OpError> {
+        self.check_fork().map_err(|_| OpError::BadDescriptor)?;
+        let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(OpError::NotSupported)?;
+        if !super::is_stacks(state.peek(index)) {
+            return Err(OpError::NotSupported);
+        }
+        let conn = local.conn(state, index).ok_or(OpError::NotConnected)?;
+        let done = call(local, conn);
+        // An option may make the stack send something.
+        local.ask(state);
+        done.map_err(|_| OpError::NotConnected)
+    }
+}
