@@ -9,11 +9,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::datagram::Received;
 use crate::descriptors::Fd;
 use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
 use crate::flags::{MsgFlags, OpenFlags};
 use crate::gather::{Gather, Scatter};
+use crate::poll::{FdSet, PollFd};
 use crate::sockets::{Attempt, Kind, Sockets};
 use crate::stream::Shutdown;
 
@@ -39,7 +41,8 @@ pub trait Run {
 /// A call that waits does so in its context's way, and honours O_NONBLOCK, MSG_DONTWAIT,
 /// SO_RCVTIMEO and SO_SNDTIMEO. Time-outs: `None` waits for ever, zero not at all.
 pub trait Bsd: Run {
-    /// socket(2), with Linux's numbers. `AF_INET` and `AF_INET6`, `SOCK_STREAM`.
+    /// socket(2), with Linux's numbers. `AF_INET` and `AF_INET6`, `SOCK_STREAM` and
+    /// `SOCK_DGRAM`.
     ///
     /// # Errors
     /// As socket(2).
@@ -105,7 +108,9 @@ pub trait Bsd: Run {
     /// As read(2).
     #[inline]
     fn read(&mut self, fd: Fd, to: &mut [u8]) -> Result<usize, Error> {
-        self.recv(fd, to, MsgFlags::empty())
+        let mut pieces = [IoSliceMut::new(to)];
+        let mut to = Scatter::new(&mut pieces);
+        self.run(|sockets, is_over| sockets.read(fd, &mut to, is_over))
     }
 
     /// readv(2).
@@ -113,8 +118,11 @@ pub trait Bsd: Run {
     /// # Errors
     /// As readv(2).
     fn readv(&mut self, fd: Fd, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
+        if to.len() > PIECES_MAX {
+            return Err(Error::InvalidArgument);
+        }
         let mut to = Scatter::new(to);
-        self.run(|sockets, is_over| sockets.recv(fd, &mut to, MsgFlags::empty(), is_over))
+        self.run(|sockets, is_over| sockets.read(fd, &mut to, is_over))
     }
 
     /// recv(2).
@@ -123,8 +131,24 @@ pub trait Bsd: Run {
     /// As recv(2).
     #[inline]
     fn recv(&mut self, fd: Fd, to: &mut [u8], flags: MsgFlags) -> Result<usize, Error> {
-        let mut pieces = [IoSliceMut::new(to)];
-        let mut to = Scatter::new(&mut pieces);
+        self.recvmsg(fd, &mut [IoSliceMut::new(to)], flags).map(|received| received.len)
+    }
+
+    /// recvmsg(2), without control data; also recvfrom(2).
+    ///
+    /// # Errors
+    /// As recvmsg(2).
+    #[inline]
+    fn recvmsg(
+        &mut self,
+        fd: Fd,
+        to: &mut [IoSliceMut<'_>],
+        flags: MsgFlags,
+    ) -> Result<Received, Error> {
+        if to.len() > PIECES_MAX {
+            return Err(Error::MessageTooLong);
+        }
+        let mut to = Scatter::new(to);
         self.run(|sockets, is_over| sockets.recv(fd, &mut to, flags, is_over))
     }
 
@@ -134,7 +158,9 @@ pub trait Bsd: Run {
     /// As write(2).
     #[inline]
     fn write(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Error> {
-        self.send(fd, bytes, MsgFlags::empty())
+        let pieces = [IoSlice::new(bytes)];
+        let mut from = Gather::new(&pieces);
+        self.run(|sockets, is_over| sockets.write(fd, &mut from, is_over))
     }
 
     /// writev(2).
@@ -142,8 +168,11 @@ pub trait Bsd: Run {
     /// # Errors
     /// As writev(2).
     fn writev(&mut self, fd: Fd, bytes: &[IoSlice<'_>]) -> Result<usize, Error> {
+        if bytes.len() > PIECES_MAX {
+            return Err(Error::InvalidArgument);
+        }
         let mut from = Gather::new(bytes);
-        self.run(|sockets, is_over| sockets.send(fd, &mut from, MsgFlags::empty(), is_over))
+        self.run(|sockets, is_over| sockets.write(fd, &mut from, is_over))
     }
 
     /// send(2). SIGPIPE is not raised here: whoever gets [`Error::BrokenPipe`] may, if the flags
@@ -153,9 +182,114 @@ pub trait Bsd: Run {
     /// As send(2).
     #[inline]
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: MsgFlags) -> Result<usize, Error> {
-        let pieces = [IoSlice::new(bytes)];
-        let mut from = Gather::new(&pieces);
-        self.run(|sockets, is_over| sockets.send(fd, &mut from, flags, is_over))
+        self.sendmsg(fd, &[IoSlice::new(bytes)], None, flags)
+    }
+
+    /// sendmsg(2), without control data; also sendto(2).
+    ///
+    /// # Errors
+    /// As sendmsg(2).
+    #[inline]
+    fn sendmsg(
+        &mut self,
+        fd: Fd,
+        bytes: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        flags: MsgFlags,
+    ) -> Result<usize, Error> {
+        if bytes.len() > PIECES_MAX {
+            return Err(Error::MessageTooLong);
+        }
+        let mut from = Gather::new(bytes);
+        self.run(|sockets, is_over| sockets.send(fd, &mut from, (to, flags), is_over))
+    }
+
+    /// getsockopt(2), with Linux's numbers: how many bytes of `value` were filled.
+    ///
+    /// # Errors
+    /// As getsockopt(2); ENOPROTOOPT for what our own stack does not have.
+    fn getsockopt(
+        &mut self,
+        fd: Fd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Error> {
+        self.once(|sockets| sockets.getsockopt(fd, (level, name), value))
+    }
+
+    /// setsockopt(2), with Linux's numbers. No option is taken and ignored.
+    ///
+    /// # Errors
+    /// As setsockopt(2); ENOPROTOOPT for what our own stack does not have.
+    fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Error> {
+        self.once(|sockets| sockets.setsockopt(fd, (level, name), value))
+    }
+
+    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, FIOCLEX, FIONCLEX. `argument` is what lies
+    /// at the pointer that ioctl(2) takes; what has to lie there afterwards is answered.
+    ///
+    /// # Errors
+    /// As ioctl(2).
+    fn ioctl(&mut self, fd: Fd, request: u64, argument: i32) -> Result<i32, Error> {
+        self.once(|sockets| sockets.ioctl(fd, request, argument))
+    }
+
+    /// fcntl(2): F_GETFL, F_SETFL (O_NONBLOCK), F_GETFD, F_SETFD, F_DUPFD, F_DUPFD_CLOEXEC.
+    ///
+    /// # Errors
+    /// As fcntl(2).
+    fn fcntl(&mut self, fd: Fd, command: i32, argument: i32) -> Result<i32, Error> {
+        self.once(|sockets| sockets.fcntl(fd, command, argument))
+    }
+
+    /// dup3(2).
+    ///
+    /// # Errors
+    /// As dup3(2).
+    fn dup3(&mut self, old: Fd, new: Fd, flags: OpenFlags) -> Result<Fd, Error> {
+        self.once(|sockets| sockets.dup3(old, new, flags))
+    }
+
+    /// pipe2(2), in the context's memory: the end to read from, and the one to write to.
+    ///
+    /// # Errors
+    /// As pipe2(2).
+    fn pipe2(&mut self, flags: OpenFlags) -> Result<[Fd; 2], Error> {
+        self.once(|sockets| sockets.pipe(flags))
+    }
+
+    /// eventfd(2), in the context's memory.
+    ///
+    /// # Errors
+    /// As eventfd(2).
+    fn eventfd(&mut self, count: u32, is_semaphore: bool, flags: OpenFlags) -> Result<Fd, Error> {
+        self.once(|sockets| sockets.eventfd(count, is_semaphore, flags))
+    }
+
+    /// poll(2): how many of `fds` have something to tell.
+    ///
+    /// # Errors
+    /// As poll(2).
+    fn poll(&mut self, fds: &mut [PollFd], timeout: Option<Duration>) -> Result<usize, Error> {
+        self.run(|sockets, is_over| sockets.poll(fds, (timeout, is_over)))
+    }
+
+    /// select(2): the sets, for reading, writing and exceptions, hold afterwards what is ready; how
+    /// many descriptors that is.
+    ///
+    /// # Errors
+    /// As select(2).
+    fn select(&mut self, sets: &mut [FdSet; 3], timeout: Option<Duration>) -> Result<usize, Error> {
+        self.run(|sockets, is_over| sockets.select(sets, (timeout, is_over)))
+    }
+
+    /// Ends a connection at once, with a reset, and frees its descriptor (`mtcp_abort`).
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`], [`Error::NotASocket`].
+    fn abort(&mut self, fd: Fd) -> Result<(), Error> {
+        self.once(|sockets| sockets.abort(fd))
     }
 
     /// getsockname(2).
@@ -206,6 +340,9 @@ pub trait Bsd: Run {
 
 impl<R: Run> Bsd for R {}
 
+/// Pieces of memory that one call takes (UIO_MAXIOV).
+const PIECES_MAX: usize = 1024;
+
 /// Which kind of thing a call is about.
 impl Sockets {
     fn connect_any(
@@ -218,6 +355,9 @@ impl Sockets {
             Ok(object) => object,
             Err(error) => return Attempt::Done(Err(error)),
         };
+        if self.is_datagram(object) {
+            return Attempt::Done(self.connect_endpoint(object, address));
+        }
         let Some(address) = address else {
             self.disconnect(object);
             return Attempt::Done(Ok(()));
@@ -227,7 +367,60 @@ impl Sockets {
 
     fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), Error> {
         let object = self.socket_of(fd)?;
+        if self.is_datagram(object) {
+            return self.shutdown_endpoint(object, how);
+        }
         self.shutdown_stream(object, how)
+    }
+
+    fn abort(&mut self, fd: Fd) -> Result<(), Error> {
+        let object = self.socket_of(fd)?;
+        if let Some(Kind::Stream(stream)) = self.object_mut(object).map(|entry| &mut entry.kind) {
+            stream.options.linger = Some(Duration::ZERO);
+        }
+        self.close(fd)
+    }
+
+    #[inline]
+    fn read(&mut self, fd: Fd, to: &mut Scatter<'_, '_>, is_over: bool) -> Attempt<usize> {
+        let object = match self.table.object(fd) {
+            Ok(object) => object,
+            Err(error) => return Attempt::Done(Err(error)),
+        };
+        let Some(entry) = self.object(object) else {
+            return Attempt::Done(Err(Error::BadDescriptor));
+        };
+        let waits = !entry.nonblocking && !is_over;
+        match entry.kind {
+            Kind::Stream(_) => self.recv_stream(object, to, MsgFlags::empty(), is_over),
+            Kind::Pipe(end) => self.read_pipe(object, end, to, waits),
+            Kind::Counter(_) => self.read_counter(object, to, waits),
+            Kind::Epoll(_) => Attempt::Done(Err(Error::InvalidArgument)),
+            Kind::Listener(_) => Attempt::Done(Err(Error::NotConnected)),
+            Kind::Datagram(_) => length(self.recv_datagram(object, to, MsgFlags::empty(), is_over)),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, fd: Fd, from: &mut Gather<'_>, is_over: bool) -> Attempt<usize> {
+        let object = match self.table.object(fd) {
+            Ok(object) => object,
+            Err(error) => return Attempt::Done(Err(error)),
+        };
+        let Some(entry) = self.object(object) else {
+            return Attempt::Done(Err(Error::BadDescriptor));
+        };
+        let waits = !entry.nonblocking && !is_over;
+        match entry.kind {
+            Kind::Stream(_) => self.send_stream(object, from, MsgFlags::empty(), is_over),
+            Kind::Pipe(end) => self.write_pipe(object, end, from, waits),
+            Kind::Counter(_) => self.write_counter(object, from, waits),
+            Kind::Epoll(_) => Attempt::Done(Err(Error::InvalidArgument)),
+            Kind::Listener(_) => Attempt::Done(Err(Error::BrokenPipe)),
+            Kind::Datagram(_) => {
+                self.send_datagram(object, from, (None, MsgFlags::empty()), is_over)
+            }
+        }
     }
 
     #[inline]
@@ -237,10 +430,18 @@ impl Sockets {
         to: &mut Scatter<'_, '_>,
         flags: MsgFlags,
         is_over: bool,
-    ) -> Attempt<usize> {
-        match self.socket_of(fd) {
-            Ok(object) => self.recv_stream(object, to, flags, is_over),
-            Err(error) => Attempt::Done(Err(error)),
+    ) -> Attempt<Received> {
+        let object = match self.socket_of(fd) {
+            Ok(object) => object,
+            Err(error) => return Attempt::Done(Err(error)),
+        };
+        if self.is_datagram(object) {
+            return self.recv_datagram(object, to, flags, is_over);
+        }
+        let received = |len| Received { len, from: None, flags: MsgFlags::empty() };
+        match self.recv_stream(object, to, flags, is_over) {
+            Attempt::Done(done) => Attempt::Done(done.map(received)),
+            Attempt::Wait(wait) => Attempt::Wait(wait),
         }
     }
 
@@ -249,22 +450,38 @@ impl Sockets {
         &mut self,
         fd: Fd,
         from: &mut Gather<'_>,
-        flags: MsgFlags,
+        (to, flags): (Option<SocketAddr>, MsgFlags),
         is_over: bool,
     ) -> Attempt<usize> {
         match self.socket_of(fd) {
+            Ok(object) if self.is_datagram(object) => {
+                self.send_datagram(object, from, (to, flags), is_over)
+            }
+            // A connection's address is its own: another one is passed over, as in Linux.
             Ok(object) => self.send_stream(object, from, flags, is_over),
             Err(error) => Attempt::Done(Err(error)),
         }
     }
 
     #[inline]
+    fn is_datagram(&self, object: u32) -> bool {
+        matches!(self.object(object).map(|entry| &entry.kind), Some(Kind::Datagram(_)))
+    }
+
+    #[inline]
     fn socket_of(&self, fd: Fd) -> Result<u32, Error> {
         let object = self.table.object(fd)?;
-        match self.object(object).map(|entry| &entry.kind) {
-            Some(Kind::Epoll(_)) => Err(Error::NotASocket),
-            Some(_) => Ok(object),
+        match self.object(object) {
+            Some(entry) if entry.kind.is_socket() => Ok(object),
+            Some(_) => Err(Error::NotASocket),
             None => Err(Error::BadDescriptor),
         }
+    }
+}
+
+fn length(attempt: Attempt<Received>) -> Attempt<usize> {
+    match attempt {
+        Attempt::Done(done) => Attempt::Done(done.map(|received| received.len)),
+        Attempt::Wait(wait) => Attempt::Wait(wait),
     }
 }

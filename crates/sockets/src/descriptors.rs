@@ -149,12 +149,16 @@ impl Descriptors {
         Ok(object)
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "fcntl is not here yet"))]
     pub(crate) fn closes_on_exec(&self, fd: Fd) -> bool {
         let place = fd.wrapping_sub(self.first) as usize;
         self.close_on_exec
             .get(place / WORD_BITS)
             .is_some_and(|word| word & (1 << (place % WORD_BITS)) != 0)
+    }
+
+    /// A descriptor may have this number.
+    pub(crate) const fn can_be(&self, fd: Fd) -> bool {
+        fd >= 0 && fd < self.first.saturating_add(self.max as Fd)
     }
 
     pub(crate) fn set_close_on_exec(&mut self, fd: Fd, on: bool) {

@@ -82,6 +82,12 @@ impl<'bytes> Gather<'bytes> {
         self.left
     }
 
+    /// From the front again.
+    pub(crate) const fn rewind(&mut self) {
+        self.left += self.taken;
+        (self.at, self.offset, self.taken) = (0, 0, 0);
+    }
+
     /// Gives the next `len` bytes, no more than `left`, in as many parts as they lie in.
     pub(crate) fn take(&mut self, len: usize, mut each: impl FnMut(&[u8])) {
         let mut len = len.min(self.left);

@@ -52,26 +52,33 @@
 
 mod calls;
 mod context;
+mod datagram;
 mod descriptors;
 mod epoll;
 mod error;
 mod flags;
 mod gather;
+mod kernel;
 pub mod limits;
 mod listener;
 mod options;
+mod pipe;
+mod poll;
 mod ports;
 mod readiness;
 mod shared;
 mod sockets;
+mod sockopt;
 mod stream;
 
 pub use calls::{Bsd, Run};
 pub use context::{Config, Context, CreateError};
+pub use datagram::Received;
 pub use descriptors::Fd;
 pub use epoll::{EpollEvent, EpollOp};
 pub use error::Error;
 pub use flags::{Events, MsgFlags, OpenFlags};
+pub use poll::{FdSet, PollFd};
 pub use shared::{Driving, SharedContext};
 pub use sockets::{Attempt, Sockets, Wait};
 pub use stream::Shutdown;

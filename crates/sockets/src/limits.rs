@@ -19,6 +19,18 @@ pub(crate) const PIECE_BYTES: usize = 64 << 10;
 /// Bytes that the kernel has not taken yet and a connection may have before it is full.
 pub(crate) const OUTBOX_BYTES_MAX: usize = 128 << 10;
 
+/// Bytes of the longest datagram (IPv4's total length less its headers).
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Bytes of datagrams that wait for the program before no more are asked for (`net.core.rmem_max`).
+pub(crate) const DATAGRAM_INBOX_BYTES_MAX: usize = 208 << 10;
+/// Bytes of datagrams that the channel has and has not answered.
+pub(crate) const DATAGRAM_OUTBOX_BYTES_MAX: usize = 208 << 10;
+
+/// Bytes of a pipe (Linux's default).
+pub(crate) const PIPE_BYTES: usize = 64 << 10;
+/// Bytes that a write to a pipe never tears (PIPE_BUF).
+pub(crate) const PIPE_ATOMIC_BYTES: usize = 4096;
+
 /// Connections that are taken from the channel ahead of the program's accepts, where the backlog is
 /// no smaller.
 pub(crate) const ACCEPT_AHEAD: usize = 64;
@@ -31,5 +43,6 @@ pub(crate) const SET_DEPTH_MAX: usize = 4;
 pub(crate) const EVENTS_MAX: usize = i32::MAX as usize / 12;
 
 const _: () = assert!(DESCRIPTORS_DEFAULT <= DESCRIPTORS_MAX);
+const _: () = assert!(PIPE_ATOMIC_BYTES <= PIPE_BYTES);
 const _: () = assert!(PIECE_BYTES <= OUTBOX_BYTES_MAX);
 const _: () = assert!(ACCEPT_AHEAD <= BACKLOG_MAX);

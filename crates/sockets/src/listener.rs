@@ -90,6 +90,14 @@ impl Sockets {
                 let stream = Stream::new(self.blank(is_v6)?, is_v6);
                 self.open(Kind::Stream(stream), flags)
             }
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                self.table.lowest_free(0)?;
+                let endpoint = Box::new(self.endpoint(is_v6)?);
+                let fd = self.open(Kind::Datagram(endpoint), flags)?;
+                let object = self.table.object(fd)?;
+                self.start_endpoint(object);
+                Ok(fd)
+            }
             (libc::SOCK_STREAM | libc::SOCK_DGRAM, 0..=255) => Err(Error::ProtocolNotSupported),
             (_, 256..) | (_, ..0) => Err(Error::InvalidArgument),
             _ => Err(Error::TypeNotSupported),
@@ -98,6 +106,9 @@ impl Sockets {
 
     pub(crate) fn bind(&mut self, fd: Fd, address: SocketAddr) -> Result<(), Error> {
         let object = self.table.object(fd)?;
+        if matches!(self.object(object).map(|it| &it.kind), Some(Kind::Datagram(_))) {
+            return self.bind_endpoint(object, address);
+        }
         let Self { objects, ports, addresses, .. } = self;
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         match &mut entry.kind {
@@ -115,8 +126,12 @@ impl Sockets {
                 Ok(())
             }
             Kind::Listener(_) => Err(Error::InvalidArgument),
-            Kind::Epoll(_) => Err(Error::NotASocket),
+            _ => Err(Error::NotASocket),
         }
+    }
+
+    pub(crate) fn check_ours(&self, ip: IpAddr) -> Result<(), Error> {
+        check_ours(&self.addresses, ip)
     }
 
     pub(crate) fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), Error> {
@@ -141,7 +156,8 @@ impl Sockets {
                 self.ask_for_connections(object);
                 return Ok(());
             }
-            Kind::Epoll(_) => return Err(Error::NotASocket),
+            Kind::Datagram(_) => return Err(Error::NotSupported),
+            _ => return Err(Error::NotASocket),
         }
         let handle = match self.is_local {
             true => self.listen_on_stack(object, behind)?,
@@ -243,10 +259,12 @@ impl Sockets {
         match result {
             Ok(Accepted { connection: Connection::Lwsocket(handle), .. }) => {
                 listener.asked = listener.asked.saturating_sub(1);
-                let stream = Stream::accepted(handle, listener.is_v6, listener.options);
+                let options = listener.options;
+                let stream = Stream::accepted(handle, listener.is_v6, options);
                 let connection = self.insert(Kind::Stream(stream), false);
                 // It is there: it was accepted just now.
                 let _ = self.channel.set_cookie(handle, connection.into());
+                Self::apply_options(&mut self.channel, handle, &options);
                 if let Some(listener) = self.listener_mut(object) {
                     listener.queue.push_back(connection);
                 }
@@ -274,7 +292,8 @@ impl Sockets {
             let listener = match &mut entry.kind {
                 Kind::Listener(listener) => listener,
                 Kind::Stream(_) => return Attempt::Done(Err(Error::InvalidArgument)),
-                Kind::Epoll(_) => return Attempt::Done(Err(Error::NotASocket)),
+                Kind::Datagram(_) => return Attempt::Done(Err(Error::NotSupported)),
+                _ => return Attempt::Done(Err(Error::NotASocket)),
             };
             // In Linux's order: first a descriptor, then a connection for it.
             let free = match self.table.lowest_free(0) {
@@ -336,7 +355,8 @@ impl Sockets {
             Kind::Stream(Stream { blank: Blank::Kernel(fd), .. }) => return kernel_name(fd),
             Kind::Stream(stream) => (stream.handle, stream.is_v6, stream.bound),
             Kind::Listener(listener) => (listener.handle, listener.is_v6, listener.bound),
-            Kind::Epoll(_) => return Err(Error::NotASocket),
+            Kind::Datagram(endpoint) => (endpoint.handle, endpoint.is_v6, endpoint.bound),
+            _ => return Err(Error::NotASocket),
         };
         let known = match handle {
             Handle::NONE => None,
@@ -359,8 +379,9 @@ impl Sockets {
                 let address = channel.peer_address(stream.handle)?;
                 address.as_inet().ok_or(Error::NotConnected)
             }
+            Kind::Datagram(endpoint) => endpoint.peer.ok_or(Error::NotConnected),
             Kind::Stream(_) | Kind::Listener(_) => Err(Error::NotConnected),
-            Kind::Epoll(_) => Err(Error::NotASocket),
+            _ => Err(Error::NotASocket),
         }
     }
 }

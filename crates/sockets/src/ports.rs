@@ -21,7 +21,6 @@ const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
     Tcp,
-    #[cfg_attr(not(test), expect(dead_code, reason = "datagram sockets are not here yet"))]
     Udp,
 }
 

@@ -17,15 +17,18 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use megapipe::{Channel, Clock, Completion, DispatchError, Event, Rest};
+use megapipe::{Backend, Channel, Clock, Completion, DispatchError, Event, Rest, ServerConfig};
 use slab::Slab;
 
 use crate::context::{Config, CreateError};
+use crate::datagram::Endpoint;
 use crate::descriptors::{Descriptors, Fd};
 use crate::epoll::Epolls;
 use crate::error::Error;
 use crate::flags::{Events, OpenFlags};
 use crate::listener::Listener;
+use crate::options::StackDefaults;
+use crate::pipe::{Counter, Pipe, PipeEnd};
 use crate::ports::Ports;
 use crate::stream::Stream;
 
@@ -56,6 +59,10 @@ impl Wait {
     pub(crate) const fn on(object: u32, timeout: Option<Duration>) -> Self {
         Self { on: Some(object), timeout }
     }
+
+    pub(crate) const fn on_anything(timeout: Option<Duration>) -> Self {
+        Self { on: None, timeout }
+    }
 }
 
 /// What a descriptor stands for (POSIX's open file description).
@@ -76,7 +83,25 @@ pub(crate) struct Object {
 pub(crate) enum Kind {
     Stream(Stream),
     Listener(Box<Listener>),
+    Datagram(Box<Endpoint>),
+    Pipe(PipeEnd),
+    Counter(Counter),
     Epoll(u32),
+}
+
+impl Kind {
+    /// How it was opened, as F_GETFL tells.
+    pub(crate) const fn access(&self) -> i32 {
+        match self {
+            Self::Pipe(PipeEnd { is_reader: true, .. }) => libc::O_RDONLY,
+            Self::Pipe(_) => libc::O_WRONLY,
+            _ => libc::O_RDWR,
+        }
+    }
+
+    pub(crate) const fn is_socket(&self) -> bool {
+        matches!(self, Self::Stream(_) | Self::Listener(_) | Self::Datagram(_))
+    }
 }
 
 /// The sockets of a context, and the channel that carries them. Its calls are made by way of a
@@ -86,11 +111,13 @@ pub struct Sockets {
     pub(crate) objects: Slab<Object>,
     pub(crate) table: Descriptors,
     pub(crate) epolls: Epolls,
+    pub(crate) pipes: Slab<Pipe>,
     pub(crate) channel: Channel,
     pub(crate) ports: Ports,
     /// Our addresses where the stack is our own; none: the kernel's, or not known here.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) is_local: bool,
+    pub(crate) defaults: StackDefaults,
     /// Objects that threads wait for and that something happened to.
     pub(crate) wakes: Vec<u32>,
     /// A completion came, for anybody, since this was last looked at.
@@ -111,20 +138,24 @@ impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
         let Config { channel, descriptors, first_descriptor, freshness, clock } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
-        let channel = channel.lwsockets(false).partition(false);
-        let addresses = match &channel.backend {
-            megapipe::Backend::Local(network) => network.addresses().collect(),
-            _ => Vec::new(),
+        let channel = channel.lwsockets(false).partition(false).nagle(true);
+        let (addresses, defaults) = match &channel.backend {
+            Backend::Local(network) => {
+                (network.addresses().collect(), StackDefaults::of(network.settings()))
+            }
+            _ => (Vec::new(), StackDefaults::of(&ServerConfig::default())),
         };
         let is_local = channel.backend.name() == "local";
         Ok(Self {
             objects: Slab::new(),
             table: Descriptors::new(first_descriptor, descriptors as usize),
             epolls: Epolls::default(),
+            pipes: Slab::new(),
             channel: Channel::create(channel)?,
             ports: Ports::default(),
             addresses,
             is_local,
+            defaults,
             wakes: Vec::new(),
             happened: false,
             turns: 0,
@@ -207,6 +238,9 @@ impl Sockets {
         match entry.kind {
             Kind::Stream(stream) => self.close_stream(stream),
             Kind::Listener(listener) => self.close_listener(*listener),
+            Kind::Datagram(endpoint) => self.close_endpoint(*endpoint),
+            Kind::Pipe(end) => self.close_pipe(end),
+            Kind::Counter(_) => {}
             Kind::Epoll(set) => self.close_set(set),
         }
     }
@@ -218,6 +252,9 @@ impl Sockets {
         match self.object(object).map(|entry| &entry.kind) {
             Some(Kind::Stream(stream)) => stream.readiness(),
             Some(Kind::Listener(listener)) => listener.readiness(),
+            Some(Kind::Datagram(endpoint)) => endpoint.readiness(),
+            Some(Kind::Pipe(end)) => self.readiness_of_pipe(*end),
+            Some(Kind::Counter(counter)) => counter.readiness(),
             Some(Kind::Epoll(set)) => self.readiness_of_set(*set),
             None => Events::NVAL,
         }
@@ -296,6 +333,8 @@ impl Sockets {
             Event::Read(result) => self.on_read(object, result),
             Event::Write(result) => self.on_written(object, result),
             Event::Accept(result) => self.on_accepted(object, result),
+            Event::RecvFrom(result) => self.on_datagram(object, result),
+            Event::SendTo(result) => self.on_datagram_sent(object, result),
             Event::Connect(result) => self.on_connected(object, result),
             // Asked for where there is nothing more to be told.
             _ => {}

@@ -19,7 +19,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use megapipe::{Address, Channel, ConnectOptions, Disconnect, Handle, OpError, ReadBuf};
+use megapipe::{
+    Address, Channel, ConnOption, ConnectOptions, Disconnect, Handle, OpError, ReadBuf,
+};
 
 use crate::error::Error;
 use crate::flags::{Events, MsgFlags};
@@ -67,6 +69,8 @@ pub(crate) struct Stream {
     reading: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,
+    /// The last write said that more would come (MSG_MORE), and our own stack knows.
+    more: bool,
     pub(crate) is_v6: bool,
     pub(crate) options: Options,
     pub(crate) blank: Blank,
@@ -97,6 +101,7 @@ impl Stream {
             unread: 0,
             reading: false,
             congested: false,
+            more: false,
             is_v6,
             options: Options::DEFAULT,
             blank,
@@ -125,6 +130,11 @@ impl Stream {
             is_urgent: false,
             has_error: self.error.is_some(),
         })
+    }
+
+    /// Bytes that can be read at once.
+    pub(crate) const fn unread(&self) -> usize {
+        self.unread
     }
 
     fn wants_more(&self) -> bool {
@@ -331,6 +341,7 @@ impl Sockets {
         });
         match handle {
             Ok(handle) => {
+                Self::apply_options(channel, handle, &stream.options);
                 stream.handle = handle;
                 stream.progress = Progress::Connecting;
                 stream.connecting = Connecting::Begun;
@@ -464,7 +475,8 @@ impl Sockets {
                 return Attempt::Done(Err(error));
             }
             if matches!(stream.progress, Progress::Connected) {
-                if let Err(error) = stream.push(channel, from, is_local) {
+                let more = flags.contains(MsgFlags::MORE);
+                if let Err(error) = stream.push(channel, from, (is_local, more)) {
                     return Attempt::Done(Err(error));
                 }
                 if from.left() == 0 {
@@ -499,11 +511,17 @@ impl Stream {
         &mut self,
         channel: &mut Channel,
         from: &mut Gather<'_>,
-        is_local: bool,
+        (is_local, more): (bool, bool),
     ) -> Result<(), Error> {
         // Our own stack takes what it has room for at once: what is left over is too much. The
         // kernel is asked in batches, so that something is always on its way.
         let most = if is_local { 1 } else { OUTBOX_BYTES_MAX };
+        if more != self.more && is_local {
+            // A connection that is over tells so itself. (The kernel's part needs not to be told:
+            // what is asked for together goes together.)
+            let _ = channel.set_conn_option(self.handle, ConnOption::More(more));
+            self.more = more;
+        }
         while from.left() > 0 && !self.congested {
             let len = from.left().min(PIECE_BYTES);
             let mut bytes = channel.alloc(len);

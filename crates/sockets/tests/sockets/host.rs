@@ -25,6 +25,25 @@ pub(crate) trait Host {
     fn close(&mut self, fd: Fd) -> Answer<()>;
     fn recv(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Vec<u8>>;
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize>;
+    fn read(&mut self, fd: Fd, len: usize) -> Answer<Vec<u8>>;
+    fn write(&mut self, fd: Fd, bytes: &[u8]) -> Answer<usize>;
+    /// The bytes, who sent them, the length that was answered, and the flags.
+    fn recvfrom(
+        &mut self,
+        fd: Fd,
+        len: usize,
+        flags: i32,
+    ) -> Answer<(Vec<u8>, Option<SocketAddr>, usize)>;
+    fn sendto(&mut self, fd: Fd, bytes: &[u8], flags: i32, to: SocketAddr) -> Answer<usize>;
+    fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()>;
+    fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, len: usize) -> Answer<Vec<u8>>;
+    fn ioctl(&mut self, fd: Fd, request: u64, argument: i32) -> Answer<i32>;
+    fn fcntl(&mut self, fd: Fd, command: i32, argument: i32) -> Answer<i32>;
+    fn dup(&mut self, fd: Fd) -> Answer<Fd>;
+    fn pipe2(&mut self, flags: i32) -> Answer<[Fd; 2]>;
+    fn eventfd(&mut self, count: u32, flags: i32) -> Answer<Fd>;
+    /// At once: what each descriptor has to tell.
+    fn poll(&mut self, fds: &[(Fd, i16)]) -> Answer<Vec<i16>>;
     fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr>;
     fn getpeername(&mut self, fd: Fd) -> Answer<SocketAddr>;
     fn epoll_create1(&mut self, flags: i32) -> Answer<Fd>;

@@ -10,7 +10,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, bind,
-    connect, connect_unspec, getpeername, getsockname, listen, recv, send, shutdown, socket_with,
+    connect, connect_unspec, getpeername, getsockname, listen, recv, recvfrom, send, sendto,
+    shutdown, socket_with,
 };
 
 use crate::host::{Answer, Ctl, Fd, Host};
@@ -31,6 +32,11 @@ impl Linux {
         self.open.insert(number, fd);
         number
     }
+}
+
+fn checked(answer: libc::c_int) -> Answer<i32> {
+    let error = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    if answer < 0 { Err(error()) } else { Ok(answer) }
 }
 
 fn told<T>(result: Result<T, Errno>) -> Answer<T> {
@@ -95,6 +101,93 @@ impl Host for Linux {
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
         let flags = SendFlags::from_bits_retain((flags | libc::MSG_NOSIGNAL) as u32);
         told(send(self.fd(fd)?, bytes, flags))
+    }
+
+    fn read(&mut self, fd: Fd, len: usize) -> Answer<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let count = told(rustix::io::read(self.fd(fd)?, &mut bytes[..]))?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    fn write(&mut self, fd: Fd, bytes: &[u8]) -> Answer<usize> {
+        told(rustix::io::write(self.fd(fd)?, bytes))
+    }
+
+    fn recvfrom(
+        &mut self,
+        fd: Fd,
+        len: usize,
+        flags: i32,
+    ) -> Answer<(Vec<u8>, Option<SocketAddr>, usize)> {
+        let mut bytes = vec![0; len];
+        let flags = RecvFlags::from_bits_retain(flags as u32);
+        let (_, answered, from) = told(recvfrom(self.fd(fd)?, &mut bytes[..], flags))?;
+        bytes.truncate(answered);
+        Ok((bytes, from.and_then(|from| SocketAddr::try_from(from).ok()), answered))
+    }
+
+    fn sendto(&mut self, fd: Fd, bytes: &[u8], flags: i32, to: SocketAddr) -> Answer<usize> {
+        let flags = SendFlags::from_bits_retain((flags | libc::MSG_NOSIGNAL) as u32);
+        told(sendto(self.fd(fd)?, bytes, flags, &to))
+    }
+
+    fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+        let (pointer, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
+        // SAFETY: pointer and length describe `value`, which outlives the call; no test sets an
+        // option whose value holds pointers.
+        let set = unsafe { libc::setsockopt(self.fd(fd)?.as_raw_fd(), level, name, pointer, len) };
+        checked(set).map(drop)
+    }
+
+    fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
+        let fd = self.fd(fd)?.as_raw_fd();
+        let mut value = vec![0_u8; len];
+        let mut filled = len as libc::socklen_t;
+        let pointer = value.as_mut_ptr().cast();
+        // SAFETY: pointer and length describe `value`, which outlives the call.
+        checked(unsafe { libc::getsockopt(fd, level, name, pointer, &raw mut filled) })?;
+        value.truncate(filled as usize);
+        Ok(value)
+    }
+
+    fn ioctl(&mut self, fd: Fd, request: u64, mut argument: i32) -> Answer<i32> {
+        let fd = self.fd(fd)?.as_raw_fd();
+        // SAFETY: the requests that tests make read or write one `int`, which `argument` is.
+        checked(unsafe { libc::ioctl(fd, request as libc::Ioctl, &raw mut argument) })?;
+        Ok(argument)
+    }
+
+    fn fcntl(&mut self, fd: Fd, command: i32, argument: i32) -> Answer<i32> {
+        // SAFETY: the commands that tests give take an `int` or nothing.
+        checked(unsafe { libc::fcntl(self.fd(fd)?.as_raw_fd(), command, argument) })
+    }
+
+    fn dup(&mut self, fd: Fd) -> Answer<Fd> {
+        let copy = told(rustix::io::dup(self.fd(fd)?))?;
+        Ok(self.keep(copy))
+    }
+
+    fn pipe2(&mut self, flags: i32) -> Answer<[Fd; 2]> {
+        let flags = rustix::pipe::PipeFlags::from_bits_retain(flags as u32);
+        let (reader, writer) = told(rustix::pipe::pipe_with(flags))?;
+        Ok([self.keep(reader), self.keep(writer)])
+    }
+
+    fn eventfd(&mut self, count: u32, flags: i32) -> Answer<Fd> {
+        let flags = rustix::event::EventfdFlags::from_bits_retain(flags as u32);
+        let fd = told(rustix::event::eventfd(count, flags))?;
+        Ok(self.keep(fd))
+    }
+
+    fn poll(&mut self, fds: &[(Fd, i16)]) -> Answer<Vec<i16>> {
+        let mut polled: Vec<libc::pollfd> = fds
+            .iter()
+            .map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 })
+            .collect();
+        // SAFETY: pointer and length describe `polled`, which outlives the call.
+        checked(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 0) })?;
+        Ok(polled.iter().map(|entry| entry.revents).collect())
     }
 
     fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr> {

@@ -5,10 +5,13 @@
 
 mod connecting;
 mod data;
+mod datagrams;
 mod ending;
 mod host;
 mod linux;
+mod options;
 mod ours;
+mod plain;
 mod sets;
 mod threads;
 mod world;

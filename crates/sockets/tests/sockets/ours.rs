@@ -1,10 +1,11 @@
 //! Our sockets.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use megapipe_sockets::{
-    Bsd, Context, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, Shutdown,
+    Bsd, Context, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, Shutdown,
 };
 
 use crate::host::{Answer, Ctl, Fd, Host};
@@ -52,6 +53,80 @@ impl Host for Context {
 
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
         told(Bsd::send(self, fd, bytes, MsgFlags::from_bits_retain(flags)))
+    }
+
+    fn read(&mut self, fd: Fd, len: usize) -> Answer<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let count = told(Bsd::read(self, fd, &mut bytes))?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    fn write(&mut self, fd: Fd, bytes: &[u8]) -> Answer<usize> {
+        told(Bsd::write(self, fd, bytes))
+    }
+
+    fn recvfrom(
+        &mut self,
+        fd: Fd,
+        len: usize,
+        flags: i32,
+    ) -> Answer<(Vec<u8>, Option<SocketAddr>, usize)> {
+        let mut bytes = vec![0; len];
+        let flags = MsgFlags::from_bits_retain(flags);
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let received = told(Bsd::recvmsg(self, fd, &mut pieces, flags))?;
+        bytes.truncate(received.len);
+        Ok((bytes, received.from, received.len))
+    }
+
+    fn sendto(&mut self, fd: Fd, bytes: &[u8], flags: i32, to: SocketAddr) -> Answer<usize> {
+        let flags = MsgFlags::from_bits_retain(flags);
+        told(Bsd::sendmsg(self, fd, &[IoSlice::new(bytes)], Some(to), flags))
+    }
+
+    fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+        told(Bsd::setsockopt(self, fd, level, name, value))
+    }
+
+    fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
+        let mut value = vec![0; len];
+        let filled = told(Bsd::getsockopt(self, fd, level, name, &mut value))?;
+        value.truncate(filled);
+        Ok(value)
+    }
+
+    fn ioctl(&mut self, fd: Fd, request: u64, argument: i32) -> Answer<i32> {
+        told(Bsd::ioctl(self, fd, request, argument))
+    }
+
+    fn fcntl(&mut self, fd: Fd, command: i32, argument: i32) -> Answer<i32> {
+        told(Bsd::fcntl(self, fd, command, argument))
+    }
+
+    fn dup(&mut self, fd: Fd) -> Answer<Fd> {
+        told(Bsd::fcntl(self, fd, libc::F_DUPFD, 0))
+    }
+
+    fn pipe2(&mut self, flags: i32) -> Answer<[Fd; 2]> {
+        told(Bsd::pipe2(self, OpenFlags::from_bits_retain(flags)))
+    }
+
+    fn eventfd(&mut self, count: u32, flags: i32) -> Answer<Fd> {
+        let semaphore = flags & libc::EFD_SEMAPHORE != 0;
+        let flags = OpenFlags::from_bits_truncate(flags);
+        told(Bsd::eventfd(self, count, semaphore, flags))
+    }
+
+    fn poll(&mut self, fds: &[(Fd, i16)]) -> Answer<Vec<i16>> {
+        let asked = |(fd, events): &(Fd, i16)| {
+            PollFd::new(*fd, Events::from_bits_retain(*events as u16 as u32))
+        };
+        let mut polled: Vec<PollFd> = fds.iter().map(asked).collect();
+        let count = told(Bsd::poll(self, &mut polled, Some(Duration::ZERO)))?;
+        let told: Vec<i16> = polled.iter().map(|entry| entry.revents.bits() as i16).collect();
+        assert_eq!(count, told.iter().filter(|events| **events != 0).count());
+        Ok(told)
     }
 
     fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr> {

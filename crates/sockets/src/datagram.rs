@@ -1,0 +1,432 @@
+//! UDP sockets.
+//!
+//! Read first: udp(7), recv(2), send(2).
+//!
+//! One read is always with the channel, and what it brings waits in `inbox`, as much as the receive
+//! buffer holds; what comes then waits in the kernel, or is dropped by our stack and counted there.
+//! What is sent is complete for the program when the channel has it: an error that comes later is
+//! told by the next call, as an ICMP error would be.
+//!
+//! Invariants
+//! - `inbox_bytes` is the sum over `inbox`.
+//! - `reading` is set exactly while a read is with the channel.
+//! - `unsent_bytes` is what the channel has and has not answered.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use megapipe::{Address, Channel, Datagram, Handle, ListenError, OpError, ReadBuf, SocketKind};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::error::Error;
+use crate::flags::{Events, MsgFlags};
+use crate::gather::{Gather, Scatter};
+use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX};
+use crate::options::Options;
+use crate::ports::{Bound, Transport};
+use crate::readiness::Shut;
+use crate::sockets::{Attempt, Kind, Sockets, Wait};
+use crate::stream::{Shutdown, check_family};
+
+/// What `recvmsg` answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received {
+    /// Bytes that were copied; with MSG_TRUNC asked for, the datagram's whole length.
+    pub len: usize,
+    /// The sender; of a connection: nobody.
+    pub from: Option<SocketAddr>,
+    /// [`MsgFlags::TRUNC`]: the datagram was longer than there was room for.
+    pub flags: MsgFlags,
+}
+
+/// A UDP socket.
+pub(crate) struct Endpoint {
+    /// `Handle::NONE`: our own stack knows nothing of it yet.
+    pub(crate) handle: Handle,
+    pub(crate) is_v6: bool,
+    pub(crate) options: Options,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) bound: Option<Bound>,
+    /// What bind(2) asked for, on our own stack.
+    asked: Option<SocketAddr>,
+    pub(crate) error: Option<Error>,
+    shut: Shut,
+    inbox: VecDeque<(SocketAddr, ReadBuf)>,
+    inbox_bytes: usize,
+    reading: bool,
+    unsent_bytes: usize,
+}
+
+impl Endpoint {
+    pub(crate) fn readiness(&self) -> Events {
+        let mut events = Events::empty();
+        events.set(Events::READABLE, !self.inbox.is_empty() || self.shut.receive);
+        events.set(Events::RDHUP, self.shut.receive);
+        events.set(Events::HUP, self.shut.receive && self.shut.send);
+        events.set(Events::ERR, self.error.is_some());
+        events.set(Events::WRITABLE, self.unsent_bytes < DATAGRAM_OUTBOX_BYTES_MAX);
+        events
+    }
+
+    /// Bytes of the next datagram.
+    pub(crate) fn next_len(&self) -> usize {
+        self.inbox.front().map_or(0, |(_, bytes)| bytes.len())
+    }
+
+    fn ask(&mut self, channel: &mut Channel) {
+        let is_bound = self.handle != Handle::NONE;
+        if is_bound && !self.reading && self.inbox_bytes < DATAGRAM_INBOX_BYTES_MAX {
+            self.reading = channel.recvfrom(self.handle, DATAGRAM_BYTES_MAX).is_ok();
+        }
+    }
+}
+
+/// Making and naming.
+impl Sockets {
+    pub(crate) fn endpoint(&mut self, is_v6: bool) -> Result<Endpoint, Error> {
+        let mut handle = Handle::NONE;
+        if !self.is_local {
+            let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+            handle = self.channel.register(fd, u64::MAX, None).map_err(|error| match error {
+                megapipe::RegisterError::Kernel { source, .. } => source.into(),
+                megapipe::RegisterError::Misuse(misuse) => Error::from(misuse),
+                _ => Error::InvalidArgument,
+            })?;
+        }
+        Ok(Endpoint {
+            handle,
+            is_v6,
+            options: Options::DEFAULT,
+            peer: None,
+            bound: None,
+            asked: None,
+            error: None,
+            shut: Shut::default(),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            reading: false,
+            unsent_bytes: 0,
+        })
+    }
+
+    fn endpoint_mut(&mut self, object: u32) -> Option<(&mut Endpoint, &mut Channel)> {
+        let Self { objects, channel, .. } = self;
+        match &mut objects.get_mut(object as usize)?.kind {
+            Kind::Datagram(endpoint) => Some((endpoint, channel)),
+            _ => None,
+        }
+    }
+
+    /// The socket has its object: completions find it, and datagrams are asked for.
+    pub(crate) fn start_endpoint(&mut self, object: u32) {
+        let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
+        if endpoint.handle != Handle::NONE {
+            // It is there: it was registered just now.
+            let _ = channel.set_cookie(endpoint.handle, object.into());
+            endpoint.ask(channel);
+        }
+    }
+
+    pub(crate) fn bind_endpoint(&mut self, object: u32, address: SocketAddr) -> Result<(), Error> {
+        let is_local = self.is_local;
+        let Some((endpoint, channel)) = self.endpoint_mut(object) else {
+            return Err(Error::InvalidArgument);
+        };
+        check_family(endpoint.is_v6, address)?;
+        if !is_local {
+            let socket = channel.descriptor(endpoint.handle)?.ok_or(Error::InvalidArgument)?;
+            return Ok(rustix::net::bind(socket, &address)?);
+        }
+        if endpoint.bound.is_some() {
+            return Err(Error::InvalidArgument);
+        }
+        self.check_ours(address.ip())?;
+        self.bind_to_stack(object, address)?;
+        if let Some((endpoint, _)) = self.endpoint_mut(object) {
+            endpoint.asked = Some(address);
+        }
+        Ok(())
+    }
+
+    /// An address on our own stack; port 0 and an unspecified address are chosen.
+    fn bind_to_stack(&mut self, object: u32, address: SocketAddr) -> Result<(), Error> {
+        let Self { objects, channel, ports, .. } = self;
+        let Some(Kind::Datagram(endpoint)) =
+            objects.get_mut(object as usize).map(|entry| &mut entry.kind)
+        else {
+            return Err(Error::InvalidArgument);
+        };
+        let bound = ports.bind(Transport::Udp, address, endpoint.options.sharing)?;
+        let kind = if endpoint.is_v6 { SocketKind::Udp6 } else { SocketKind::Udp4 };
+        let made = channel.socket(kind, Some(&Address::Inet(bound.address)), object.into());
+        match made {
+            Ok(handle) => {
+                endpoint.handle = handle;
+                endpoint.bound = Some(bound);
+                endpoint.ask(channel);
+                Ok(())
+            }
+            Err(error) => {
+                ports.release(bound);
+                Err(match error {
+                    ListenError::Kernel { source, .. } => source.into(),
+                    ListenError::Misuse(misuse) => misuse.into(),
+                    _ => Error::InvalidArgument,
+                })
+            }
+        }
+    }
+
+    fn bind_if_unbound(&mut self, object: u32) -> Result<(), Error> {
+        let Some((endpoint, _)) = self.endpoint_mut(object) else {
+            return Err(Error::InvalidArgument);
+        };
+        if endpoint.handle != Handle::NONE {
+            return Ok(());
+        }
+        let any: IpAddr = match endpoint.is_v6 {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let local = endpoint.asked.unwrap_or_else(|| SocketAddr::new(any, 0));
+        self.bind_to_stack(object, local)
+    }
+
+    /// A port that nobody asked for goes with the peer that it was for, as in Linux.
+    fn unbind_if_chosen(&mut self, object: u32) {
+        let Self { objects, channel, ports, .. } = self;
+        let Some(Kind::Datagram(endpoint)) =
+            objects.get_mut(object as usize).map(|entry| &mut entry.kind)
+        else {
+            return;
+        };
+        if endpoint.asked.is_some_and(|asked| asked.port() != 0) {
+            return;
+        }
+        if let Some(bound) = endpoint.bound.take() {
+            ports.release(bound);
+            // Its datagrams go with it.
+            drop(channel.unregister(endpoint.handle));
+            endpoint.handle = Handle::NONE;
+            endpoint.reading = false;
+        }
+    }
+
+    /// connect(2): the one peer from now on; `None`: anybody again.
+    pub(crate) fn connect_endpoint(
+        &mut self,
+        object: u32,
+        peer: Option<SocketAddr>,
+    ) -> Result<(), Error> {
+        let is_local = self.is_local;
+        let Some((endpoint, channel)) = self.endpoint_mut(object) else {
+            return Err(Error::InvalidArgument);
+        };
+        if let Some(peer) = peer {
+            check_family(endpoint.is_v6, peer)?;
+        }
+        if !is_local {
+            let socket = channel.descriptor(endpoint.handle)?.ok_or(Error::InvalidArgument)?;
+            match peer {
+                Some(peer) => rustix::net::connect(socket, &peer)?,
+                None => rustix::net::connect_unspec(socket)?,
+            }
+        } else if peer.is_some() {
+            self.bind_if_unbound(object)?;
+        } else {
+            self.unbind_if_chosen(object);
+        }
+        if let Some((endpoint, _)) = self.endpoint_mut(object) {
+            endpoint.peer = peer;
+            endpoint.shut = Shut::default();
+            // What others have sent meanwhile is not for a connected socket.
+            endpoint.inbox.retain(|(from, _)| peer.is_none_or(|peer| *from == peer));
+            endpoint.inbox_bytes = endpoint.inbox.iter().map(|(_, bytes)| bytes.len()).sum();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shutdown_endpoint(&mut self, object: u32, how: Shutdown) -> Result<(), Error> {
+        let Some((endpoint, _)) = self.endpoint_mut(object) else {
+            return Err(Error::NotConnected);
+        };
+        if endpoint.peer.is_none() {
+            return Err(Error::NotConnected);
+        }
+        endpoint.shut.receive |= how != Shutdown::Write;
+        endpoint.shut.send |= how != Shutdown::Read;
+        self.notify(object, Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP);
+        Ok(())
+    }
+
+    pub(crate) fn close_endpoint(&mut self, endpoint: Endpoint) {
+        drop(endpoint.inbox);
+        if let Some(bound) = endpoint.bound {
+            self.ports.release(bound);
+        }
+        if endpoint.handle != Handle::NONE {
+            // A descriptor that comes back is closed with what it is in.
+            drop(self.channel.unregister(endpoint.handle));
+        }
+    }
+}
+
+/// Datagrams.
+impl Sockets {
+    pub(crate) fn on_datagram(&mut self, object: u32, result: Result<Box<Datagram>, OpError>) {
+        let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
+        endpoint.reading = false;
+        let happened = match result {
+            Ok(datagram) => {
+                let Datagram { data, from, .. } = *datagram;
+                let from = from.and_then(|from| from.as_inet());
+                let Some(from) = from.filter(|from| endpoint.peer.is_none_or(|it| it == *from))
+                else {
+                    return endpoint.ask(channel);
+                };
+                endpoint.inbox_bytes += data.len();
+                endpoint.inbox.push_back((from, data));
+                Events::READABLE
+            }
+            Err(error) => {
+                endpoint.error = Some(error.into());
+                Events::ERR | Events::READABLE
+            }
+        };
+        endpoint.ask(channel);
+        self.notify(object, happened);
+    }
+
+    pub(crate) fn on_datagram_sent(&mut self, object: u32, result: Result<usize, OpError>) {
+        let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
+        let was_full = endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
+        endpoint.unsent_bytes = channel.unsent_bytes(endpoint.handle).unwrap_or_default();
+        let mut happened = Events::empty();
+        happened.set(Events::WRITABLE, was_full);
+        if let Err(error) = result {
+            endpoint.error = Some(error.into());
+            happened |= Events::ERR;
+        }
+        if !happened.is_empty() {
+            self.notify(object, happened);
+        }
+    }
+
+    pub(crate) fn recv_datagram(
+        &mut self,
+        object: u32,
+        to: &mut Scatter<'_, '_>,
+        flags: MsgFlags,
+        is_over: bool,
+    ) -> Attempt<Received> {
+        let mut looked_again = false;
+        loop {
+            let Self { objects, channel, .. } = self;
+            let Some(entry) = objects.get_mut(object as usize) else {
+                return Attempt::Done(Err(Error::BadDescriptor));
+            };
+            let Kind::Datagram(endpoint) = &mut entry.kind else {
+                return Attempt::Done(Err(Error::NotASocket));
+            };
+            if let Some(error) = endpoint.error.take() {
+                return Attempt::Done(Err(error));
+            }
+            if let Some((from, bytes)) = endpoint.inbox.front() {
+                let (from, whole) = (*from, bytes.len());
+                to.put(bytes, false);
+                let copied = to.filled();
+                if !flags.contains(MsgFlags::PEEK) {
+                    endpoint.inbox_bytes -= whole;
+                    endpoint.inbox.pop_front();
+                    endpoint.ask(channel);
+                }
+                let mut told = MsgFlags::empty();
+                told.set(MsgFlags::TRUNC, copied < whole);
+                let len = if flags.contains(MsgFlags::TRUNC) { whole } else { copied };
+                return Attempt::Done(Ok(Received { len, from: Some(from), flags: told }));
+            }
+            if endpoint.shut.receive {
+                let end = Received { len: 0, from: None, flags: MsgFlags::empty() };
+                return Attempt::Done(Ok(end));
+            }
+            if !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over {
+                return Attempt::Wait(Wait::on(object, endpoint.options.receive_timeout));
+            }
+            if looked_again || !self.refreshed(object) {
+                return Attempt::Done(Err(Error::WouldBlock));
+            }
+            looked_again = true;
+        }
+    }
+
+    pub(crate) fn send_datagram(
+        &mut self,
+        object: u32,
+        from: &mut Gather<'_>,
+        (to, flags): (Option<SocketAddr>, MsgFlags),
+        is_over: bool,
+    ) -> Attempt<usize> {
+        match self.try_send_datagram(object, from, to, flags) {
+            Err(Error::WouldBlock) if !is_over && !flags.contains(MsgFlags::DONTWAIT) => {
+                let Some(entry) = self.object(object) else {
+                    return Attempt::Done(Err(Error::BadDescriptor));
+                };
+                match &entry.kind {
+                    Kind::Datagram(endpoint) if !entry.nonblocking => {
+                        Attempt::Wait(Wait::on(object, endpoint.options.send_timeout))
+                    }
+                    _ => Attempt::Done(Err(Error::WouldBlock)),
+                }
+            }
+            done => Attempt::Done(done),
+        }
+    }
+
+    fn try_send_datagram(
+        &mut self,
+        object: u32,
+        from: &mut Gather<'_>,
+        to: Option<SocketAddr>,
+        flags: MsgFlags,
+    ) -> Result<usize, Error> {
+        if flags.contains(MsgFlags::OOB) {
+            return Err(Error::NotSupported);
+        }
+        let len = from.left();
+        let Some((endpoint, _)) = self.endpoint_mut(object) else {
+            return Err(Error::NotASocket);
+        };
+        if len > usize::from(u16::MAX) {
+            return Err(Error::MessageTooLong);
+        }
+        let to = to.or(endpoint.peer).ok_or(Error::NoDestination)?;
+        check_family(endpoint.is_v6, to)?;
+        if to.port() == 0 {
+            return Err(Error::InvalidArgument);
+        }
+        if let Some(error) = endpoint.error.take() {
+            return Err(error);
+        }
+        if endpoint.shut.send {
+            return Err(Error::BrokenPipe);
+        }
+        if len > DATAGRAM_BYTES_MAX {
+            return Err(Error::MessageTooLong);
+        }
+        if endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX {
+            return Err(Error::WouldBlock);
+        }
+        self.bind_if_unbound(object)?;
+        let Some((endpoint, channel)) = self.endpoint_mut(object) else {
+            return Err(Error::NotASocket);
+        };
+        let mut bytes = channel.alloc(len);
+        from.take(len, |part| bytes.extend_from_slice(part));
+        channel.sendto(endpoint.handle, bytes, &Address::Inet(to))?;
+        endpoint.unsent_bytes += len.max(1);
+        Ok(len)
+    }
+}

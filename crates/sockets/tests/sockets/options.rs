@@ -1,0 +1,214 @@
+//! Socket options, ioctl and fcntl: what is set is told, what is wrong is refused alike.
+
+use crate::host::{Answer, Fd};
+use crate::world::{Client, Server, Side, World, compare};
+
+const SOCKET: i32 = libc::SOL_SOCKET;
+const TCP: i32 = libc::IPPROTO_TCP;
+const IP: i32 = libc::IPPROTO_IP;
+
+fn note_int(world: &mut World, side: Side, fd: Fd, (level, name): (i32, i32)) {
+    let answer: Answer<Vec<u8>> = world.host(side).getsockopt(fd, level, name, 4);
+    let number = answer.map(|bytes| bytes.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)));
+    world.note(&format!("{level}/{name}"), &number);
+}
+
+fn note_set(world: &mut World, side: Side, fd: Fd, at: (i32, i32), number: i32) {
+    let answer = world.host(side).setsockopt(fd, at.0, at.1, &number.to_ne_bytes());
+    world.note(&format!("set {at:?} to {number}"), &answer);
+    note_int(world, side, fd, at);
+}
+
+/// What servers and clients set: nginx, redis, memcached, lighttpd, haproxy, curl, Go and Python.
+const OFTEN_SET: &[(i32, i32, i32)] = &[
+    (SOCKET, libc::SO_REUSEADDR, 1),
+    (SOCKET, libc::SO_REUSEADDR, 0),
+    (SOCKET, libc::SO_REUSEPORT, 1),
+    (SOCKET, libc::SO_KEEPALIVE, 1),
+    (SOCKET, libc::SO_KEEPALIVE, 7),
+    (SOCKET, libc::SO_BROADCAST, 1),
+    (SOCKET, libc::SO_OOBINLINE, 1),
+    (SOCKET, libc::SO_RCVBUF, 40_000),
+    (SOCKET, libc::SO_RCVBUF, 1),
+    (SOCKET, libc::SO_SNDBUF, 50_000),
+    (SOCKET, libc::SO_SNDBUF, 1),
+    (SOCKET, libc::SO_RCVLOWAT, 5),
+    (SOCKET, libc::SO_RCVLOWAT, 0),
+    (SOCKET, libc::SO_PRIORITY, 3),
+    (TCP, libc::TCP_NODELAY, 1),
+    (TCP, libc::TCP_NODELAY, 0),
+    (TCP, libc::TCP_CORK, 1),
+    (TCP, libc::TCP_CORK, 0),
+    (TCP, libc::TCP_KEEPIDLE, 60),
+    (TCP, libc::TCP_KEEPIDLE, 0),
+    (TCP, libc::TCP_KEEPIDLE, 40_000),
+    (TCP, libc::TCP_KEEPINTVL, 10),
+    (TCP, libc::TCP_KEEPINTVL, -1),
+    (TCP, libc::TCP_KEEPCNT, 5),
+    (TCP, libc::TCP_KEEPCNT, 200),
+    (TCP, libc::TCP_USER_TIMEOUT, 3000),
+    (TCP, libc::TCP_USER_TIMEOUT, -3),
+    (IP, libc::IP_TOS, 0x10),
+    (IP, libc::IP_TTL, 5),
+    (IP, libc::IP_TTL, 0),
+    (IP, libc::IP_TTL, 300),
+    (IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
+];
+
+#[test]
+fn options_are_taken_and_told_alike_before_there_is_a_connection_and_after() {
+    compare(|world| {
+        let fresh = world.tcp(Client);
+        let (_, connected) = world.connection();
+        let (listener, _) = world.listener(Client, 4);
+        for fd in [fresh, connected, listener] {
+            for (level, name, number) in OFTEN_SET {
+                note_set(world, Client, fd, (*level, *name), *number);
+            }
+            for name in [libc::SO_TYPE, libc::SO_PROTOCOL, libc::SO_DOMAIN, libc::SO_ERROR] {
+                note_int(world, Client, fd, (SOCKET, name));
+            }
+            note_int(world, Client, fd, (SOCKET, libc::SO_ACCEPTCONN));
+            note_set(world, Client, fd, (SOCKET, libc::SO_TYPE), 1);
+            note_set(world, Client, fd, (SOCKET, 9999), 1);
+            note_set(world, Client, fd, (TCP, 9999), 1);
+        }
+    });
+}
+
+#[test]
+fn values_that_are_no_numbers() {
+    compare(|world| {
+        let fd = world.tcp(Client);
+        let words = |numbers: &[i64]| -> Vec<u8> {
+            numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+        };
+        let linger = |on: i32, seconds: i32| [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+        for (level, name, value) in [
+            (SOCKET, libc::SO_LINGER, linger(1, 3)),
+            (SOCKET, libc::SO_LINGER, linger(0, 3)),
+            (SOCKET, libc::SO_LINGER, vec![1; 7]),
+            (SOCKET, libc::SO_RCVTIMEO, words(&[2, 500_000])),
+            (SOCKET, libc::SO_RCVTIMEO, words(&[2, 1_000_000])),
+            (SOCKET, libc::SO_SNDTIMEO, words(&[1, 0])),
+            (SOCKET, libc::SO_SNDTIMEO, words(&[1])),
+            (SOCKET, libc::SO_KEEPALIVE, vec![1, 0]),
+            (TCP, libc::TCP_NODELAY, vec![1]),
+            (TCP, libc::TCP_CONGESTION, b"no-such-algorithm".to_vec()),
+            (IP, libc::IP_TOS, vec![0x20]),
+        ] {
+            let answer = world.host(Client).setsockopt(fd, level, name, &value);
+            world.note(&format!("set {level}/{name}"), &answer);
+            let told = world.host(Client).getsockopt(fd, level, name, 16);
+            // The algorithm itself is the system's own choice.
+            if name != libc::TCP_CONGESTION {
+                world.note("told", &told);
+            }
+        }
+        let short = world.host(Client).getsockopt(fd, SOCKET, libc::SO_LINGER, 3);
+        world.note("cut to what there is room for", &short.map(|value| value.len()));
+        let epoll = world.host(Client).epoll_create1(0).unwrap();
+        let answer = world.host(Client).setsockopt(epoll, SOCKET, libc::SO_KEEPALIVE, &[1; 4]);
+        world.note("no socket", &answer);
+    });
+}
+
+#[test]
+fn the_error_of_a_socket_is_told_once() {
+    compare(|world| {
+        let (listener, address) = world.listener(Server, 1);
+        world.host(Server).close(listener).unwrap();
+        let fd = world.tcp(Client);
+        let _ = world.host(Client).connect(fd, Some(address));
+        world.settle();
+        for _ in 0..2 {
+            note_int(world, Client, fd, (SOCKET, libc::SO_ERROR));
+        }
+    });
+}
+
+#[test]
+fn a_connection_has_what_its_listener_was_given() {
+    compare(|world| {
+        let (listener, address) = world.listener(Server, 4);
+        for (level, name, number) in [
+            (TCP, libc::TCP_NODELAY, 1),
+            (SOCKET, libc::SO_KEEPALIVE, 1),
+            (TCP, libc::TCP_KEEPIDLE, 33),
+            (SOCKET, libc::SO_RCVLOWAT, 3),
+            (IP, libc::IP_TTL, 9),
+        ] {
+            note_set(world, Server, listener, (level, name), number);
+        }
+        let client = world.tcp(Client);
+        let _ = world.host(Client).connect(client, Some(address));
+        world.settle();
+        let fd = world.host(Server).accept4(listener, libc::SOCK_NONBLOCK).unwrap();
+        for (level, name) in [
+            (TCP, libc::TCP_NODELAY),
+            (SOCKET, libc::SO_KEEPALIVE),
+            (TCP, libc::TCP_KEEPIDLE),
+            (SOCKET, libc::SO_RCVLOWAT),
+            (IP, libc::IP_TTL),
+        ] {
+            note_int(world, Server, fd, (level, name));
+        }
+        let epoll = world.watch(Server, fd, libc::EPOLLIN);
+        world.note_send("two", Client, client, b"ab", 0);
+        world.note_events("below the mark", Server, epoll);
+        world.note_send("and one", Client, client, b"c", 0);
+        world.note_events("at the mark", Server, epoll);
+    });
+}
+
+#[test]
+fn a_linger_time_of_zero_makes_closing_a_reset() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        let set = world.host(Server).setsockopt(server, SOCKET, libc::SO_LINGER, &linger);
+        world.note("set", &set);
+        world.note_send("send", Server, server, b"lost or not", 0);
+        world.note_recv("recv", Client, client, 100, 0);
+        world.host(Server).close(server).unwrap();
+        world.note_recv("reset", Client, client, 100, 0);
+    });
+}
+
+#[test]
+fn ioctl_and_fcntl_count_and_switch() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.note_send("send", Client, client, b"12345", 0);
+        world.settle();
+        for (what, fd, request, argument) in [
+            ("unread", server, libc::FIONREAD, 0),
+            ("blocking", server, libc::FIONBIO, 0),
+            ("not blocking", server, libc::FIONBIO, 1),
+            ("unsent", client, libc::TIOCOUTQ, 0),
+            ("no such request", server, 0x1234, 0),
+        ] {
+            let answer = world.host(Server).ioctl(fd, request, argument);
+            let answer =
+                if fd == client { world.host(Client).ioctl(fd, request, argument) } else { answer };
+            world.note(what, &answer);
+            let flags = world.host(Server).fcntl(server, libc::F_GETFL, 0);
+            let flags = flags.map(|flags| flags & (libc::O_NONBLOCK | libc::O_ACCMODE));
+            world.note("flags", &flags);
+        }
+        let calls = [
+            (libc::F_SETFL, 0),
+            (libc::F_SETFL, libc::O_NONBLOCK),
+            (libc::F_SETFD, libc::FD_CLOEXEC),
+            (libc::F_GETFD, 0),
+            (libc::F_SETFD, 0),
+            (libc::F_GETFD, 0),
+            (libc::F_DUPFD, -1),
+            (9999, 0),
+        ];
+        for (command, argument) in calls {
+            let answer = world.host(Server).fcntl(server, command, argument);
+            world.note(&format!("fcntl {command} {argument}"), &answer);
+        }
+    });
+}
