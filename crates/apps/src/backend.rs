@@ -5,10 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use megapipe::{Backend, LocalNetwork, ServerConfig};
+use megapipe::{Backend, LocalNetwork, Placement, ServerConfig};
 use siphasher::sip128::SipHasher13;
 
 use crate::limits;
+use crate::serve::CpuList;
 
 /// A back end by the name that the command line uses.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -18,6 +19,18 @@ pub enum BackendName {
     Kernel,
     /// Our own TCP/IP stack in this process, on the link that --link names
     Local,
+}
+
+/// A placement by the name that the command line uses.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PlacementName {
+    /// Inside the channel's own dispatch
+    #[default]
+    Inline,
+    /// On a thread beside the channel's, on the same processor
+    Thread,
+    /// On a processor of its own
+    Core,
 }
 
 /// An address with the length of its prefix: `10.0.0.2/24`, `fd00::2/64`.
@@ -73,6 +86,16 @@ pub struct BackendArgs {
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: u32,
 
+    /// Where the local back end's stack runs
+    #[arg(long, value_enum, default_value_t)]
+    pub placement: PlacementName,
+
+    /// Processors for --placement core, one for each channel in order, such as 2,3
+    ///
+    /// Without it each stack runs on the processor after its channel's.
+    #[arg(long, value_name = "LIST")]
+    pub server_cpus: Option<CpuList>,
+
     /// A word from which the hash is made that spreads flows over channels
     ///
     /// Two ends of a link that are given the same word, and have as many channels and queues, agree
@@ -99,12 +122,31 @@ pub enum BackendError {
 }
 
 impl BackendArgs {
+    /// Where the stack of the channel with this index runs.
+    #[must_use]
+    pub fn placement(&self, index: usize) -> Placement {
+        match self.placement {
+            PlacementName::Inline => Placement::Inline,
+            PlacementName::Thread => Placement::Thread,
+            PlacementName::Core => {
+                let cpus = self.server_cpus.as_ref().map_or(&[][..], CpuList::as_slice);
+                Placement::Core(cpus.get(index).copied())
+            }
+        }
+    }
+
     /// Opens what the options name, for as many channels as `channels` says, which hold
     /// `connections` each.
     ///
     /// # Errors
     /// [`BackendError`] names the option.
     pub fn open(&self, connections: u32, channels: usize) -> Result<Backend, BackendError> {
+        if self.backend == BackendName::Kernel && self.placement != PlacementName::Inline {
+            return Err(BackendError::Option("--placement: only --backend local has a stack"));
+        }
+        if self.server_cpus.is_some() && self.placement != PlacementName::Core {
+            return Err(BackendError::Option("--server-cpus: only --placement core has its own"));
+        }
         let Some(link) = &self.link else {
             return match self.backend {
                 BackendName::Kernel if self.address.is_empty() => Ok(Backend::Kernel),
@@ -159,6 +201,19 @@ mod tests {
     }
 
     #[test]
+    fn each_channels_stack_has_the_processor_of_its_place_in_the_list() {
+        let cpus = Some("3,5".parse().unwrap());
+        let core = BackendArgs {
+            placement: PlacementName::Core,
+            server_cpus: cpus,
+            ..BackendArgs::default()
+        };
+        let places = [Some(3), Some(5), None].map(Placement::Core);
+        assert_eq!([0, 1, 2].map(|index| core.placement(index)), places);
+        assert_eq!(BackendArgs::default().placement(1), Placement::Inline);
+    }
+
+    #[test]
     fn options_that_contradict_each_other_are_named() {
         let kernel = BackendArgs::default();
         assert_eq!(kernel.open(1, 1).unwrap(), Backend::Kernel);
@@ -167,6 +222,11 @@ mod tests {
         let address = vec!["10.0.0.1/8".parse().unwrap()];
         let with_address = BackendArgs { address, ..BackendArgs::default() };
         assert!(with_address.open(1, 1).unwrap_err().to_string().starts_with("--address"));
+        let core = BackendArgs { placement: PlacementName::Core, ..BackendArgs::default() };
+        assert!(core.open(1, 1).unwrap_err().to_string().starts_with("--placement"));
+        let cpus = Some("1".parse().unwrap());
+        let cpus = BackendArgs { server_cpus: cpus, ..BackendArgs::default() };
+        assert!(cpus.open(1, 1).unwrap_err().to_string().starts_with("--server-cpus"));
         let local = BackendArgs { backend: BackendName::Local, ..BackendArgs::default() };
         assert!(local.open(1, 1).unwrap_err().to_string().contains("needs --link"));
     }

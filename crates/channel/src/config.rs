@@ -39,6 +39,33 @@ impl Backend {
     }
 }
 
+/// Where the server of our own stack runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Placement {
+    /// Inside `dispatch`, on the channel's own thread.
+    #[default]
+    Inline,
+    /// On a thread beside the channel's, on the same core: it gathers what happens, and wakes the
+    /// channel once for all of it [mTCP 3.2].
+    Thread,
+    /// On a core of its own, the one named or another one than the channel's: it polls while there
+    /// is work, and sleeps when there is none [ETA 4.2].
+    Core(Option<usize>),
+}
+
+impl Placement {
+    /// `inline`, `thread` or `core`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Thread => "thread",
+            Self::Core(_) => "core",
+        }
+    }
+}
+
 /// A channel's configuration. Start from `Config::default()` and change what matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -47,6 +74,8 @@ pub struct Config {
     pub backend: Backend,
     /// Which driver. Default: [`DriverChoice::Auto`].
     pub driver: DriverChoice,
+    /// Where our own stack runs, with [`Backend::Local`]. Default: [`Placement::Inline`].
+    pub placement: Placement,
     /// Operations gathered before they go to the kernel (1 = no batching). Default 32 [MP 3.4.3].
     /// With io_uring a batch may grow past it while completions that were fetched together are
     /// still being handed out and the program is quick: 100 µs for this many operations.
@@ -79,6 +108,7 @@ impl Default for Config {
         Self {
             backend: Backend::Kernel,
             driver: DriverChoice::Auto,
+            placement: Placement::Inline,
             batch: limits::BATCH_DEFAULT,
             submission_entries: limits::SUBMISSION_ENTRIES_DEFAULT,
             completion_entries: limits::COMPLETION_ENTRIES_DEFAULT,
@@ -110,6 +140,8 @@ impl Config {
         backend: Backend;
         /// Sets [`Config::driver`].
         driver: DriverChoice;
+        /// Sets [`Config::placement`].
+        placement: Placement;
         /// Sets [`Config::batch`].
         batch: u32;
         /// Sets [`Config::submission_entries`].
@@ -171,6 +203,9 @@ impl Config {
             limits::BUFFER_COUNT_MAX.into(),
         )?;
         self.buffer_count = self.buffer_count.next_power_of_two();
+        if let Placement::Core(Some(core)) = self.placement {
+            in_range("placement", core as u64, 0, limits::CPUS_MAX as u64 - 1)?;
+        }
         if let Some(core) = self.core {
             in_range("core", core as u64, 0, limits::CPUS_MAX as u64 - 1)?;
         }

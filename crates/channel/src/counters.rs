@@ -49,6 +49,10 @@ counters! {
     connections_dropped,
     /// Datagrams of our own stack that came while too many waited to be read.
     datagrams_dropped,
+    /// Events that a server on a thread of its own has told.
+    server_events,
+    /// Times that they woke the channel: what `server_events` is divided by.
+    server_wakeups,
     /// Answers of the kernel that named no live request (should stay 0).
     stray_answers,
 }

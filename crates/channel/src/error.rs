@@ -263,6 +263,22 @@ pub enum CreateError {
         /// What the probe found.
         reason: String,
     },
+    /// There is nothing to place: TCP is the kernel's.
+    #[error("placement {placement}: only the local back end has a server to place")]
+    Placement {
+        /// What was asked for.
+        placement: &'static str,
+    },
+    /// The server cannot run where it is to.
+    #[cfg(feature = "local")]
+    #[error("placement {placement} cannot be had")]
+    Apart {
+        /// What was asked for.
+        placement: &'static str,
+        /// What is missing.
+        #[source]
+        source: megapipe_service::ApartError,
+    },
     /// The thread could not be pinned to the core asked for.
     #[error("cannot pin this thread to core {core}")]
     Pin {

@@ -110,9 +110,9 @@ impl Channel {
         let backend = self.backend_of(index);
         let on_stack = self.description_on_stack(index);
         #[cfg(feature = "local")]
-        let mask_on_stack = self.mask_on_stack(index);
+        let (mask_on_stack, place) = (self.mask_on_stack(index), self.place_of_stack(index));
         #[cfg(not(feature = "local"))]
-        let mask_on_stack = None;
+        let (mask_on_stack, place) = (None, None);
         #[cfg(feature = "local")]
         let mut remarks: Vec<String> = self.refused_move(handle).into_iter().collect();
         #[cfg(not(feature = "local"))]
@@ -146,6 +146,7 @@ impl Channel {
                 Target::Stack(index) => format!("our own stack, number {index}"),
                 Target::None => "no descriptor".to_owned(),
             }),
+            place,
             local,
             peer,
             cpu_mask,

@@ -73,7 +73,7 @@ pub use address::{Address, AddressError, UnixAddress};
 pub use buffer::{Payload, ReadBuf, WriteBuf};
 pub use channel::Channel;
 pub use completion::{Accepted, Completion, Connection, Datagram, Event, ToFd, Unregistered};
-pub use config::{Backend, Config, DriverChoice};
+pub use config::{Backend, Config, DriverChoice, Placement};
 pub use counters::Counters;
 pub use cpu_mask::CpuMask;
 pub use error::{

@@ -102,6 +102,8 @@ pub struct Explain {
     /// How the kernel knows it: by descriptor or by direct descriptor, and which. What is our own
     /// stack's: the link, and what a connection has agreed on.
     pub path: String,
+    /// Where our own stack runs, if it serves the handle: the placement, the shard, the cores.
+    pub place: Option<String>,
     /// The local address, if it has one.
     pub local: Option<Address>,
     /// The peer's address, if it is connected.
@@ -124,6 +126,9 @@ impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:?}: {}", self.handle, self.kind)?;
         writeln!(f, "  path      {} / {}: {}", self.backend, self.driver, self.path)?;
+        if let Some(place) = &self.place {
+            writeln!(f, "  runs      {place}")?;
+        }
         if let Some(local) = &self.local {
             writeln!(f, "  local     {local}")?;
         }

@@ -20,6 +20,7 @@
 //! - An idle server sleeps on its link.
 #![forbid(unsafe_code)]
 
+mod apart;
 mod clock;
 mod config;
 mod connection_manager;
@@ -36,6 +37,9 @@ mod switch;
 mod transport_server;
 mod waiting;
 
+pub use apart::{
+    ApartConfig, ApartError, Session, SessionCounters, SharedMemory, Told, start as start_apart,
+};
 pub use clock::Clock;
 pub use config::{ServerConfig, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};

@@ -55,3 +55,27 @@ pub const LOCK_TRIES: u32 = 256;
 pub const WATCH_PERIOD_MAX: Duration = Duration::from_millis(4);
 
 const _: () = assert!(WATCH_PERIOD_MAX.as_secs() == 0, "a timer's nanoseconds alone");
+/// Records of the ring of ops from an application to a server apart.
+pub const OPS_MAX: u32 = 1 << 12;
+/// Records of the ring of events back. Half of it is kept for answers.
+pub const COMPLETIONS_MAX: u32 = 1 << 14;
+/// Most ops that a server apart takes in a turn.
+pub const OPS_PER_TURN: u32 = 1 << 12;
+/// So many events wake an application that shares the server's core, even if the server goes on.
+pub const EVENTS_PER_WAKE: u32 = 4_096;
+/// Turns that a server spends on its last frames, at most.
+pub const GOODBYE_TURNS: usize = 16;
+/// Buffers that small messages are copied into on their way to a server apart.
+pub const SMALL_SENDS: u32 = 1 << 13;
+/// Their size in bytes.
+pub const SMALL_SEND_BYTES: usize = 256;
+/// Buffers that longer ones are copied into.
+pub const LARGE_SENDS: u32 = 1 << 9;
+/// Their size in bytes: the longest datagram fits.
+pub const LARGE_SEND_BYTES: usize = 64 << 10;
+/// Most receive buffers of one session.
+pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
+
+const _: () = assert!(OPS_PER_TURN <= COMPLETIONS_MAX / 2, "each op may have an answer");
+const _: () = assert!(EVENTS_PER_WAKE <= COMPLETIONS_MAX / 2);
+const _: () = assert!(SMALL_SEND_BYTES < LARGE_SEND_BYTES && LARGE_SEND_BYTES > u16::MAX as usize);

@@ -23,6 +23,8 @@ pub enum NotShared {
     OwnAddress,
     /// The link shares an address, but nobody said with which interface.
     NoInterface,
+    /// The server runs on a thread of its own, and a connection moves within one.
+    Apart,
     /// The connection's frames come to another shard of the network.
     OtherShard,
 }

@@ -68,7 +68,7 @@ pub struct Chunk {
     pub buf: BufId,
     /// Where the bytes begin, from the buffer's start.
     pub offset: u32,
-    /// How many bytes; at least one.
+    /// How many bytes; at least one, but of a datagram.
     pub len: u32,
 }
 
@@ -278,6 +278,16 @@ impl Transfer {
             return Err(RecordFault::Chunk { offset, len });
         }
         Ok(Chunk { buf: BufId::from_bits(self.buf), offset, len })
+    }
+
+    /// As `chunk`, but it may be of no bytes, as datagrams may.
+    fn datagram(&self) -> Result<Chunk, RecordFault> {
+        match self.len {
+            0 if self.offset == 0 => {
+                Ok(Chunk { buf: BufId::from_bits(self.buf), offset: 0, len: 0 })
+            }
+            _ => self.chunk(),
+        }
     }
 
     fn address(&self) -> Result<SocketAddr, RecordFault> {

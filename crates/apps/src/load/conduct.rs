@@ -165,6 +165,7 @@ where
         let part = Part { index, count: threads.into() };
         let plan = job.plan(part, &orchestra.control)?;
         let config = job.config(&backend, plan.connections, *core);
+        let config = config.placement(job.args.backend.placement(index as usize));
         orchestra.start(plan, config, dialogue(part)?)?;
     }
     if job.args.catch_signals {

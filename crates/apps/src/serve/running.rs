@@ -72,7 +72,7 @@ where
         let plan = ShardPlan {
             index,
             count,
-            config: args.config(&backend, count, core),
+            config: args.config(&backend, count, core).placement(args.backend.placement(index)),
             mask: masks.as_ref().map(|masks| masks[index]),
             backlog: args.backlog,
             connections_max: args.connections_of_each(count),

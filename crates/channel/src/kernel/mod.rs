@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::buffer::ReadBuf;
-use crate::config::{Backend, Config, DriverChoice};
+use crate::config::{Backend, Config, DriverChoice, Placement};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::options::OpenOptions;
 use crate::ready::Whose;
@@ -139,6 +139,9 @@ pub(crate) fn create(
     wake: &OwnedFd,
 ) -> Result<(AnyDriver, DriverReport), CreateError> {
     match &config.backend {
+        Backend::Kernel if config.placement != Placement::Inline => {
+            Err(CreateError::Placement { placement: config.placement.name() })
+        }
         Backend::Kernel => create_kernel(config, state, wake),
         #[cfg(feature = "local")]
         Backend::Local(network) => {

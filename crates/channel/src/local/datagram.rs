@@ -67,8 +67,7 @@ impl Local {
         from: SocketAddr,
         chunk: Chunk,
     ) {
-        let (_, memory) = self.server.parts();
-        let buffer = match memory.received(chunk) {
+        let buffer = match self.server.memory().received(chunk) {
             Received::Pool(held) => state.adopt(held, chunk.len),
             Received::Heap(bytes) => Some(bytes),
         };
@@ -133,17 +132,12 @@ impl Local {
     ) -> Result<(), OpError> {
         let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
         let to = to.ok_or(OpError::NotConnected)?;
-        let now = self.now;
-        let (stack, memory) = self.server.parts();
-        let chunk = memory.keep(payload);
-        stack.send_datagram(now, endpoint, (to, chunk), memory).map_err(|error| {
-            drop(memory.give_back(chunk));
-            match error {
-                OperationError::TooLong => OpError::MessageTooLong,
-                OperationError::BadAddress => OpError::NetworkUnreachable,
-                OperationError::QueueFull => OpError::NoBuffers,
-                _ => OpError::InvalidInput,
-            }
+        let sent = self.server.send_datagram(self.now, endpoint, to, payload);
+        sent.map_err(|error| match error {
+            OperationError::TooLong => OpError::MessageTooLong,
+            OperationError::BadAddress => OpError::NetworkUnreachable,
+            OperationError::QueueFull => OpError::NoBuffers,
+            _ => OpError::InvalidInput,
         })
     }
 

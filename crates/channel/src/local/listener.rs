@@ -196,7 +196,7 @@ impl Local {
                     self.accept(state, slot);
                 }
             }
-            _ => self.server.refuse(self.now, conn),
+            _ => self.server.abort(self.now, conn),
         }
     }
 
@@ -215,7 +215,7 @@ impl Local {
                 }
             }
             Handed::Held => {}
-            Handed::Gone | Handed::Refused => self.server.refuse(self.now, conn),
+            Handed::Gone | Handed::Refused => self.server.abort(self.now, conn),
         }
     }
 
@@ -234,7 +234,7 @@ impl Local {
     pub(super) fn leave_listener(&mut self, state: &mut State, slot: u32) {
         while let Some(held) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
             if let Arrived::Stack(index, generation) = held {
-                self.server.refuse(self.now, ConnId { index, generation });
+                self.server.abort(self.now, ConnId { index, generation });
             }
         }
         let Some(listener) = self.listener(state, slot) else { return };

@@ -123,6 +123,20 @@ impl ChannelMemory {
         Received::Heap(ReadBuf::from_vec(bytes))
     }
 
+    /// Copies received bytes that come from elsewhere: to a receive buffer, or to memory that
+    /// stands in for one. They were asked for, so there is always room.
+    pub(super) fn take_in(&mut self, bytes: &[u8]) -> Chunk {
+        let len = bytes.len() as u32;
+        let buf = match self.receive_pool.take_held() {
+            Some(held) => {
+                self.receive_pool.fill_held(held, 0, bytes);
+                BufId(u32::from(held.index()) | HELD)
+            }
+            None => BufId(self.reserve.insert(bytes.to_vec()) as u32 | RESERVE),
+        };
+        Chunk { buf, offset: 0, len }
+    }
+
     #[cold]
     fn alloc_reserve(&mut self) -> Option<BufId> {
         let len = self.receive_pool.buffer_len();

@@ -19,10 +19,9 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
-use megapipe_service::{Clock, Server};
+use megapipe_service::Clock;
 use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
 
 use crate::buffer::ReadBuf;
@@ -43,12 +42,14 @@ mod memory;
 mod network;
 mod open;
 mod options;
+mod placed;
+mod placement;
 mod repair;
 mod stream;
 mod turn;
 
-pub(crate) use memory::ChannelMemory;
 pub use network::{LocalNetwork, NetworkError};
+use placed::Placed;
 
 const NO_SLOT: u32 = u32::MAX;
 
@@ -67,7 +68,9 @@ const NOBODY: Owner = Owner { slot: NO_SLOT, generation: 0, resets_on_close: fal
 pub(crate) struct Local {
     /// What is not the stack's.
     kernel: Epoll,
-    server: Server<ChannelMemory>,
+    server: Placed,
+    /// Where it runs, in words.
+    place: String,
     clock: Clock,
     /// The time of the turn.
     now: Instant,
@@ -107,35 +110,14 @@ pub(crate) fn create(
     }
     let (kernel, report) = Epoll::create(state, wake)?;
     let frames = network.take().ok_or(CreateError::NoQueue)?;
-    let memory = ChannelMemory::new(Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
     let mut settings = network.settings().clone();
     settings.tcp.nagle = config.nagle;
     let clock = settings.clock.clone();
-    let server = Server::new(frames, &settings, memory, clock.now()).map_err(CreateError::Local)?;
-    let mut reason = format!("TCP and UDP by our own stack on {}", network.description());
-    if let Some(attachment) = server.attachment() {
-        let core = own_core();
-        attachment.set_core(core.and_then(|core| u32::try_from(core).ok()));
-        reason.push_str(&place_of(attachment.shard(), core));
-    }
+    let (server, place) = placement::place(frames, settings, config, state)?;
+    let network = network.description();
+    let reason = format!("TCP and UDP by our own stack on {network}; it runs {place}");
     let report = DriverReport { backend: "local", ..report.chosen(&reason) };
-    Ok((Local::new(kernel, server, clock), report))
-}
-
-/// The core that the calling thread runs on, if it is one.
-fn own_core() -> Option<usize> {
-    let set = rustix::thread::sched_getaffinity(None).ok()?;
-    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
-    let core = cores.next()?;
-    cores.next().is_none().then_some(core)
-}
-
-/// Which shard, and on which core, in words.
-fn place_of(shard: u16, core: Option<usize>) -> String {
-    match core {
-        Some(core) => format!(", shard {shard} on core {core}"),
-        None => format!(", shard {shard} on no core in particular"),
-    }
+    Ok((Local::new(kernel, server, place, clock), report))
 }
 
 /// The slot is the stack's.
@@ -150,11 +132,12 @@ pub(crate) const fn is_stacks(slot: &Slot) -> bool {
 }
 
 impl Local {
-    fn new(kernel: Epoll, server: Server<ChannelMemory>, clock: Clock) -> Self {
+    fn new(kernel: Epoll, server: Placed, place: String, clock: Clock) -> Self {
         let now = clock.now();
         Self {
             kernel,
             server,
+            place,
             clock,
             now,
             began: (std::time::Instant::now(), now),
@@ -384,6 +367,7 @@ impl Driver for Local {
     }
 
     fn abandon(&mut self) {
+        self.server.abandon();
         self.kernel.abandon();
     }
 

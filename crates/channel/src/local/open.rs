@@ -131,6 +131,12 @@ impl Channel {
         driver.local().map(|local| local.set_mask(state, index, mask))
     }
 
+    /// Where the stack runs that serves a slot; `None`: it is the kernel's.
+    pub(crate) fn place_of_stack(&mut self, index: u32) -> Option<String> {
+        is_stacks(self.state.peek(index)).then_some(())?;
+        self.driver.local().map(|local| local.place().to_owned())
+    }
+
     /// The cores whose connections a listener of the stack's takes.
     pub(crate) fn mask_on_stack(&mut self, index: u32) -> Option<CpuMask> {
         let Self { driver, state, .. } = self;
@@ -140,12 +146,17 @@ impl Channel {
 }
 
 impl Local {
-    fn describe(&self, state: &State, slot: u32) -> String {
+    /// Where the stack runs, for whom it is not the kernel's.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    fn describe(&mut self, state: &State, slot: u32) -> String {
         let driver = self.server.caps().driver;
         let Some(conn) = self.conn(state, slot) else {
             return format!("our own stack on {driver}");
         };
-        let Ok(info) = self.server.stack().info(conn) else {
+        let Some(info) = self.server.info(conn) else {
             return format!("our own stack on {driver}, connection {}", conn.index);
         };
         let mut agreed = vec![format!("{:?}", info.state), format!("mss {}", info.mss)];
@@ -161,7 +172,7 @@ impl Local {
     fn ends(&mut self, state: &State, slot: u32) -> Option<Ends> {
         let inet = Address::Inet;
         if let Some(conn) = self.conn(state, slot) {
-            let (local, remote) = self.server.stack().addresses(conn).ok()?;
+            let (local, remote) = self.server.addresses(conn)?;
             return Some((inet(local), Some(inet(remote))));
         }
         if let Some(listener) = self.listener(state, slot) {
@@ -169,7 +180,7 @@ impl Local {
             return Some((inet(address), None));
         }
         let endpoint = self.endpoint(state, slot)?;
-        Some((inet(self.server.stack().datagram_address(endpoint).ok()?), None))
+        Some((inet(self.server.datagram_address(endpoint)?), None))
     }
 }
 

@@ -16,8 +16,7 @@ impl Channel {
     pub fn set_conn_option(&mut self, handle: Handle, option: ConnOption) -> Result<(), OpError> {
         self.on_conn(handle, |local, conn| {
             let now = local.now;
-            let (stack, memory) = local.server.parts();
-            stack.set_option(now, conn, option, memory)
+            local.server.set_option(now, conn, option)
         })
     }
 
@@ -26,7 +25,7 @@ impl Channel {
     /// # Errors
     /// As for [`Channel::set_conn_option`].
     pub fn conn_info(&mut self, handle: Handle) -> Result<ConnInfo, OpError> {
-        self.on_conn(handle, |local, conn| local.server.stack().info(conn))
+        self.on_conn(handle, |local, conn| local.server.info(conn).ok_or(OperationError::Unknown))
     }
 
     fn on_conn<T>(

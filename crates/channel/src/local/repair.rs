@@ -43,6 +43,7 @@ use crate::state::State;
 const OWN_ADDRESS: &str = "the stack has an address of its own on this link, which no kernel \
                            socket can have: connections move on packet and xdp";
 const NO_INTERFACE: &str = "nobody said which interface the link shares its address with";
+const APART: &str = "the stack runs on a thread of its own: connections move with placement inline";
 const OTHER_SHARD: &str = "the connection's frames come to another shard: take it over in the \
                            channel of that one";
 const DATAGRAMS: &str = "a UDP socket of our own stack has nothing that a kernel socket could take";
@@ -61,6 +62,7 @@ impl Channel {
             _ if is_datagrams => DATAGRAMS,
             Ok(_) => return Ok(()),
             Err(NotShared::OwnAddress) => OWN_ADDRESS,
+            Err(NotShared::Apart) => APART,
             Err(NotShared::NoInterface | NotShared::OtherShard) => NO_INTERFACE,
         };
         local.refused_move = Some((handle, why.to_owned()));
@@ -179,7 +181,7 @@ impl Local {
                 Ok(_) => self.let_go(&leaving.snapshot),
                 Err(_) => {
                     if let Some(conn) = self.come_back(&leaving.snapshot) {
-                        self.server.refuse(self.now, conn);
+                        self.server.abort(self.now, conn);
                     }
                 }
             }
@@ -187,15 +189,15 @@ impl Local {
         });
         // What has left the stack is not known by this name any more.
         moved.map_err(|error| {
-            self.server.refuse(self.now, conn);
+            self.server.abort(self.now, conn);
             error.into_op_error()
         })
     }
 
     /// What can be known before anything changes.
-    fn may_leave(&self, conn: ConnId) -> Result<(), MoveError> {
+    fn may_leave(&mut self, conn: ConnId) -> Result<(), MoveError> {
         self.server.shared_interface().map_err(not_shared)?;
-        let info = self.server.stack().info(conn).map_err(|_| in_state("CLOSED"))?;
+        let info = self.server.info(conn).ok_or_else(|| in_state("CLOSED"))?;
         match info.state {
             TcpState::Established => {}
             TcpState::FinWait1 => return Err(in_state("FIN-WAIT-1")),
@@ -218,7 +220,7 @@ impl Local {
         mut ahead: Vec<ReadBuf>,
     ) -> Result<Leaving, MoveError> {
         let now = self.now;
-        let (stack, memory) = self.server.parts();
+        let (stack, memory) = self.server.inline().map_err(not_shared)?.parts();
         let mut snapshot = stack.export(now, conn, memory).map_err(|_| in_state("CLOSED"))?;
         for chunk in std::mem::take(&mut snapshot.unread) {
             ahead.extend(match memory.received(chunk) {
@@ -232,13 +234,14 @@ impl Local {
     /// Makes a kernel socket of a connection that has left the stack.
     fn enter_kernel(&mut self, leaving: &Leaving) -> Result<OwnedFd, MoveError> {
         let interface = self.server.shared_interface().map_err(not_shared)?;
-        let (_, memory) = self.server.parts();
+        let server = self.server.inline().map_err(not_shared)?;
+        let (_, memory) = server.parts();
         let successor = Successor::prepare(checkpoint_of(leaving, memory), interface)?;
         let flow = flow_of(&leaving.snapshot);
-        self.server.release(flow)?;
+        server.release(flow)?;
         successor.start().map_err(|error| {
             // If not even this is possible the port decides, as before most moves.
-            let _ = self.server.take(flow);
+            let _ = server.take(flow);
             error.into()
         })
     }
@@ -246,7 +249,7 @@ impl Local {
     /// The connection goes on in the stack. `None`: the stack does not take back what it had.
     fn come_back(&mut self, snapshot: &Snapshot) -> Option<ConnId> {
         let now = self.now;
-        let (stack, memory) = self.server.parts();
+        let (stack, memory) = self.server.inline().ok()?.parts();
         let back = stack.import(now, snapshot, (PoolId::default(), memory)).ok();
         debug_assert!(back.is_some(), "its place is free, and so are its nodes");
         if back.is_none() {
@@ -257,7 +260,7 @@ impl Local {
 
     /// The bytes are elsewhere: nobody needs these.
     fn let_go(&mut self, snapshot: &Snapshot) {
-        let (_, memory) = self.server.parts();
+        let memory = self.server.memory();
         for chunk in &snapshot.unacked {
             memory.free(chunk.buf);
         }
@@ -300,15 +303,16 @@ impl Local {
         predecessor: &mut Predecessor,
     ) -> Result<(ConnId, Vec<u8>), MoveError> {
         let (local, remote) = predecessor.ends()?;
-        let interface = self.server.interface_of(local, remote).map_err(not_shared)?;
+        let server = self.server.inline().map_err(not_shared)?;
+        let interface = server.interface_of(local, remote).map_err(not_shared)?;
         let flow = tcp_flow(local, remote);
         trial()?;
         predecessor.stand_aside(interface)?;
         // First: what comes from now on waits for the stack, and is not lost.
-        self.server.take(flow)?;
+        server.take(flow)?;
         self.import(predecessor).inspect_err(|_| {
             // The link let it be taken, so it can leave it again.
-            let _ = self.server.release(flow);
+            let _ = self.server.inline().map(|server| server.release(flow));
         })
     }
 
@@ -317,7 +321,7 @@ impl Local {
         let mut checkpoint = predecessor.checkpoint()?;
         let unread = std::mem::take(&mut checkpoint.unread);
         let now = self.now;
-        let (stack, memory) = self.server.parts();
+        let (stack, memory) = self.server.inline().map_err(not_shared)?.parts();
         let snapshot = snapshot_of(checkpoint, memory);
         match stack.import(now, &snapshot, (PoolId::default(), memory)) {
             Ok(conn) => Ok((conn, unread)),
@@ -341,6 +345,7 @@ const fn not_shared(error: NotShared) -> MoveError {
         NotShared::OwnAddress => OWN_ADDRESS,
         NotShared::NoInterface => NO_INTERFACE,
         NotShared::OtherShard => OTHER_SHARD,
+        NotShared::Apart => APART,
     })
 }
 

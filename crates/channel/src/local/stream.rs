@@ -10,10 +10,11 @@
 
 use std::net::SocketAddr;
 
-use megapipe_service::PortError;
-use megapipe_stack::{Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError};
+use megapipe_service::{PortError, Server};
+use megapipe_stack::{Chunk, CloseReason, ConnId, ConnectError, Instant, OperationError};
 
-use super::memory::{self, Received};
+use super::memory::{self, ChannelMemory, Received};
+use super::placed::Placed;
 use super::repair::HAS_MOVED;
 use super::{Local, set_receiving};
 use crate::address::Address;
@@ -82,14 +83,11 @@ impl Local {
     ) -> Result<(), PortError<ConnectError>> {
         let local = options.bind.as_ref().and_then(Address::as_inet);
         let now = self.now;
-        match self.server.connect(now, remote, local) {
+        // Only what is not as it is for all is set.
+        let is_other = options.nodelay == state.config.nagle;
+        let nodelay = is_other.then_some(options.nodelay);
+        match self.server.connect(now, remote, local, nodelay) {
             Ok(conn) => {
-                let (stack, memory) = self.server.parts();
-                if options.nodelay == state.config.nagle {
-                    let nodelay = ConnOption::NoDelay(options.nodelay);
-                    let set = stack.set_option(now, conn, nodelay, memory);
-                    debug_assert!(set.is_ok(), "the connection was made just now");
-                }
                 self.own(conn, slot);
                 self.conns[conn.index as usize].resets_on_close = options.reset_on_close;
                 state.slot(slot).target = Target::Stack(conn.index);
@@ -125,8 +123,7 @@ impl Local {
             return state.answer_reads(slot);
         };
         let now = self.now;
-        let (stack, _) = self.server.parts();
-        let asked = stack.receive(now, conn).is_ok();
+        let asked = self.server.receive(now, conn).is_ok();
         set_receiving(state, slot, asked);
     }
 
@@ -168,13 +165,25 @@ impl Local {
             return self.write_quietly(state, slot, bytes.into());
         };
         let now = self.now;
-        let (stack, memory) = self.server.parts();
-        let chunk = memory.keep_read(bytes);
-        if stack.send(now, conn, chunk, memory).is_ok() {
-            return self.ask(state);
-        }
-        if let Some(refused) = memory.give_back(chunk) {
-            self.write_quietly(state, slot, refused);
+        let refused = match &mut self.server {
+            Placed::Inline(server) => {
+                let (stack, memory) = server.parts();
+                let chunk = memory.keep_read(bytes);
+                match stack.send(now, conn, chunk, memory) {
+                    Ok(()) => None,
+                    Err(_) => memory.give_back(chunk),
+                }
+            }
+            Placed::Apart(apart) => {
+                let mut payload = Payload::Read(bytes);
+                // What is left of it, after an error all, waits its turn.
+                let _ = apart.send_front(conn, &mut payload);
+                (!payload.is_empty()).then_some(payload)
+            }
+        };
+        match refused {
+            None => self.ask(state),
+            Some(refused) => self.write_quietly(state, slot, refused),
         }
     }
 
@@ -218,10 +227,15 @@ impl Local {
 
     /// Hands over a payload, or as much of a long one as there is room for. How many bytes.
     fn send_front(&mut self, conn: ConnId, part: &mut Payload) -> Result<usize, OperationError> {
+        let now = self.now;
+        let server = match &mut self.server {
+            Placed::Inline(server) => server,
+            Placed::Apart(apart) => return apart.send_front(conn, part),
+        };
         let mut len = part.len();
         if len <= PIECES_FROM {
             let payload = std::mem::replace(part, Payload::Static(&[]));
-            return match self.send_part(conn, payload) {
+            return match send_part(server, (now, conn), payload) {
                 Ok(()) => Ok(len),
                 Err((error, payload)) => {
                     *part = payload.unwrap_or(Payload::Static(&[]));
@@ -229,14 +243,14 @@ impl Local {
                 }
             };
         }
-        let info = self.server.stack().info(conn)?;
+        let info = server.stack().info(conn)?;
         let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes) as usize;
         if room < ROOM_MIN && info.queued_bytes > 0 {
             return Err(OperationError::QueueFull);
         }
         len = len.min(room.max(ROOM_MIN));
         let front = part.split_to(len);
-        self.send_part(conn, front).map(|()| len).map_err(|(error, front)| {
+        send_part(server, (now, conn), front).map(|()| len).map_err(|(error, front)| {
             // No place in the queue in spite of the room: both parts are joined again.
             if let Some(front) = front {
                 *part = Payload::Vec([front.as_slice(), part.as_slice()].concat());
@@ -245,20 +259,8 @@ impl Local {
         })
     }
 
-    fn send_part(
-        &mut self,
-        conn: ConnId,
-        payload: Payload,
-    ) -> Result<(), (OperationError, Option<Payload>)> {
-        let now = self.now;
-        let (stack, memory) = self.server.parts();
-        let chunk = memory.keep(payload);
-        stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
-    }
-
     fn await_room(&mut self, conn: ConnId, sent_bytes: usize) -> Sent {
-        let (stack, _) = self.server.parts();
-        match stack.await_acks(conn) {
+        match self.server.await_acks(conn) {
             Ok(()) => Sent::NoRoom(sent_bytes),
             Err(_) => Sent::Refused(OpError::BrokenPipe),
         }
@@ -266,10 +268,7 @@ impl Local {
 
     fn disconnect(&mut self, state: &mut State, slot: u32, how: Disconnect) {
         if let Some(conn) = self.conn(state, slot) {
-            let now = self.now;
-            let (stack, memory) = self.server.parts();
-            // Closed by us before, or by the peer meanwhile: what was asked for is so.
-            let _ = stack.shutdown(now, conn, memory);
+            self.server.shutdown(self.now, conn);
         }
         state.pop_control(slot);
         state.complete(slot, Event::Disconnect(Ok(())));
@@ -296,9 +295,7 @@ impl Local {
     /// The stack forgets the connection, with a RST.
     pub(super) fn abort(&mut self, state: &mut State, slot: u32) {
         let Some(conn) = self.conn(state, slot) else { return };
-        let now = self.now;
-        let (stack, memory) = self.server.parts();
-        let _ = stack.abort(now, conn, memory);
+        self.server.abort(self.now, conn);
         self.disown(conn);
         state.slot(slot).target = Target::None;
     }
@@ -317,9 +314,7 @@ impl Local {
         }
         self.write(state, slot);
         let Some(conn) = self.conn(state, slot) else { return };
-        let now = self.now;
-        let (stack, memory) = self.server.parts();
-        let _ = stack.close(now, conn, memory);
+        self.server.close(self.now, conn);
         self.disown(conn);
         state.slot(slot).target = Target::None;
     }
@@ -355,11 +350,9 @@ impl Local {
     /// Bytes arrived.
     pub(super) fn on_received(&mut self, state: &mut State, conn: ConnId, chunk: Chunk) {
         let Some(slot) = self.slot_of(conn) else {
-            let (_, memory) = self.server.parts();
-            return megapipe_stack::Memory::free(memory, chunk.buf);
+            return megapipe_stack::Memory::free(self.server.memory(), chunk.buf);
         };
-        let (_, memory) = self.server.parts();
-        match memory.received(chunk) {
+        match self.server.memory().received(chunk) {
             Received::Pool(held) => state.on_received_held(slot, held, chunk.len),
             Received::Heap(bytes) => {
                 state.counters.spilled_bytes += u64::from(chunk.len);
@@ -390,6 +383,14 @@ impl Local {
         }
     }
 
+    /// The connection was not even begun.
+    pub(super) fn on_not_begun(&mut self, state: &mut State, conn: ConnId, error: ConnectError) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        self.disown(conn);
+        state.slot(slot).target = Target::None;
+        self.connected(state, slot, Err(connect_failed(error)));
+    }
+
     /// The connection is over.
     pub(super) fn on_closed(&mut self, state: &mut State, conn: ConnId, reason: CloseReason) {
         let Some(slot) = self.slot_of(conn) else { return };
@@ -405,6 +406,17 @@ impl Local {
             self.write(state, slot);
         }
     }
+}
+
+#[inline]
+fn send_part(
+    server: &mut Server<ChannelMemory>,
+    (now, conn): (Instant, ConnId),
+    payload: Payload,
+) -> Result<(), (OperationError, Option<Payload>)> {
+    let (stack, memory) = server.parts();
+    let chunk = memory.keep(payload);
+    stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
 }
 
 /// What the program is told of how a connection ended; `None`: in order.
@@ -425,7 +437,7 @@ const fn is_about_local(error: ConnectError, is_asked_for: bool) -> bool {
     is_asked_for && matches!(error, ConnectError::BadLocalAddress | ConnectError::InUse)
 }
 
-const fn connect_failed(error: ConnectError) -> OpError {
+pub(super) const fn connect_failed(error: ConnectError) -> OpError {
     match error {
         ConnectError::NoRoute => OpError::NetworkUnreachable,
         ConnectError::BadRemoteAddress => OpError::InvalidInput,

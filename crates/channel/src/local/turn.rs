@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use megapipe_link::LinkError;
-use megapipe_service::{Next, Offer};
+use megapipe_service::{Next, Offer, Told};
 use megapipe_stack::Event;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -46,6 +46,9 @@ impl Local {
             self.gathered = 0;
             let turn = self.server.turn(self.now).map_err(link_failed)?;
             let happened = self.take_events(state);
+            let told = self.server.counters();
+            state.counters.server_events = told.events;
+            state.counters.server_wakeups = told.wakeups;
             self.ask_kernel(state)?;
             if state.has_ready() || state.woken {
                 return Ok(());
@@ -88,10 +91,10 @@ impl Local {
     pub(super) fn take_events(&mut self, state: &mut State) -> bool {
         let mut happened = false;
         while !state.has_ready()
-            && let Some((event, offer)) = self.server.event()
+            && let Some(told) = self.server.event()
         {
             happened = true;
-            self.on_event(state, event, offer);
+            self.on_told(state, told);
         }
         happened
     }
@@ -101,7 +104,11 @@ impl Local {
     /// `take_events`.
     #[inline]
     pub(super) fn next_received(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
-        while let Some((event, offer)) = self.server.event() {
+        while let Some(told) = self.server.event() {
+            let Told::Event(event, offer) = told else {
+                self.on_told(state, told);
+                continue;
+            };
             let read = match event {
                 Event::Received { conn, chunk } => self.on_received_for_one(state, conn, chunk),
                 Event::PeerClosed { conn } => self.on_end_for_one(state, conn),
@@ -116,6 +123,13 @@ impl Local {
             }
         }
         None
+    }
+
+    fn on_told(&mut self, state: &mut State, told: Told) {
+        match told {
+            Told::Event(event, offer) => self.on_event(state, event, offer),
+            Told::NotBegun(conn, error) => self.on_not_begun(state, conn, error),
+        }
     }
 
     fn on_event(&mut self, state: &mut State, event: Event, offer: Option<Offer>) {

@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use megapipe::{Accept, Config, CpuMask, DriverChoice, DriverKind, Event, Handle, OpenOptions};
+use megapipe::{
+    Accept, Config, CpuMask, DriverChoice, DriverKind, Event, Handle, OpenOptions, Placement,
+};
 
 use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver, pattern};
 
@@ -206,9 +208,13 @@ fn the_report_names_the_driver_and_why(case: &Case) {
         _ => DriverKind::Uring,
     };
     assert_eq!(report.driver, expected);
-    let reason = match case.is_local {
-        true => "TCP and UDP by our own stack on tun of 1500 bytes MTU",
-        false => "forced by configuration",
+    let stack =
+        |place| format!("TCP and UDP by our own stack on tun of 1500 bytes MTU; it runs {place}");
+    let reason = match (case.is_local, case.placement) {
+        (false, _) => "forced by configuration".to_owned(),
+        (true, Placement::Inline) => stack("inside dispatch"),
+        (true, Placement::Thread) => stack("on a thread beside, on no core in particular"),
+        (true, _) => stack("on a core of its own, on no core in particular"),
     };
     assert_eq!(report.reason, reason);
     assert_eq!(report.backend, if case.is_local { "local" } else { "kernel" });
@@ -231,6 +237,7 @@ fn explain_tells_the_path_and_what_waits(case: &Case) {
     let backend = if case.is_local { "local" } else { "kernel" };
     let explain = scene.explain(listener).unwrap();
     assert_eq!((explain.kind, explain.backend), ("listening socket", backend));
+    assert_eq!(explain.place.is_some(), case.is_local, "{explain}");
     assert_eq!(explain.local, Some(address.clone()));
     assert_eq!(explain.driver, scene.report().driver);
     let mut client = scene.dial(address.as_inet().unwrap()).unwrap();

@@ -16,21 +16,11 @@ use megapipe_link::{Link, PairConfig, pair};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::place::{device, here, ip};
-use crate::scene::{A_WHILE, Case, PATIENCE, Stream, check_local, pattern, receive, tcp_pair};
+use crate::scene::{
+    A_WHILE, Case, PATIENCE, Stream, on_each_placement, pattern, receive, tcp_pair,
+};
 
-macro_rules! on_our_own_stack {
-    ($($fact:ident),+ $(,)?) => {
-        mod local {
-            $(#[test]
-            fn $fact() {
-                let name = concat!(module_path!(), "::", stringify!($fact));
-                super::check_local(name, super::$fact);
-            })+
-        }
-    };
-}
-
-on_our_own_stack![
+on_each_placement![
     a_connection_has_no_descriptor_to_move_to_and_goes_on,
     an_accept_of_descriptors_is_not_supported,
     datagrams_have_no_descriptor,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
-    DispatchError, DriverChoice, Event, Handle, ListenOptions, Misuse, OpError, ReadBuf,
+    DispatchError, DriverChoice, Event, Handle, ListenOptions, Misuse, OpError, Placement, ReadBuf,
     Unregistered,
 };
 
@@ -34,7 +34,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
 
 /// Makes one test of each function for each of the kernel's drivers and for our own stack, in the
-/// modules `uring`, `epoll` and `local`.
+/// modules `uring`, `epoll` and, for each place that the stack can run at, `local`, `local_thread` and
+/// `local_core`.
 ///
 /// After `; kernel:` stand those that are about what only the kernel's sockets have: descriptors
 /// (`to_fd`, accepting as one), listeners that share an address, and a host that talks to itself.
@@ -42,16 +43,41 @@ macro_rules! on_each_driver {
     ($($fact:ident),+ $(,)? $(; kernel: $($kernels:ident),+ $(,)?)?) => {
         crate::scene::on_kernel_drivers![$($fact),+ $($(, $kernels)+)?];
         #[cfg(feature = "local")]
+        crate::scene::on_each_placement![$($fact),+];
+    };
+}
+pub(crate) use on_each_driver;
+
+/// Makes one test of each function for each place that our own stack can run at: inside `dispatch`
+/// (in the module `local`), on a thread beside it, on a core of its own.
+#[cfg(feature = "local")]
+macro_rules! on_each_placement {
+    ($($fact:ident),+ $(,)?) => {
         mod local {
             $(#[test]
             fn $fact() {
                 let name = concat!(module_path!(), "::", stringify!($fact));
-                crate::scene::check_local(name, super::$fact);
+                crate::scene::check_local(megapipe::Placement::Inline, name, super::$fact);
+            })+
+        }
+        mod local_thread {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                crate::scene::check_local(megapipe::Placement::Thread, name, super::$fact);
+            })+
+        }
+        mod local_core {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                crate::scene::check_local(megapipe::Placement::Core(None), name, super::$fact);
             })+
         }
     };
 }
-pub(crate) use on_each_driver;
+#[cfg(feature = "local")]
+pub(crate) use on_each_placement;
 
 /// The same without our own stack.
 macro_rules! on_kernel_drivers {
@@ -81,6 +107,8 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// TCP and UDP are our own stack's.
     pub(crate) is_local: bool,
+    /// Where that runs.
+    pub(crate) placement: Placement,
 }
 
 /// Runs a fact, or says why the driver cannot be had here.
@@ -91,17 +119,17 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
             println!("skipped: {name}: {reason}");
         }
         Err(error) => panic!("{error:?}"),
-        Ok(_) => fact(&Case { driver, name, is_local: false }),
+        Ok(_) => fact(&Case { driver, name, is_local: false, placement: Placement::Inline }),
     }
 }
 
 /// Runs a fact on our own stack, with the kernel as its peer, or says why that is not possible.
 #[cfg(feature = "local")]
-pub(crate) fn check_local(path: &'static str, fact: fn(&Case)) {
+pub(crate) fn check_local(placement: Placement, path: &'static str, fact: fn(&Case)) {
     let name = path.split_once("::").map_or(path, |(_, name)| name);
     match place::enter() {
         Err(why) => println!("skipped: {name}: {why}"),
-        Ok(()) => fact(&Case { driver: DriverChoice::Epoll, name, is_local: true }),
+        Ok(()) => fact(&Case { driver: DriverChoice::Epoll, name, is_local: true, placement }),
     }
 }
 
@@ -114,7 +142,8 @@ impl Case {
         let config = Config::default().driver(self.driver);
         #[cfg(feature = "local")]
         if self.is_local {
-            return config.backend(place::network().expect("one was made a moment ago"));
+            let network = place::network().expect("one was made a moment ago");
+            return config.backend(network).placement(self.placement);
         }
         config
     }

@@ -271,7 +271,7 @@ impl Completion {
             kind::PEER_CLOSED => Event::PeerClosed { conn: id },
             kind::CLOSED => Event::Closed { conn: id, reason: CloseCode::from_code(count)? },
             kind::DATAGRAM => {
-                let (from, chunk) = (transfer.address()?, transfer.chunk()?);
+                let (from, chunk) = (transfer.address()?, transfer.datagram()?);
                 Event::Datagram { endpoint: id, from, chunk }
             }
             kind::DATAGRAM_REFUSED => {

@@ -1,7 +1,9 @@
 //! What an application asks of a server.
 //!
-//! Each op is answered by exactly one completion with its cookie, of a kind that `Event` names
-//! under "answers".
+//! An op that makes something (a listener, a connection, an endpoint) is answered by one completion
+//! with its cookie, of a kind that `Event` names under "answers". The others are answered by what
+//! they bring about: bytes for `Receive`, the buffer for `Send`, the end of a connection; and by
+//! nothing where the connection is over, whose end was told or was asked for.
 
 use std::net::SocketAddr;
 
@@ -188,7 +190,7 @@ impl Op {
             kind::BIND_DATAGRAM => Command::BindDatagram { local: record.pair().local()? },
             kind::SEND_DATAGRAM => {
                 let transfer = record.transfer();
-                let (to, chunk) = (transfer.address()?, transfer.chunk()?);
+                let (to, chunk) = (transfer.address()?, transfer.datagram()?);
                 Command::SendDatagram { endpoint: id, to, chunk }
             }
             kind::CLOSE_DATAGRAM => Command::CloseDatagram { endpoint: id },

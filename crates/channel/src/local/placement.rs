@@ -1,0 +1,107 @@
+//! Where a channel's server runs, and on which core.
+//!
+//! Read first: architecture, "The picture" (placements); `placed.rs` for what differs afterwards.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use megapipe_service::{ApartConfig, Frames, Server, ServerConfig, start_apart};
+
+use super::memory::ChannelMemory;
+use super::placed::{Apart, Placed};
+use crate::config::{Config, Placement};
+use crate::error::CreateError;
+use crate::limits::RESERVE_BYTES_MAX;
+use crate::state::State;
+
+/// Makes the server where the configuration wants it, and says in words where that is.
+///
+/// # Errors
+/// [`CreateError`]: what is missing.
+pub(super) fn place(
+    frames: Frames,
+    mut settings: ServerConfig,
+    config: &Config,
+    state: &State,
+) -> Result<(Placed, String), CreateError> {
+    let memory = ChannelMemory::new(Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
+    let own = own_core();
+    let spin = settings.waits.spin;
+    let (server, place) = match config.placement {
+        Placement::Inline => {
+            let server = Server::new(frames, &settings, memory, settings.clock.now())
+                .map_err(CreateError::Local)?;
+            (Placed::Inline(server), "inside dispatch".to_owned())
+        }
+        Placement::Thread => {
+            // Whoever polls on a core that both share keeps the other from running.
+            settings.waits.spin = Duration::ZERO;
+            let apart = ApartConfig { core: own, shares_core: true, ..apart(config) };
+            let place = format!("on a thread beside, {}", on(own));
+            (start((frames, &settings), &apart, (memory, config, Duration::ZERO))?, place)
+        }
+        Placement::Core(wanted) => {
+            let core = wanted.or_else(|| other_core(own));
+            let apart = ApartConfig { core, shares_core: false, ..apart(config) };
+            // On one and the same core, polling would keep the server from running.
+            let spin = if core.is_some() && core != own { spin } else { Duration::ZERO };
+            let place = format!("on a core of its own, {}", on(core));
+            (start((frames, &settings), &apart, (memory, config, spin))?, place)
+        }
+    };
+    let Some(attachment) = server.attachment() else { return Ok((server, place)) };
+    attachment.set_core(own.and_then(|core| u32::try_from(core).ok()));
+    let place =
+        format!("{place}; shard {} of {} {}", attachment.shard(), attachment.shards(), on(own));
+    Ok((server, place))
+}
+
+fn start(
+    (frames, settings): (Frames, &ServerConfig),
+    apart: &ApartConfig,
+    (memory, config, spin): (ChannelMemory, &Config, Duration),
+) -> Result<Placed, CreateError> {
+    let session = start_apart(frames, settings, apart).map_err(|source| match source {
+        megapipe_service::ApartError::Server(error) => CreateError::Local(error),
+        source => CreateError::Apart { placement: config.placement.name(), source },
+    })?;
+    Ok(Placed::Apart(Box::new(Apart::new(session, memory, config.buffer_len, spin))))
+}
+
+/// Buffers like the channel's, and as many as it would keep bytes in itself.
+fn apart(config: &Config) -> ApartConfig {
+    let reserve = (RESERVE_BYTES_MAX / config.buffer_len) as u32;
+    ApartConfig {
+        core: None,
+        shares_core: false,
+        receive_bytes: config.buffer_len,
+        receive_buffers: u32::from(config.buffer_count) + reserve,
+    }
+}
+
+/// The cores that a thread may run on.
+fn allowed(thread: Option<rustix::thread::Pid>) -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(thread) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
+/// The core that the calling thread runs on, if it is one.
+fn own_core() -> Option<usize> {
+    match allowed(None).as_slice() {
+        [core] => Some(*core),
+        _ => None,
+    }
+}
+
+/// A core for a server whose channel runs on `own`: the next one that the process may use. Where
+/// the channel is not pinned, the kernel finds the server a place.
+fn other_core(own: Option<usize>) -> Option<usize> {
+    let own = own?;
+    let cores = allowed(Some(rustix::process::getpid()));
+    let next = cores.iter().find(|core| **core > own).or_else(|| cores.first());
+    next.copied()
+}
+
+fn on(core: Option<usize>) -> String {
+    core.map_or_else(|| "on no core in particular".to_owned(), |core| format!("on core {core}"))
+}

@@ -1,0 +1,97 @@
+//! The memory that a server apart works on: buffers in the session's region.
+//!
+//! Read first: `megapipe_shm::Pool`. Receive buffers are the server's to give out; send buffers are
+//! the application's, and the server only reads them and says when it is done.
+//!
+//! Invariant: what a record of the application named is checked against its pool's layout before it
+//! gets here ([`SharedMemory::holds`]).
+
+use std::sync::Arc;
+
+use megapipe_shm::{Pool, PoolLayout, Region, checksum};
+use megapipe_stack::{BufId, Chunk, Memory, PoolId};
+
+use super::{LARGE, RECEIVES, SMALL};
+
+/// Buffers in a region that an application shares.
+pub struct SharedMemory {
+    region: Arc<Region>,
+    receives: Pool,
+    small: PoolLayout,
+    large: PoolLayout,
+    /// Send buffers that go back to the application.
+    returned: Vec<u32>,
+}
+
+impl SharedMemory {
+    pub(super) fn new(
+        region: Arc<Region>,
+        receives: Pool,
+        small: PoolLayout,
+        large: PoolLayout,
+    ) -> Self {
+        let returned = Vec::with_capacity((small.count + large.count) as usize);
+        Self { region, receives, small, large, returned }
+    }
+
+    /// A chunk lies in a send buffer.
+    pub(super) fn holds(&self, chunk: Chunk) -> bool {
+        self.send_place(chunk.buf).is_some_and(|(_, buf_bytes)| {
+            let end = u64::from(chunk.offset) + u64::from(chunk.len);
+            chunk.len > 0 && end <= buf_bytes as u64
+        })
+    }
+
+    /// Send buffers that the application may have again.
+    pub(super) const fn returned(&mut self) -> &mut Vec<u32> {
+        &mut self.returned
+    }
+
+    /// Where a send buffer lies, and its size.
+    fn send_place(&self, buf: BufId) -> Option<(usize, usize)> {
+        let buf = megapipe_shm::BufId::from_bits(buf.0);
+        let layout = match buf.tag() {
+            SMALL => &self.small,
+            LARGE => &self.large,
+            _ => return None,
+        };
+        let offset = layout.offset + buf.index() as usize * layout.stride_bytes();
+        (buf.index() < layout.count).then_some((offset, layout.buf_bytes))
+    }
+}
+
+impl Memory for SharedMemory {
+    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
+        self.receives.alloc().map(|buf| BufId(buf.bits()))
+    }
+
+    fn free(&mut self, buf: BufId) {
+        let id = megapipe_shm::BufId::from_bits(buf.0);
+        if id.tag() == RECEIVES {
+            // A buffer that the application returned twice is refused and counted by the pool.
+            let _ = self.receives.free(id);
+        } else {
+            self.returned.push(buf.0);
+        }
+    }
+
+    fn buf_bytes(&self, buf: BufId) -> u32 {
+        let send = self.send_place(buf).map(|(_, buf_bytes)| buf_bytes);
+        send.unwrap_or_else(|| self.receives.buf_bytes()) as u32
+    }
+
+    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
+        let id = megapipe_shm::BufId::from_bits(buf.0);
+        self.receives.copy_in(id, offset, from).unwrap_or_else(|_| checksum::sum(from))
+    }
+
+    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
+        let place = self.send_place(chunk.buf).map(|(place, _)| place + chunk.offset as usize);
+        let len = to.len().min(chunk.len as usize);
+        let (bytes, rest) = to.split_at_mut(len);
+        let read = place.is_some_and(|place| self.region.read(place, bytes).is_ok());
+        debug_assert!(read, "what an op named was checked");
+        rest.fill(0);
+        checksum::sum(to)
+    }
+}

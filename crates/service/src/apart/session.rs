@@ -1,0 +1,734 @@
+//! The application's end: what it asks for goes into one ring, what happened comes out of another.
+//!
+//! Connections have names of the session's own, given at once, while the server's names come with
+//! its answers. So an application need not wait for the answer to `connect`, and an event of a
+//! connection that it has let go of meanwhile finds nobody.
+//!
+//! Invariants
+//! - `by_server[conn.index]` names the connection that the server knows under that index, and no
+//!   other.
+//! - A send buffer is in the server's hands from the op until `Returned` says otherwise; until then
+//!   its bytes count against its connection.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+
+use megapipe_link::{Caps, LinkError};
+use megapipe_shm::record::{
+    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal,
+};
+use megapipe_shm::{BufId, Consumer, Pool, PoolLayout, Producer, Region, Ringer, Sleeper};
+use megapipe_stack::{
+    Chunk, CloseReason, ConnId, ConnectError, DatagramId, Event, ListenerId, OperationError,
+};
+
+use super::worker::{conn_id, id_of};
+use super::{ApartError, Call, LARGE, Layout, SMALL, SharedMemory};
+use crate::connection_manager::{AcceptorId, Offer};
+use crate::limits::{LARGE_SEND_BYTES, OPS_MAX, SMALL_SEND_BYTES};
+use crate::server::Server;
+use crate::switch::Attachment;
+
+const DRIVER: &str = "the server";
+
+/// The application's ends of what it shares with its server.
+pub(super) struct Ends {
+    pub(super) region: Arc<Region>,
+    pub(super) ops: Producer<Record>,
+    pub(super) events: Consumer<Record>,
+    pub(super) sleeper: Sleeper,
+    pub(super) ringer: Ringer,
+    pub(super) calls: Sender<Call>,
+}
+
+/// What does not change while the server runs.
+pub(super) struct Description {
+    caps: Caps,
+    attachment: Option<Attachment>,
+}
+
+impl Description {
+    pub(super) fn of(server: &Server<SharedMemory>) -> Self {
+        Self { caps: server.caps().clone(), attachment: server.attachment() }
+    }
+}
+
+/// What a send buffer carries.
+#[derive(Debug, Clone, Copy)]
+struct Carried {
+    /// Whose bytes.
+    conn: ConnId,
+    len: u32,
+}
+
+/// A datagram's, or none.
+const NOBODYS: Carried = Carried { conn: ConnId { index: u32::MAX, generation: 0 }, len: 0 };
+
+/// The send buffers, and whose bytes each carries.
+pub(super) struct Sends {
+    small: Pool,
+    large: Pool,
+    /// By buffer, first the small ones.
+    carried: Vec<Carried>,
+    /// Bytes of one connection that may be on their way at once.
+    bytes_max: u32,
+}
+
+impl Sends {
+    pub(super) fn new(
+        region: &Arc<Region>,
+        layout: &Layout,
+        bytes_max: u32,
+    ) -> Result<Self, ApartError> {
+        let count = (layout.small.count + layout.large.count) as usize;
+        Ok(Self {
+            small: Pool::new(Arc::clone(region), layout.small)?,
+            large: Pool::new(Arc::clone(region), layout.large)?,
+            carried: vec![NOBODYS; count],
+            bytes_max,
+        })
+    }
+
+    fn carried(&mut self, buf: BufId) -> Option<&mut Carried> {
+        let first = if buf.tag() == SMALL { 0 } else { self.small.layout().count };
+        self.carried.get_mut((first + buf.index()) as usize)
+    }
+
+    /// A copy of as many of the bytes as fit one buffer. `None`: all are with the server.
+    fn fill(&mut self, bytes: &[u8]) -> Option<(BufId, usize)> {
+        let is_small = bytes.len() <= SMALL_SEND_BYTES;
+        let small = if is_small { self.small.alloc() } else { None };
+        let (pool, buf, len_max) = match small {
+            Some(buf) => (&self.small, buf, SMALL_SEND_BYTES),
+            None => (&self.large, self.large.alloc()?, LARGE_SEND_BYTES),
+        };
+        let len = bytes.len().min(len_max);
+        let copied = pool.copy_in(buf, 0, &bytes[..len]);
+        debug_assert!(copied.is_ok(), "the buffer was free a moment ago");
+        Some((buf, len))
+    }
+
+    fn free(&self, buf: BufId) {
+        let pool = if buf.tag() == LARGE { &self.large } else { &self.small };
+        // A buffer that the server returns twice is refused and counted by the pool.
+        let _ = pool.free(buf);
+    }
+}
+
+/// A connection, under the session's name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Conn {
+    generation: u32,
+    is_used: bool,
+    /// The server's name, once it has said it.
+    server: Option<ConnId>,
+    /// Bytes on their way.
+    queued_bytes: u32,
+    /// Somebody waits for fewer.
+    awaits: bool,
+    /// Nothing more is to be sent.
+    is_shut: bool,
+}
+
+/// What a session counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SessionCounters {
+    /// Events taken from the server.
+    pub events: u64,
+    /// Times that the application slept and was woken by events.
+    pub wakeups: u64,
+    /// Times that the ring of ops was full.
+    pub ops_full: u64,
+}
+
+/// What the server tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// As the stack says it.
+    Event(Event, Option<Offer>),
+    /// A connection was not begun.
+    NotBegun(ConnId, ConnectError),
+}
+
+/// An application's end of a server apart. For one thread.
+pub struct Session {
+    ends: Ends,
+    sends: Sends,
+    receives: PoolLayout,
+    description: Description,
+    conns: Vec<Conn>,
+    free: Vec<u32>,
+    by_server: Vec<Option<ConnId>>,
+    /// Connections that wait for a send buffer, the first first.
+    starved: VecDeque<ConnId>,
+    /// Those of them, and others, whose sends may go on.
+    unblocked: VecDeque<ConnId>,
+    /// What was told while something else was waited for.
+    backlog: VecDeque<Told>,
+    thread: Option<JoinHandle<Result<(), LinkError>>>,
+    is_armed: bool,
+    counters: SessionCounters,
+}
+
+impl Session {
+    pub(super) fn new(
+        ends: Ends,
+        sends: Sends,
+        receives: PoolLayout,
+        description: Description,
+        thread: JoinHandle<Result<(), LinkError>>,
+    ) -> Self {
+        Self {
+            ends,
+            sends,
+            receives,
+            description,
+            conns: Vec::new(),
+            free: Vec::new(),
+            by_server: Vec::new(),
+            starved: VecDeque::new(),
+            unblocked: VecDeque::new(),
+            backlog: VecDeque::new(),
+            thread: Some(thread),
+            is_armed: false,
+            counters: SessionCounters::default(),
+        }
+    }
+
+    /// What the link can do.
+    #[must_use]
+    pub const fn caps(&self) -> &Caps {
+        &self.description.caps
+    }
+
+    /// The shard's place among others, where it has some.
+    #[must_use]
+    pub fn attachment(&self) -> Option<Attachment> {
+        self.description.attachment.clone()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub const fn counters(&self) -> SessionCounters {
+        self.counters
+    }
+
+    /// Asks the server something that is rare, and waits for the answer. `None`: it is gone.
+    pub fn call<R: Send + 'static>(
+        &mut self,
+        ask: impl FnOnce(&mut Server<SharedMemory>) -> R + Send + 'static,
+    ) -> Option<R> {
+        // What was asked for before comes before.
+        self.flush();
+        let (answer, answered) = mpsc::sync_channel(1);
+        let call = Box::new(move |server: &mut Server<SharedMemory>| {
+            // Whoever asked waits for it.
+            let _ = answer.send(ask(server));
+        });
+        self.ends.calls.send(call).ok()?;
+        self.ring();
+        answered.recv().ok()
+    }
+
+    fn ring(&self) {
+        // A bell that cannot be rung belongs to a thread that has ended, which `check` finds out.
+        let _ = self.ends.ringer.ring();
+    }
+
+    /// Hands over what was asked for.
+    pub fn flush(&mut self) {
+        if self.ends.ops.commit() > 0 {
+            self.ring();
+        }
+    }
+
+    fn ask(&mut self, cookie: u64, command: Command) {
+        let record = Op { cookie, command }.record();
+        while self.ends.ops.reserve(1).is_ok_and(|room| room == 0) {
+            // The server takes ops whatever else it does; it may need this core for it.
+            self.counters.ops_full += 1;
+            self.flush();
+            self.ring();
+            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        // There is room, or the ring is broken, as the next event tells.
+        let _ = self.ends.ops.put(&record);
+    }
+
+    /// The server still runs.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn check(&mut self) -> Result<(), LinkError> {
+        let gone = || LinkError::Gone { driver: DRIVER };
+        match self.thread.take_if(|thread| thread.is_finished()) {
+            Some(ended) => match ended.join() {
+                Ok(Err(error)) => Err(error),
+                Ok(Ok(())) | Err(_) => Err(gone()),
+            },
+            None if self.thread.is_none() => Err(gone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Prepares for sleep on [`Session::wait_fd`]. `false`: there is something already.
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        self.flush();
+        self.ends.sleeper.arm();
+        self.is_armed = true;
+        let waits = self.ends.events.peek(1).is_ok_and(|count| count == 0);
+        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        if !(waits && lives && self.unblocked.is_empty() && self.backlog.is_empty()) {
+            self.wake_up();
+            return false;
+        }
+        true
+    }
+
+    /// What to poll for reading while asleep.
+    #[must_use]
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.ends.sleeper.fd()
+    }
+
+    /// Is awake: nobody has to ring.
+    pub fn wake_up(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            self.ends.sleeper.disarm();
+            // Rings that came are of no more use; a bell that is broken is found by `check`.
+            let _ = self.ends.sleeper.clear();
+            let came = self.ends.events.peek(1).is_ok_and(|count| count > 0);
+            self.counters.wakeups += u64::from(came);
+        }
+    }
+}
+
+/// Commands.
+impl Session {
+    /// An acceptor takes so many more connections of a listener.
+    pub fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, credit: u32) {
+        let listener = Id { index: listener.index, generation: listener.generation };
+        self.ask(acceptor.0, Command::Accept { listener, credit });
+    }
+
+    /// Stops listening.
+    pub fn unlisten(&mut self, listener: ListenerId) {
+        let listener = Id { index: listener.index, generation: listener.generation };
+        self.ask(0, Command::Unlisten { listener });
+    }
+
+    /// Begins to connect from where the stack likes. What is wrong with it comes as
+    /// [`Told::NotBegun`].
+    pub fn connect(&mut self, remote: SocketAddr) -> ConnId {
+        let conn = self.name(None);
+        let cookie = u64::from(conn.generation) << 32 | u64::from(conn.index);
+        // Cookie 0 is nobody's.
+        self.ask(cookie + 1, Command::Connect { remote, local: None });
+        conn
+    }
+
+    /// The next bytes are wanted.
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`]: the connection is over.
+    pub fn receive(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        let server = self.server_of(conn)?;
+        self.ask(0, Command::Receive { conn: id_of(server) });
+        Ok(())
+    }
+
+    /// Copies bytes into send buffers, and hands them over. How many: fewer than all, where buffers
+    /// or the connection's share are used up.
+    ///
+    /// # Errors
+    /// [`OperationError::QueueFull`]: none; [`Event::Acked`] says when to try again.
+    /// [`OperationError::Unknown`]: the connection is over; [`OperationError::Closing`]: our
+    /// direction of it is.
+    pub fn send(&mut self, conn: ConnId, bytes: &[u8]) -> Result<usize, OperationError> {
+        let server = self.server_of(conn)?;
+        if self.conns[conn.index as usize].is_shut {
+            return Err(OperationError::Closing);
+        }
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let queued = self.conns[conn.index as usize].queued_bytes;
+            let left = self.sends.bytes_max.saturating_sub(queued) as usize;
+            let rest = &bytes[sent..];
+            let part = &rest[..rest.len().min(if queued == 0 { rest.len() } else { left })];
+            if part.is_empty() {
+                break;
+            }
+            let Some((buf, len)) = self.sends.fill(part) else {
+                self.starved.push_back(conn);
+                break;
+            };
+            if let Some(carried) = self.sends.carried(buf) {
+                *carried = Carried { conn, len: len as u32 };
+            }
+            self.conns[conn.index as usize].queued_bytes += len as u32;
+            let chunk = record::Chunk { buf, offset: 0, len: len as u32 };
+            self.ask(0, Command::Send { conn: id_of(server), chunk });
+            sent += len;
+        }
+        if sent == 0 {
+            self.conns[conn.index as usize].awaits = true;
+            return Err(OperationError::QueueFull);
+        }
+        Ok(sent)
+    }
+
+    /// Asks for one [`Event::Acked`].
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`]: the connection is over.
+    pub fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.server_of(conn)?;
+        self.conns[conn.index as usize].awaits = true;
+        if self.conns[conn.index as usize].queued_bytes == 0 && !self.starved.contains(&conn) {
+            self.unblocked.push_back(conn);
+        }
+        Ok(())
+    }
+
+    /// Nothing more will be sent.
+    pub fn shutdown(&mut self, conn: ConnId) {
+        if let Ok(server) = self.server_of(conn) {
+            self.conns[conn.index as usize].is_shut = true;
+            self.ask(0, Command::Shutdown { conn: id_of(server) });
+        }
+    }
+
+    /// The application is done with a connection.
+    pub fn close(&mut self, conn: ConnId) {
+        self.let_go(conn, |conn| Command::Close { conn });
+    }
+
+    /// Resets a connection.
+    pub fn abort(&mut self, conn: ConnId) {
+        self.let_go(conn, |conn| Command::Abort { conn });
+    }
+
+    fn let_go(&mut self, conn: ConnId, command: impl FnOnce(Id) -> Command) {
+        if !self.is_known(conn) {
+            return;
+        }
+        // One that the server has not named yet is aborted when it does (`on_connecting`).
+        if let Some(server) = self.conns[conn.index as usize].server {
+            self.ask(0, command(id_of(server)));
+        }
+        self.forget(conn);
+    }
+
+    /// Copies a received chunk to `to`, as far as that reaches, and gives the buffer back.
+    pub fn take_bytes(&mut self, chunk: Chunk, to: &mut [u8]) {
+        let buf = BufId::from_bits(chunk.buf.0);
+        let place = self.receives.offset + buf.index() as usize * self.receives.stride_bytes();
+        let len = to.len().min(chunk.len as usize);
+        if buf.index() < self.receives.count {
+            let read = self.ends.region.read(place + chunk.offset as usize, &mut to[..len]);
+            debug_assert!(read.is_ok(), "the server's chunk lies in its buffer");
+        }
+        self.give_back(chunk);
+    }
+
+    /// Gives a received buffer back.
+    pub fn give_back(&mut self, chunk: Chunk) {
+        self.ask(0, Command::Return { buf: BufId::from_bits(chunk.buf.0) });
+    }
+
+    /// Bytes for a datagram, in a send buffer; `None`: all are with the server, or they are too
+    /// many for one.
+    pub fn keep(&mut self, bytes: &[u8]) -> Option<Chunk> {
+        if bytes.len() > LARGE_SEND_BYTES {
+            return None;
+        }
+        let (buf, len) = self.sends.fill(bytes)?;
+        if let Some(carried) = self.sends.carried(buf) {
+            *carried = NOBODYS;
+        }
+        let buf = megapipe_stack::BufId(buf.bits());
+        Some(Chunk { buf, offset: 0, len: len as u32 })
+    }
+
+    /// The server did not take it.
+    pub fn discard(&mut self, chunk: Chunk) {
+        self.sends.free(BufId::from_bits(chunk.buf.0));
+    }
+}
+
+/// After a fork.
+impl Session {
+    /// This is the child of a fork, where the server's thread is not: nothing is asked for or waited
+    /// for any more.
+    pub fn abandon(&mut self) {
+        // Neither to be joined nor to be let go of: it is the parent's.
+        std::mem::forget(self.thread.take());
+    }
+}
+
+/// Events.
+impl Session {
+    /// What happened next.
+    #[inline]
+    pub fn event(&mut self) -> Option<Told> {
+        match self.backlog.pop_front() {
+            None => self.next_told(),
+            told => told,
+        }
+    }
+
+    fn next_told(&mut self) -> Option<Told> {
+        loop {
+            if let Some(conn) = self.unblocked.pop_front() {
+                if !self.is_known(conn) {
+                    continue;
+                }
+                let state = &mut self.conns[conn.index as usize];
+                if !std::mem::take(&mut state.awaits) {
+                    continue;
+                }
+                let queued_bytes = state.queued_bytes;
+                return Some(Told::Event(Event::Acked { conn, chunks: 0, queued_bytes }, None));
+            }
+            // Taken one by one, given back when there are no more: a batch costs one store.
+            let Some(record) = self.next_record() else {
+                self.ends.events.release();
+                return None;
+            };
+            self.counters.events += 1;
+            let Ok(Completion { cookie, event }) = Completion::parse(&record) else { continue };
+            if let Some(told) = self.understand(cookie, event) {
+                return Some(told);
+            }
+        }
+    }
+
+    fn next_record(&mut self) -> Option<Record> {
+        match self.ends.events.take() {
+            Some(record) => Some(record),
+            None => {
+                self.ends.events.release();
+                self.ends.events.peek(OPS_MAX).ok()?;
+                self.ends.events.take()
+            }
+        }
+    }
+
+    fn understand(&mut self, cookie: u64, event: Says) -> Option<Told> {
+        let told = |event| Some(Told::Event(event, None));
+        match event {
+            Says::Received { conn, chunk } => {
+                let buf = megapipe_stack::BufId(chunk.buf.bits());
+                let chunk = Chunk { buf, offset: chunk.offset, len: chunk.len };
+                match self.ours(conn) {
+                    Some(conn) => told(Event::Received { conn, chunk }),
+                    None => {
+                        self.give_back(chunk);
+                        None
+                    }
+                }
+            }
+            Says::Returned { buf } => {
+                self.on_returned(buf);
+                None
+            }
+            Says::Incoming { listener, conn, remote, waiting } => {
+                let conn = self.name(Some(conn_id(conn)));
+                let listener =
+                    ListenerId { index: listener.index, generation: listener.generation };
+                let acceptor = AcceptorId(cookie);
+                let offer = (cookie != u64::MAX).then_some(Offer { acceptor, credit_left: 0 });
+                Some(Told::Event(Event::Incoming { listener, conn, remote, waiting }, offer))
+            }
+            Says::Connecting { conn } => {
+                self.on_connecting(cookie, conn_id(conn));
+                None
+            }
+            Says::Refused { refusal } => self.on_refused(cookie, refusal),
+            Says::Connected { conn } => told(Event::Connected { conn: self.ours(conn)? }),
+            Says::PeerClosed { conn } => told(Event::PeerClosed { conn: self.ours(conn)? }),
+            Says::Closed { conn, reason } => {
+                let conn = self.ours(conn)?;
+                self.forget(conn);
+                told(Event::Closed { conn, reason: reason_of(reason) })
+            }
+            Says::Datagram { endpoint, from, chunk } => {
+                let endpoint =
+                    DatagramId { index: endpoint.index, generation: endpoint.generation };
+                let buf = megapipe_stack::BufId(chunk.buf.bits());
+                let chunk = Chunk { buf, offset: chunk.offset, len: chunk.len };
+                told(Event::Datagram { endpoint, from, chunk })
+            }
+            // Room is known by the buffers that come back.
+            Says::Acked { .. } => None,
+            Says::Done
+            | Says::Listening { .. }
+            | Says::Bound { .. }
+            | Says::Urgent { .. }
+            | Says::DatagramRefused { .. } => None,
+        }
+    }
+
+    fn on_connecting(&mut self, cookie: u64, server: ConnId) {
+        let cookie = cookie.wrapping_sub(1);
+        let conn = ConnId { index: cookie as u32, generation: (cookie >> 32) as u32 };
+        if !self.is_known(conn) {
+            return self.ask(0, Command::Abort { conn: id_of(server) });
+        }
+        self.conns[conn.index as usize].server = Some(server);
+        self.map(server, conn);
+    }
+
+    fn on_refused(&mut self, cookie: u64, refusal: Refusal) -> Option<Told> {
+        let cookie = cookie.checked_sub(1)?;
+        let conn = ConnId { index: cookie as u32, generation: (cookie >> 32) as u32 };
+        if !self.is_known(conn) {
+            return None;
+        }
+        self.forget(conn);
+        Some(Told::NotBegun(conn, connect_error(refusal)))
+    }
+
+    fn on_returned(&mut self, buf: BufId) {
+        let Some(carried) = self.sends.carried(buf) else { return };
+        let Carried { conn, len } = std::mem::replace(carried, NOBODYS);
+        self.sends.free(buf);
+        if self.is_known(conn) {
+            let state = &mut self.conns[conn.index as usize];
+            state.queued_bytes = state.queued_bytes.saturating_sub(len);
+            if state.awaits {
+                self.unblocked.push_back(conn);
+            }
+        }
+        if let Some(conn) = self.starved.pop_front() {
+            self.unblocked.push_back(conn);
+        }
+    }
+}
+
+/// Names.
+impl Session {
+    fn name(&mut self, server: Option<ConnId>) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(Conn::default());
+            (self.conns.len() - 1) as u32
+        });
+        let conn = &mut self.conns[index as usize];
+        let generation = conn.generation;
+        *conn = Conn { generation, is_used: true, server, ..Conn::default() };
+        let name = ConnId { index, generation };
+        if let Some(server) = server {
+            self.map(server, name);
+        }
+        name
+    }
+
+    fn map(&mut self, server: ConnId, conn: ConnId) {
+        let index = server.index as usize;
+        if self.by_server.len() <= index {
+            self.by_server.resize(index + 1, None);
+        }
+        self.by_server[index] = Some(conn);
+    }
+
+    fn is_known(&self, conn: ConnId) -> bool {
+        let there = self.conns.get(conn.index as usize);
+        there.is_some_and(|it| it.is_used && it.generation == conn.generation)
+    }
+
+    /// The server's name of a connection.
+    fn server_of(&self, conn: ConnId) -> Result<ConnId, OperationError> {
+        if !self.is_known(conn) {
+            return Err(OperationError::Unknown);
+        }
+        self.conns[conn.index as usize].server.ok_or(OperationError::NotConnected)
+    }
+
+    /// As [`Session::named`], of a connection that may have been asked for a moment ago: waits until
+    /// the server has seen the op.
+    pub fn named_soon(&mut self, conn: ConnId) -> Option<ConnId> {
+        if self.is_known(conn) && self.conns[conn.index as usize].server.is_none() {
+            self.call(|_| ())?;
+            while let Some(told) = self.next_told() {
+                self.backlog.push_back(told);
+            }
+        }
+        self.named(conn)
+    }
+
+    /// The server's name of a connection, for calls.
+    #[must_use]
+    pub fn named(&self, conn: ConnId) -> Option<ConnId> {
+        self.server_of(conn).ok()
+    }
+
+    /// The session's name of a connection that the server speaks of; `None`: it was let go of.
+    fn ours(&self, server: Id) -> Option<ConnId> {
+        let conn = (*self.by_server.get(server.index as usize)?)?;
+        (self.conns[conn.index as usize].server == Some(conn_id(server))).then_some(conn)
+    }
+
+    /// A connection that a call has made is known under a name of the session's.
+    pub fn adopt(&mut self, server: ConnId) -> ConnId {
+        self.name(Some(server))
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        let state = &mut self.conns[conn.index as usize];
+        if let Some(server) = state.server.take() {
+            self.by_server[server.index as usize] = None;
+        }
+        state.is_used = false;
+        state.generation = state.generation.wrapping_add(1);
+        self.free.push(conn.index);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.thread.is_none() {
+            return;
+        }
+        self.flush();
+        // Without anybody to ask, the server ends; the sender that stands here was the last.
+        let (nobody, _) = mpsc::channel();
+        drop(std::mem::replace(&mut self.ends.calls, nobody));
+        self.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the server's was printed; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+const fn reason_of(code: CloseCode) -> CloseReason {
+    match code {
+        CloseCode::Finished => CloseReason::Finished,
+        CloseCode::ResetByPeer => CloseReason::ResetByPeer,
+        CloseCode::Refused => CloseReason::Refused,
+        CloseCode::Aborted => CloseReason::Aborted,
+        CloseCode::TimedOut => CloseReason::TimedOut,
+        CloseCode::KeepaliveTimedOut => CloseReason::KeepaliveTimedOut,
+        CloseCode::Unreachable => CloseReason::Unreachable,
+        CloseCode::HostUnreachable => CloseReason::HostUnreachable,
+    }
+}
+
+const fn connect_error(refusal: Refusal) -> ConnectError {
+    match refusal {
+        Refusal::NoRoute => ConnectError::NoRoute,
+        Refusal::BadRemoteAddress => ConnectError::BadRemoteAddress,
+        Refusal::BadLocalAddress => ConnectError::BadLocalAddress,
+        Refusal::InUse => ConnectError::InUse,
+        Refusal::TooMany => ConnectError::TooManyConnections,
+        _ => ConnectError::NoPort,
+    }
+}

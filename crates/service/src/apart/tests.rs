@@ -1,0 +1,248 @@
+//! A session and its server on the two ends of a pair: names, buffers, batches, ends.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use megapipe_link::{Pair, PairConfig, pair};
+use megapipe_stack::{CloseReason, ConnectError, Event, ListenError, OperationError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+use crate::config::Waits;
+use crate::connection_manager::AcceptorId;
+use crate::sharing::Sharing;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn session(link: Pair, last: u8, shares_core: bool) -> Session {
+    let mut config = ServerConfig {
+        addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
+        connections: 1_000,
+        waits: Waits { spin: Duration::ZERO },
+        ..ServerConfig::default()
+    };
+    // A small message must not wait for the last one's acknowledgment.
+    config.tcp.nagle = false;
+    let apart = ApartConfig { core: None, shares_core, receive_bytes: 2_048, receive_buffers: 64 };
+    start(Frames::Queue(Box::new(link)), &config, &apart).expect("a thread and memory")
+}
+
+fn sessions(shares_core: bool) -> (Session, Session) {
+    let (one, other) = pair(&PairConfig::default()).expect("a pair");
+    (session(one, 1, shares_core), session(other, 2, shares_core))
+}
+
+fn http() -> SocketAddr {
+    SocketAddr::new(IpAddr::from([10, 0, 0, 2]), 80)
+}
+
+/// The next thing that a session is told; it sleeps for it.
+#[track_caller]
+fn next(session: &mut Session) -> Told {
+    let start = Instant::now();
+    loop {
+        session.wake_up();
+        if let Some(told) = session.event() {
+            return told;
+        }
+        assert!(start.elapsed() < PATIENCE, "nothing is told");
+        session.check().expect("the server lives");
+        if session.arm() {
+            let fd = session.wait_fd();
+            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            let timeout = Timespec::try_from(PATIENCE).expect("a short time");
+            poll(&mut fds, Some(&timeout)).expect("poll works");
+        }
+    }
+}
+
+#[track_caller]
+fn next_event(session: &mut Session) -> Event {
+    match next(session) {
+        Told::Event(event, _) => event,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Listens, with credit for `credit` connections.
+fn listen(server: &mut Session, credit: u32) -> megapipe_stack::ListenerId {
+    let now = crate::clock::Clock::new().now();
+    let listening = server.call(move |server| server.listen(now, http(), 100, Sharing::default()));
+    let listener = listening.expect("it lives").expect("the port is free");
+    server.accept(listener, AcceptorId(7), credit);
+    listener
+}
+
+/// A connection, as both ends name it.
+fn connected(
+    client: &mut Session,
+    server: &mut Session,
+) -> (megapipe_stack::ConnId, megapipe_stack::ConnId) {
+    server.flush();
+    let ours = client.connect(http());
+    assert_eq!(next_event(client), Event::Connected { conn: ours });
+    let Told::Event(Event::Incoming { conn: theirs, .. }, Some(offer)) = next(server) else {
+        panic!()
+    };
+    assert_eq!(offer.acceptor, AcceptorId(7));
+    (ours, theirs)
+}
+
+#[test]
+fn bytes_go_both_ways_and_buffers_come_back() {
+    for shares_core in [false, true] {
+        let (mut client, mut server) = sessions(shares_core);
+        listen(&mut server, 1);
+        let (ours, theirs) = connected(&mut client, &mut server);
+        // Many more than there are buffers.
+        for round in 0..2_000_u32 {
+            let text = round.to_le_bytes();
+            assert_eq!(client.send(ours, &text), Ok(4));
+            server.receive(theirs).unwrap();
+            server.flush();
+            client.flush();
+            let Event::Received { chunk, .. } = next_event(&mut server) else { panic!() };
+            let mut came = [0; 4];
+            server.take_bytes(chunk, &mut came);
+            assert_eq!((came, chunk.len), (text, 4));
+        }
+        assert!(server.counters().events >= 2_000);
+        client.close(ours);
+        client.flush();
+        server.receive(theirs).unwrap();
+        assert_eq!(next_event(&mut server), Event::PeerClosed { conn: theirs });
+        server.shutdown(theirs);
+        let over = Event::Closed { conn: theirs, reason: CloseReason::Finished };
+        assert_eq!(next_event(&mut server), over);
+        assert_eq!(server.send(theirs, b"late"), Err(OperationError::Unknown));
+    }
+}
+
+#[test]
+fn who_sends_too_much_waits_for_room_and_is_told_of_it() {
+    let (mut client, mut server) = sessions(false);
+    listen(&mut server, 1);
+    let (ours, theirs) = connected(&mut client, &mut server);
+    let bulk: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let (mut sent, mut came, mut waits) = (0, Vec::new(), 0);
+    server.receive(theirs).unwrap();
+    while came.len() < bulk.len() {
+        match client.send(ours, &bulk[sent..]) {
+            Ok(count) => sent += count,
+            Err(OperationError::QueueFull) => waits += 1,
+            Err(error) if sent < bulk.len() => panic!("{error:?}"),
+            Err(_) => {}
+        }
+        client.flush();
+        server.flush();
+        while let Some(told) = server.event() {
+            let Told::Event(Event::Received { conn, chunk }, _) = told else { panic!("{told:?}") };
+            let start = came.len();
+            came.resize(start + chunk.len as usize, 0);
+            server.take_bytes(chunk, &mut came[start..]);
+            server.receive(conn).unwrap();
+        }
+        while let Some(told) = client.event() {
+            let Told::Event(Event::Acked { conn, .. }, _) = told else { panic!("{told:?}") };
+            assert_eq!(conn, ours);
+        }
+        std::thread::yield_now();
+    }
+    assert!(came == bulk && waits > 0);
+}
+
+#[test]
+fn names_that_were_let_go_of_are_nobodys() {
+    let (mut client, mut server) = sessions(false);
+    let listener = listen(&mut server, 10);
+    // Let go of before the server has named it: nothing of it is ever told.
+    let early = client.connect(http());
+    client.abort(early);
+    assert_eq!(client.receive(early), Err(OperationError::Unknown));
+    let (ours, theirs) = connected(&mut client, &mut server);
+    assert_ne!(ours, early);
+    // What is under way for a connection that was let go of goes back unseen.
+    server.receive(theirs).unwrap();
+    server.flush();
+    client.send(ours, b"for nobody").unwrap();
+    client.flush();
+    server.abort(theirs);
+    server.flush();
+    client.receive(ours).ok();
+    let Event::Closed { conn, .. } = next_event(&mut client) else { panic!() };
+    assert_eq!(conn, ours);
+    server.unlisten(listener);
+    server.flush();
+    server.call(|_| ()).expect("it lives");
+    let refused = client.connect(http());
+    let over = Event::Closed { conn: refused, reason: CloseReason::Refused };
+    assert_eq!(next_event(&mut client), over);
+    assert!(server.event().is_none());
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let (mut client, mut server) = sessions(true);
+    let nowhere = client.connect(SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 80));
+    assert_eq!(next(&mut client), Told::NotBegun(nowhere, ConnectError::NoRoute));
+    listen(&mut server, 1);
+    let now = crate::clock::Clock::new().now();
+    let again = server.call(move |server| server.listen(now, http(), 100, Sharing::default()));
+    let in_use = again.expect("it lives").expect_err("it is listened at");
+    assert_eq!(in_use.to_string(), ListenError::InUse.to_string());
+}
+
+#[test]
+fn many_events_wake_the_application_once() {
+    let (mut client, mut server) = sessions(true);
+    listen(&mut server, 200);
+    server.flush();
+    let conns: Vec<_> = (0..200).map(|_| client.connect(http())).collect();
+    let mut connected = 0;
+    while connected < conns.len() {
+        if let Event::Connected { .. } = next_event(&mut client) {
+            connected += 1;
+        }
+    }
+    let counters = client.counters();
+    let each = counters.events as f64 / counters.wakeups.max(1) as f64;
+    assert!(each >= 2.0, "{each} events a wake-up: {counters:?}");
+}
+
+#[test]
+fn a_server_that_ends_is_told_and_sessions_end_in_any_order() {
+    let (mut client, server) = sessions(false);
+    drop(server);
+    // The link is gone: so is the server behind it.
+    let start = Instant::now();
+    let error = loop {
+        client.connect(http());
+        client.flush();
+        while client.event().is_some() {}
+        if let Err(error) = client.check() {
+            break error;
+        }
+        assert!(start.elapsed() < PATIENCE, "nobody tells");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(matches!(error, LinkError::Gone { .. }), "{error}");
+    assert!(client.call(|_| ()).is_none());
+    assert!(client.check().is_err(), "it stays so");
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_named() {
+    let (one, _other) = pair(&PairConfig::default()).expect("a pair");
+    let config = ServerConfig {
+        addresses: vec![(IpAddr::from([10, 0, 0, 1]), 24)],
+        ..ServerConfig::default()
+    };
+    let apart = ApartConfig {
+        core: Some(100_000),
+        shares_core: false,
+        receive_bytes: 2_048,
+        receive_buffers: 4,
+    };
+    let refused = start(Frames::Queue(Box::new(one)), &config, &apart).err();
+    assert!(matches!(refused, Some(ApartError::Pin { core: 100_000, .. })), "{refused:?}");
+}

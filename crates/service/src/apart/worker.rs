@@ -1,0 +1,380 @@
+//! The server's end: a server's turns on a thread of its own.
+//!
+//! Invariant: before it sleeps, all events that there was room for have gone over, and the
+//! application was woken if it sleeps.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use megapipe_link::LinkError;
+use megapipe_shm::record::{
+    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal,
+};
+use megapipe_shm::{Consumer, Producer, Ringer, Sleeper};
+use megapipe_stack::{
+    BufId, Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Memory,
+    OperationError,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{Call, SharedMemory};
+use crate::clock::Clock;
+use crate::connection_manager::AcceptorId;
+use crate::error::PortError;
+use crate::limits::{EVENTS_PER_WAKE, GOODBYE_TURNS, OPS_PER_TURN};
+use crate::server::Server;
+use crate::waiting::Next;
+
+/// The server's ends of what it shares with its application.
+pub(super) struct Ends {
+    pub(super) ops: Consumer<Record>,
+    pub(super) events: Producer<Record>,
+    pub(super) sleeper: Sleeper,
+    pub(super) ringer: Ringer,
+    pub(super) questions: Receiver<Call>,
+}
+
+/// A server, and its ends.
+pub(super) struct Worker {
+    server: Server<SharedMemory>,
+    ends: Ends,
+    shares_core: bool,
+    clock: Clock,
+    /// Sends that the stack had no room for, in the order of their coming.
+    deferred: VecDeque<(ConnId, Chunk)>,
+    /// Events that the application was not woken for yet.
+    untold: u32,
+    /// The application is gone.
+    is_over: bool,
+}
+
+impl Worker {
+    pub(super) fn new(server: Server<SharedMemory>, ends: Ends, shares_core: bool) -> Self {
+        let clock = Clock::new();
+        let deferred = VecDeque::new();
+        Self { server, ends, shares_core, clock, deferred, untold: 0, is_over: false }
+    }
+
+    /// Turns until the application is gone, or the link.
+    ///
+    /// # Errors
+    /// What the link said.
+    pub(super) fn run(mut self) -> Result<(), LinkError> {
+        let ended = self.turns();
+        // The application sees that this thread has ended, if it is awake to look.
+        let _ = self.ends.ringer.ring();
+        ended
+    }
+
+    fn turns(&mut self) -> Result<(), LinkError> {
+        loop {
+            let now = self.clock.now();
+            let asked = self.take_ops(now)?;
+            self.answer_calls();
+            let turn = self.server.turn(now)?;
+            let told = self.tell();
+            if self.is_over {
+                return self.say_goodbye();
+            }
+            let worked = asked > 0 || told > 0 || turn.worked();
+            if !self.shares_core || !worked || self.untold >= EVENTS_PER_WAKE {
+                self.wake()?;
+            }
+            if self.server.after_turn(worked, now) == Next::Sleep {
+                self.sleep(now)?;
+            }
+        }
+    }
+
+    /// Does what the application asked for, a turn's share of it. How much that was.
+    fn take_ops(&mut self, now: Instant) -> Result<u32, LinkError> {
+        self.retry_deferred(now);
+        let waiting = self.ends.ops.peek(OPS_PER_TURN).map_err(|_| gone())?;
+        // Each may have an answer, for which there has to be room.
+        let room = self.ends.events.reserve(OPS_PER_TURN).map_err(|_| gone())?;
+        let count = waiting.min(OPS_PER_TURN).min(room);
+        for _ in 0..count {
+            let Some(record) = self.ends.ops.take() else { break };
+            // What no application of ours would write is passed over; its buffers are lost to it.
+            if let Ok(op) = Op::parse(&record) {
+                self.execute(now, op);
+            }
+        }
+        self.ends.ops.release();
+        Ok(count)
+    }
+
+    fn execute(&mut self, now: Instant, op: Op) {
+        let (stack, memory) = self.server.parts();
+        // What is asked of a connection that is over needs no answer: its end is on the way.
+        let done = match op.command {
+            Command::Receive { conn } => stack.receive(now, conn_id(conn)),
+            Command::Send { conn, chunk } => return self.send(now, conn_id(conn), chunk_of(chunk)),
+            Command::Return { buf } => {
+                memory.free(BufId(buf.bits()));
+                Ok(())
+            }
+            Command::Shutdown { conn } => stack.shutdown(now, conn_id(conn), memory),
+            Command::Close { conn } => {
+                self.flush_deferred(now, conn_id(conn));
+                let (stack, memory) = self.server.parts();
+                stack.close(now, conn_id(conn), memory)
+            }
+            Command::Abort { conn } => {
+                self.drop_deferred(conn_id(conn));
+                let (stack, memory) = self.server.parts();
+                stack.abort(now, conn_id(conn), memory)
+            }
+            Command::AwaitAcks { conn } => stack.await_acks(conn_id(conn)),
+            Command::Accept { listener, credit } => {
+                self.server.accept(listener_id(listener), AcceptorId(op.cookie), credit)
+            }
+            Command::Unlisten { listener } => {
+                self.server.unlisten(now, listener_id(listener));
+                Ok(())
+            }
+            Command::Connect { remote, local } => {
+                return match self.server.connect(now, remote, local) {
+                    Ok(conn) => self.say(op.cookie, Says::Connecting { conn: id_of(conn) }),
+                    Err(error) => self.refuse(op.cookie, connect_refusal(&error)),
+                };
+            }
+            // Asked by calls, whose answers name the error (`Session::call`).
+            Command::Listen { .. }
+            | Command::BindDatagram { .. }
+            | Command::SendDatagram { .. }
+            | Command::CloseDatagram { .. } => {
+                return self.refuse(op.cookie, Refusal::NotPermitted);
+            }
+        };
+        let _ = done;
+    }
+
+    /// Queues a chunk, or keeps it until there is room.
+    fn send(&mut self, now: Instant, conn: ConnId, chunk: Chunk) {
+        let (stack, memory) = self.server.parts();
+        if !memory.holds(chunk) {
+            return;
+        }
+        let is_behind = self.deferred.iter().any(|(other, _)| *other == conn);
+        if is_behind {
+            return self.deferred.push_back((conn, chunk));
+        }
+        match stack.send(now, conn, chunk, memory) {
+            Ok(()) => {}
+            Err(OperationError::QueueFull) => self.deferred.push_back((conn, chunk)),
+            Err(_) => memory.free(chunk.buf),
+        }
+    }
+
+    /// Sends that had to wait are tried again, in their order.
+    fn retry_deferred(&mut self, now: Instant) {
+        for _ in 0..self.deferred.len() {
+            let Some((conn, chunk)) = self.deferred.pop_front() else { return };
+            let (stack, memory) = self.server.parts();
+            match stack.send(now, conn, chunk, memory) {
+                Ok(()) => {}
+                Err(OperationError::QueueFull) => {
+                    // In front again: what waits behind it waits on.
+                    self.deferred.push_front((conn, chunk));
+                    return;
+                }
+                Err(_) => memory.free(chunk.buf),
+            }
+        }
+    }
+
+    /// What a connection that is closed still had to send, as far as it goes.
+    fn flush_deferred(&mut self, now: Instant, conn: ConnId) {
+        self.retry_deferred(now);
+        self.drop_deferred(conn);
+    }
+
+    fn drop_deferred(&mut self, conn: ConnId) {
+        let (_, memory) = self.server.parts();
+        self.deferred.retain(|(other, chunk)| {
+            if *other == conn {
+                memory.free(chunk.buf);
+            }
+            *other != conn
+        });
+    }
+
+    fn answer_calls(&mut self) {
+        loop {
+            match self.ends.questions.try_recv() {
+                Ok(call) => call(&mut self.server),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_over = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Puts events into the ring, as far as there is room: the rest stays in the stack. How many.
+    fn tell(&mut self) -> u32 {
+        let before = self.untold;
+        while self.has_room()
+            && let Some((event, offer)) = self.server.event()
+        {
+            let acceptor = offer.map_or(u64::MAX, |offer| offer.acceptor.0);
+            if let Some(says) = words_of(event) {
+                self.say(acceptor, says);
+            }
+        }
+        // After the events: buffers that an end has freed are no sign of room.
+        while self.has_room() {
+            let (_, memory) = self.server.parts();
+            let Some(buf) = memory.returned().pop() else { break };
+            self.say(0, Says::Returned { buf: megapipe_shm::BufId::from_bits(buf) });
+        }
+        self.ends.events.commit();
+        self.untold - before
+    }
+
+    fn has_room(&mut self) -> bool {
+        // Half of it is for answers, which are not held back.
+        let half = crate::limits::COMPLETIONS_MAX / 2;
+        self.ends.events.reserve(half).is_ok_and(|room| room >= half)
+    }
+
+    fn refuse(&mut self, cookie: u64, refusal: Refusal) {
+        self.say(cookie, Says::Refused { refusal });
+    }
+
+    fn say(&mut self, cookie: u64, event: Says) {
+        let room = self.ends.events.reserve(1);
+        debug_assert!(room.is_ok_and(|room| room > 0), "as much as was seen before");
+        let put = self.ends.events.put(&Completion { cookie, event }.record());
+        self.untold += u32::from(put.is_ok());
+    }
+
+    /// Wakes the application, if it sleeps and there is something for it.
+    fn wake(&mut self) -> Result<(), LinkError> {
+        if self.untold > 0 {
+            self.ends.events.commit();
+            self.untold = 0;
+            self.ends.ringer.ring().map_err(|_| gone())?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until there is an op, a call, a frame, or a timer.
+    fn sleep(&mut self, now: Instant) -> Result<(), LinkError> {
+        self.wake()?;
+        self.ends.sleeper.arm();
+        let has_ops = self.ends.ops.peek(1).map_err(|_| gone())? > 0;
+        self.answer_calls();
+        // An answer to a call may have given the stack something to send.
+        let transmitted = self.server.transmit(now)?;
+        let may_sleep = !has_ops && !self.is_over && transmitted == 0;
+        if may_sleep && self.server.arm(now)? {
+            self.poll(now)?;
+        }
+        self.ends.sleeper.disarm();
+        self.ends.sleeper.clear().map_err(|_| gone())
+    }
+
+    fn poll(&self, now: Instant) -> Result<(), LinkError> {
+        let patience = self.server.patience(now);
+        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let (bell, link) = (self.ends.sleeper.fd(), self.server.wait_fd());
+        let host = self.server.host_fd().unwrap_or(link);
+        let mut fds = [bell, link, host].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let count = if self.server.host_fd().is_some() { 3 } else { 2 };
+        match poll(&mut fds[..count], timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(LinkError::Io { what: "poll", source: errno.into() }),
+        }
+    }
+
+    /// The application is gone: what it asked for last is done, and FINs and RSTs go out.
+    fn say_goodbye(&mut self) -> Result<(), LinkError> {
+        while self.take_ops(self.clock.now())? > 0 {}
+        for _ in 0..GOODBYE_TURNS {
+            if !self.server.turn(self.clock.now())?.worked() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gone() -> LinkError {
+    LinkError::Gone { driver: "the application" }
+}
+
+pub(super) const fn conn_id(id: Id) -> ConnId {
+    ConnId { index: id.index, generation: id.generation }
+}
+
+pub(super) const fn id_of(conn: ConnId) -> Id {
+    Id { index: conn.index, generation: conn.generation }
+}
+
+const fn listener_id(id: Id) -> ListenerId {
+    ListenerId { index: id.index, generation: id.generation }
+}
+
+const fn chunk_of(chunk: record::Chunk) -> Chunk {
+    Chunk { buf: BufId(chunk.buf.bits()), offset: chunk.offset, len: chunk.len }
+}
+
+const fn record_chunk(chunk: Chunk) -> record::Chunk {
+    let buf = megapipe_shm::BufId::from_bits(chunk.buf.0);
+    record::Chunk { buf, offset: chunk.offset, len: chunk.len }
+}
+
+/// An event as a record says it; `None`: no application asks for it.
+fn words_of(event: Event) -> Option<Says> {
+    Some(match event {
+        Event::Incoming { listener, conn, remote, waiting } => {
+            let listener = Id { index: listener.index, generation: listener.generation };
+            Says::Incoming { listener, conn: id_of(conn), remote, waiting }
+        }
+        Event::Connected { conn } => Says::Connected { conn: id_of(conn) },
+        Event::Received { conn, chunk } => {
+            Says::Received { conn: id_of(conn), chunk: record_chunk(chunk) }
+        }
+        Event::PeerClosed { conn } => Says::PeerClosed { conn: id_of(conn) },
+        Event::Closed { conn, reason } => {
+            Says::Closed { conn: id_of(conn), reason: close_code(reason) }
+        }
+        Event::Acked { conn, chunks, queued_bytes } => {
+            Says::Acked { conn: id_of(conn), chunks, queued_bytes }
+        }
+        Event::Datagram { endpoint, from, chunk } => {
+            let endpoint = Id { index: endpoint.index, generation: endpoint.generation };
+            Says::Datagram { endpoint, from, chunk: record_chunk(chunk) }
+        }
+        Event::Urgent { .. } | Event::DatagramRefused { .. } => return None,
+    })
+}
+
+const fn close_code(reason: CloseReason) -> CloseCode {
+    match reason {
+        CloseReason::Finished => CloseCode::Finished,
+        CloseReason::ResetByPeer => CloseCode::ResetByPeer,
+        CloseReason::Refused => CloseCode::Refused,
+        CloseReason::Aborted => CloseCode::Aborted,
+        CloseReason::TimedOut => CloseCode::TimedOut,
+        CloseReason::KeepaliveTimedOut => CloseCode::KeepaliveTimedOut,
+        CloseReason::Unreachable => CloseCode::Unreachable,
+        CloseReason::HostUnreachable => CloseCode::HostUnreachable,
+    }
+}
+
+const fn connect_refusal(error: &PortError<ConnectError>) -> Refusal {
+    match error {
+        PortError::Stack(ConnectError::NoRoute) => Refusal::NoRoute,
+        PortError::Stack(ConnectError::BadLocalAddress) => Refusal::BadLocalAddress,
+        PortError::Stack(ConnectError::BadRemoteAddress) => Refusal::BadRemoteAddress,
+        PortError::Stack(ConnectError::TooManyConnections) => Refusal::TooMany,
+        PortError::Stack(ConnectError::NoPort) => Refusal::NoPort,
+        PortError::Stack(_) | PortError::Shared(_) => Refusal::InUse,
+        PortError::Host(_) => Refusal::NotPermitted,
+    }
+}
