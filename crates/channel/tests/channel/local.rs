@@ -27,6 +27,7 @@ on_each_placement![
     what_the_kernel_has_stays_there_and_is_given_back,
     listeners_without_a_port_get_one_each_and_a_port_is_had_once,
     an_idle_channel_sleeps,
+    an_idle_process_takes_no_time,
     a_link_that_is_gone_is_told_by_dispatch,
     a_host_does_not_talk_to_itself,
     explain_tells_the_link_and_what_a_connection_agreed_on,
@@ -105,6 +106,22 @@ fn an_idle_channel_sleeps(case: &Case) {
     assert!(start.elapsed() >= Duration::from_millis(500));
     let spent = cpu_time().saturating_sub(before);
     assert!(spent < Duration::from_millis(25), "{spent:?} for nothing");
+}
+
+/// All threads of the process, the server's too, in a process that does nothing else.
+fn an_idle_process_takes_no_time(case: &Case) {
+    case.alone(|| {
+        let mut scene = case.scene();
+        let (handle, _peer) = scene.stream(Stream::Accepted4);
+        scene.read(handle, 10).unwrap();
+        scene.expect_silence();
+        let spent = || clock_gettime(ClockId::ProcessCPUTime);
+        let before = spent();
+        let done = scene.channel.dispatch(Some(Duration::from_secs(1))).unwrap();
+        assert!(done.is_none(), "{done:?}");
+        let spent = (spent() - before).tv_nsec;
+        assert!(spent < 10_000_000, "{spent} ns of a second are more than one in a hundred");
+    });
 }
 
 fn a_link_that_is_gone_is_told_by_dispatch(case: &Case) {

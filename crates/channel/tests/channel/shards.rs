@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Backend, Channel, Completion, Config, ConnectOptions, Connection, CpuMask,
-    CreateError, Event, Handle, ListenOptions, LocalNetwork, OpError, RegisterError, ServerConfig,
-    SocketKind,
+    CreateError, Event, Handle, ListenOptions, LocalNetwork, OpError, Placement, RegisterError,
+    ServerConfig, SocketKind,
 };
 use megapipe_link::{Link, PairConfig, pair};
 
@@ -31,6 +31,38 @@ fn network(link: impl Link + 'static, last: u8, shards: u16) -> LocalNetwork {
     LocalNetwork::over(vec![Box::new(link)], settings).expect("one queue")
 }
 
+/// Makes one test of each function for each place that the stacks can run at.
+macro_rules! on_each_placement {
+    ($($fact:ident),+ $(,)?) => {
+        mod inline {
+            $(#[test]
+            fn $fact() {
+                super::$fact(megapipe::Placement::Inline);
+            })+
+        }
+        mod thread {
+            $(#[test]
+            fn $fact() {
+                super::$fact(megapipe::Placement::Thread);
+            })+
+        }
+        mod core {
+            $(#[test]
+            fn $fact() {
+                super::$fact(megapipe::Placement::Core(None));
+            })+
+        }
+    };
+}
+
+on_each_placement![
+    every_shard_serves_its_share_and_every_byte_finds_its_way,
+    a_listener_of_one_shard_accepts_for_all,
+    connections_go_on_where_they_are_when_listeners_come_and_go,
+    masks_partition_a_listener_and_cores_outside_of_them_refuse,
+    a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once,
+];
+
 /// The channels of a client, host 1, and of a server, host 2.
 struct Hosts {
     clients: Vec<Channel>,
@@ -46,10 +78,11 @@ enum Side {
 }
 
 impl Hosts {
-    fn new(clients: u16, servers: u16) -> Self {
+    fn new(clients: u16, servers: u16, placement: Placement) -> Self {
         let (one, other) = pair(&PairConfig::default()).expect("a pair");
         let channels = |network: LocalNetwork| {
             let config = Config::default().backend(Backend::Local(network.clone()));
+            let config = config.placement(placement);
             let channels = (0..network.shards()).map(|_| Channel::create(config.clone()));
             channels.collect::<Result<Vec<_>, _>>().expect("a shard for each")
         };
@@ -141,9 +174,8 @@ impl Hosts {
     }
 }
 
-#[test]
-fn every_shard_serves_its_share_and_every_byte_finds_its_way() {
-    let mut hosts = Hosts::new(2, 3);
+fn every_shard_serves_its_share_and_every_byte_finds_its_way(placement: Placement) {
+    let mut hosts = Hosts::new(2, 3, placement);
     for server in 0..3 {
         let channel = &mut hosts.servers[server];
         let address = SERVER.parse().unwrap();
@@ -183,16 +215,14 @@ fn every_shard_serves_its_share_and_every_byte_finds_its_way() {
     assert!(shares.iter().all(|share| *share > 15), "{shares:?}");
 }
 
-#[test]
-fn a_listener_of_one_shard_accepts_for_all() {
-    let mut hosts = Hosts::new(1, 3);
+fn a_listener_of_one_shard_accepts_for_all(placement: Placement) {
+    let mut hosts = Hosts::new(1, 3, placement);
     hosts.listen(1, &ListenOptions::default());
     assert_eq!(hosts.connect(0, 30), (vec![0, 30, 0], 0));
 }
 
-#[test]
-fn connections_go_on_where_they_are_when_listeners_come_and_go() {
-    let mut hosts = Hosts::new(1, 2);
+fn connections_go_on_where_they_are_when_listeners_come_and_go(placement: Placement) {
+    let mut hosts = Hosts::new(1, 2, placement);
     let first = hosts.listen(0, &ListenOptions::default());
     let address = SERVER.parse().unwrap();
     let mut old = Vec::new();
@@ -223,13 +253,13 @@ fn two_cores() -> Option<[usize; 2]> {
     Some([cores.next()?, cores.next()?])
 }
 
-#[test]
-fn masks_partition_a_listener_and_cores_outside_of_them_refuse() {
+fn masks_partition_a_listener_and_cores_outside_of_them_refuse(placement: Placement) {
     let Some([a, b]) = two_cores() else { return println!("skipped: one core is not enough") };
     let (one, other) = pair(&PairConfig::default()).unwrap();
     let network = network(other, 2, 2);
     let create = |core| {
-        let config = Config::default().backend(Backend::Local(network.clone())).core(core);
+        let config = Config::default().backend(Backend::Local(network.clone()));
+        let config = config.placement(placement).core(core);
         Channel::create(config).expect("a shard")
     };
     let mut hosts = Hosts {
@@ -265,9 +295,8 @@ fn masks_partition_a_listener_and_cores_outside_of_them_refuse() {
     assert!(shares[0] > 5 && refused > 5 && shares[0] + refused == 40, "{shares:?} {refused}");
 }
 
-#[test]
-fn a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once() {
-    let mut hosts = Hosts::new(1, 3);
+fn a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once(placement: Placement) {
+    let mut hosts = Hosts::new(1, 3, placement);
     let at: Address = "10.78.0.2:53".parse().unwrap();
     let endpoint = hosts.servers[2].socket(SocketKind::Udp4, Some(&at), 0).unwrap();
     assert!(hosts.servers[0].socket(SocketKind::Udp4, Some(&at), 0).is_err());
@@ -305,7 +334,7 @@ fn a_channel_more_than_shards_is_refused_and_a_place_is_told() {
     assert!(matches!(Channel::create(config).err(), Some(CreateError::NoQueue)));
     for (shard, channel) in channels.iter().enumerate() {
         let reason = &channel.report().reason;
-        assert!(reason.contains(&format!("shard {shard} on ")), "{reason}");
+        assert!(reason.contains(&format!("shard {shard} of 2 on ")), "{reason}");
         assert!(reason.contains("2 shards over 1 queues"), "{reason}");
     }
 }
