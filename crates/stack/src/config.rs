@@ -160,8 +160,10 @@ pub struct TcpConfig {
     pub syn_backlog: u32,
     /// Challenge ACKs per second of the whole shard (RFC 5961 §7).
     pub challenge_acks_per_s: u32,
-    /// Path MTU discovery (RFC 1191, 8201), with black-hole detection (RFC 4821).
+    /// Path MTU discovery (RFC 1191, 8201).
     pub path_mtu_discovery: bool,
+    /// With it: full segments that time out again and again are sent smaller (RFC 4821 §7.7).
+    pub black_hole_detection: bool,
 }
 
 /// When SYN cookies are used.
@@ -218,6 +220,7 @@ impl Default for TcpConfig {
             syn_backlog: 1024,
             challenge_acks_per_s: 1000,
             path_mtu_discovery: true,
+            black_hole_detection: true,
         }
     }
 }

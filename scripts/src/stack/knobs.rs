@@ -16,7 +16,6 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.ipv4.tcp_dsack", &["1"]),
     ("net.ipv4.tcp_fack", &["0", "1"]),
     ("net.ipv4.tcp_reordering", &["3"]),
-    ("net.ipv4.tcp_mtu_probing", &["0", "1"]),
     ("net.ipv4.tcp_rfc1337", &["1"]),
     ("net.ipv4.tcp_abort_on_overflow", &["0"]),
     ("net.ipv4.tcp_moderate_rcvbuf", &["1"]),
@@ -216,6 +215,8 @@ fn choice(config: &mut Config, name: &str, value: &str) -> Option<()> {
             let mtu = value.parse().ok()?;
             (config.mtu, config.tx_frame_bytes) = (mtu, u32::from(mtu));
         }
+        ("net.ipv4.tcp_mtu_probing", "0") => config.tcp.black_hole_detection = false,
+        ("net.ipv4.tcp_mtu_probing", "1") => config.tcp.black_hole_detection = true,
         ("net.ipv4.ip_no_pmtu_disc", "0") => config.tcp.path_mtu_discovery = true,
         ("net.ipv4.ip_no_pmtu_disc", "1") => config.tcp.path_mtu_discovery = false,
         ("net.ipv4.ip_local_port_range", _) => {

@@ -12,6 +12,7 @@ use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::recovery::Timeout;
+use super::segment_arrives::queue_reset;
 use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};
 use crate::cx::Cx;
@@ -195,7 +196,11 @@ fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
 
 /// RFC 4821 §7.7: segments of full size vanish, and no ICMP says why. Smaller ones may pass.
 fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) {
-    if !cx.config.tcp.path_mtu_discovery || conn.flight() < u32::from(conn.mss) {
+    let config = &cx.config.tcp;
+    if !config.path_mtu_discovery
+        || !config.black_hole_detection
+        || conn.flight() < u32::from(conn.mss)
+    {
         return;
     }
     let rare = shard.rares.of(conn, cx.now);
@@ -277,8 +282,11 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
 }
 
 fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    // MUST-29: one that is not answered is no reason to give up.
+    // MUST-29: one that is not answered is no reason to give up. A peer that could not answer learns
+    // of it by a RST.
     if conn.attempts >= shard.rares.options(conn).keepalive_probes {
+        let reply = close::reset(conn, shard, cx);
+        queue_reset(shard, cx, reply);
         return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::KeepaliveTimedOut));
     }
     conn.attempts += 1;

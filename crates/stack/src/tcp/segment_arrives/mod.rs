@@ -63,6 +63,9 @@ fn synchronized<M: Memory>(
     if let Err(reason) = passes_paws(conn, cx, segment) {
         return refuse(conn, shard, cx, (segment, reason));
     }
+    if crosses(conn, segment) {
+        return on_crossing(conn, shard, cx, segment);
+    }
     if !is_acceptable(conn, segment) {
         return refuse(conn, shard, cx, (segment, Drop::OutsideWindow));
     }
@@ -91,6 +94,30 @@ fn synchronized<M: Memory>(
         return;
     }
     text::on_fin(conn, shard, cx, segment);
+}
+
+/// The SYN-ACK of a peer that opened at the same time (§3.5, figure 8): its SYN is known, and its ACK
+/// is what we wait for.
+fn crosses(conn: &Connection, segment: &Segment<'_>) -> bool {
+    matches!(conn.state, State::SynReceived(SynReceived { passive: false }))
+        && segment.has(Flags::SYN)
+        && segment.has(Flags::ACK)
+        && !segment.has(Flags::RST)
+        && segment.seq + 1 == conn.rcv_nxt
+        && segment.ack == conn.snd_nxt
+}
+
+/// It establishes the connection; our ACK says so, in case that our SYN-ACK is lost.
+fn on_crossing<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    heard(conn, cx, segment);
+    if ack::on_ack(conn, shard, cx, segment) {
+        conn.facts.set(Facts::ACK_NOW);
+    }
 }
 
 /// RFC 7323 §5.3 R1. Timestamps from the past are of old segments, and so are segments without
