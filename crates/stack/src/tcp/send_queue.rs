@@ -112,6 +112,11 @@ impl SendQueue {
         if self.head == 0 {
             return 0;
         }
+        if self.chunks == 1 && bytes >= self.bytes {
+            // A request, or an answer, whole.
+            self.clear(nodes, memory);
+            return 1;
+        }
         let end = self.end(nodes);
         self.bytes -= bytes.min(self.bytes);
         let front = end - self.bytes;
@@ -136,6 +141,7 @@ impl SendQueue {
     }
 
     /// Gives up everything.
+    #[inline]
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
         while self.head != 0 {
             memory.free(nodes.at(self.head).chunk.buf);

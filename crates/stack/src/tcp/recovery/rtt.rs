@@ -47,7 +47,7 @@ pub(super) struct Rtt {
 
 impl Rtt {
     /// Takes a sample. `expected` is how many come in one round trip.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u32, expected: u32) {
         // 2^28 µs are 268 s, over any RTO that is configured.
         let rtt = rtt_us.clamp(1, 1 << 28);
@@ -66,7 +66,7 @@ impl Rtt {
         self.note_min(now, rtt);
     }
 
-    #[inline]
+    #[inline(always)]
     fn note_min(&mut self, now: Instant, rtt: u32) {
         let at = (now.as_micros() >> 26) as u8;
         let age = at.wrapping_sub((self.min >> 24) as u8);

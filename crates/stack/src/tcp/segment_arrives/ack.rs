@@ -63,7 +63,11 @@ pub(super) fn on_ack<M: Memory>(
         ece: segment.has(Flags::ECE),
         has_payload: segment.len() > 0,
     };
-    acknowledge(conn, shard, cx, &said, window_changed);
+    // With nothing in flight there is nothing to slow down for.
+    let is_silent = said.sack.is_empty() && (!said.ece || conn.flight() == 0);
+    if !is_silent || !acknowledge_plainly(conn, shard, cx, said.ack, window_changed) {
+        acknowledge_any(conn, shard, cx, &said, window_changed);
+    }
     !conn.state.is_closed()
 }
 
@@ -134,35 +138,37 @@ pub(in crate::tcp) fn update_window(
     changed
 }
 
-/// Takes in an acknowledgment of what is in flight, or of nothing new; the window is known.
+/// Takes in an acknowledgment without SACK, where nothing is in flight, or all of it is
+/// acknowledged and there is no ECE; the window is known. `false`: it is not that, and nothing
+/// happened.
 #[inline(always)]
-pub(in crate::tcp) fn acknowledge<M: Memory>(
+pub(in crate::tcp) fn acknowledge_plainly<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,
-    said: &Said<'_>,
+    ack: SeqNum,
     window_changed: bool,
-) {
-    if conn.flight() == 0 && said.sack.is_empty() {
+) -> bool {
+    if conn.flight() == 0 {
         // Nothing is in flight: the answer to a probe, at most (MUST-37).
         conn.attempts = 0;
         if conn.snd_wnd > 0 && window_changed {
             conn.facts.clear(Facts::PERSIST);
             conn.cold.attend_at = Deadline::NEVER;
         }
-        return;
+        return true;
     }
-    let is_silent = !said.ece && said.sack.is_empty();
-    let cover = Cover { now: cx.now, ack: said.ack, nxt: conn.snd_nxt };
-    if is_silent && conn.cold.recovery.on_plain_ack(&mut shard.records, cover).is_some() {
-        conn.attempts = 0;
-        return advance(conn, shard, cx, said.ack);
+    let cover = Cover { now: cx.now, ack, nxt: conn.snd_nxt };
+    if conn.cold.recovery.on_plain_ack(&mut shard.records, cover).is_none() {
+        return false;
     }
-    acknowledge_any(conn, shard, cx, said, window_changed);
+    conn.attempts = 0;
+    advance(conn, shard, cx, ack);
+    true
 }
 
 /// The same where more is in flight, or more is said.
-fn acknowledge_any<M: Memory>(
+pub(in crate::tcp) fn acknowledge_any<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,

@@ -156,14 +156,16 @@ fn take_head<M: Memory>(
         conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
     let window_changed = ack::update_window(conn, segment.seq, segment.ack, segment.window);
-    let said = Said {
-        ack: segment.ack,
-        times: segment.times,
-        sack: &[],
-        ece: false,
-        has_payload: !segment.payload.is_empty(),
-    };
-    ack::acknowledge(conn, shard, cx, &said, window_changed);
+    if !ack::acknowledge_plainly(conn, shard, cx, segment.ack, window_changed) {
+        let said = Said {
+            ack: segment.ack,
+            times: segment.times,
+            sack: &[],
+            ece: false,
+            has_payload: !segment.payload.is_empty(),
+        };
+        ack::acknowledge_any(conn, shard, cx, &said, window_changed);
+    }
 }
 
 #[inline(always)]
