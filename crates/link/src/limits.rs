@@ -93,6 +93,9 @@ pub const XDP_RING_SIZE_MIN: u32 = 64;
 pub const XDP_RING_SIZE_MAX: u32 = 8_192;
 /// Bytes of an AF_XDP frame that the kernel keeps free before a received packet.
 pub const XDP_HEADROOM_BYTES: usize = 256;
+/// Pieces of one frame (multi-buffer): as many as fit the kernel's packet beside its first
+/// (`MAX_SKB_FRAGS`, 17 unless the kernel was built otherwise).
+pub const XDP_PIECES_MAX: usize = 16;
 /// How long an interface or a queue may stay busy after the last program or socket on it was
 /// closed, in milliseconds.
 pub const XDP_BUSY_PATIENCE_MS: u64 = 500;
@@ -102,3 +105,4 @@ pub const XDP_FRAMES_PER_KICK: usize = 32;
 pub const XDP_POLLS_PER_LOOK: u32 = 4_096;
 const _: () = assert!(XDP_RING_SIZE_MIN.is_power_of_two() && XDP_RING_SIZE_MAX.is_power_of_two());
 const _: () = assert!(XDP_RING_SIZE_MIN as usize >= 2 * XDP_FRAMES_PER_KICK);
+const _: () = assert!(XDP_RING_SIZE_MIN as usize >= 2 * XDP_PIECES_MAX);

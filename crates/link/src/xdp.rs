@@ -19,8 +19,10 @@
 //!   so that no other program gets it and waits for frames in vain.
 //! - A frame that the kernel has is not touched; a frame is lent in place, without a copy of ours.
 //!
-//! Not done: frames longer than a page (multi-buffer), checksum offload by metadata, one UMEM for
-//! several queues.
+//! What depends on kernel and driver is tried and not guessed, and the notes of [`Caps`] say what
+//! came of it: zero-copy, native mode, frames of several buffers (Linux 6.6), checksums by metadata
+//! (6.8 and later), memory that all queues share (5.10). Checksums are not left to a driver that
+//! reads our memory itself: whether it fills them in is told by nobody that we ask.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -33,8 +35,8 @@ use libc::{EBUSY, EINVAL, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
 use crate::holdings::Holdings;
 use crate::interface::Interface;
 use crate::limits::{
-    ETHERNET_HEADER_BYTES, XDP_FRAMES_PER_KICK, XDP_HEADROOM_BYTES, XDP_POLLS_PER_LOOK,
-    XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
+    ETHERNET_HEADER_BYTES, XDP_FRAMES_PER_KICK, XDP_HEADROOM_BYTES, XDP_PIECES_MAX,
+    XDP_POLLS_PER_LOOK, XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
 };
 use crate::spec::XdpMode;
 use crate::{
@@ -46,14 +48,17 @@ mod bpf;
 mod busy;
 mod filter;
 mod mapping;
+mod pieces;
 mod program;
+mod queues;
 mod ring;
 mod socket;
+mod umem;
 mod watch;
 
 use bpf::Map;
 use filter::Filter;
-use socket::{Copying, Shape, Socket};
+use socket::{Outgoing, Shape, Socket, Taken};
 use watch::Watch;
 
 const DRIVER: &str = "xdp";
@@ -85,8 +90,13 @@ pub struct XdpConfig {
     pub zero_copy: Option<bool>,
     /// Entries of each ring, and frames in each direction: a power of two, 64 to 8,192.
     pub ring_size: u32,
-    /// Bytes of a frame: 2,048 or 4,096. 256 of them are the kernel's.
+    /// Bytes of a chunk of memory: 2,048 or 4,096. 256 of them are the kernel's where it receives.
+    /// Frames of an interface whose MTU is larger come and go in several chunks.
     pub frame_bytes: u32,
+    /// Transport checksums are left to the kernel where it takes them; `false`: made here.
+    pub checksums: bool,
+    /// All queues' memory is registered at once; `false`: that of each by itself.
+    pub shares_memory: bool,
     /// Who says which frames come to us.
     pub socket_map: SocketMap,
 }
@@ -103,6 +113,8 @@ impl XdpConfig {
             zero_copy: None,
             ring_size: 2_048,
             frame_bytes: 2_048,
+            checksums: true,
+            shares_memory: true,
             socket_map: SocketMap::Own,
         }
     }
@@ -119,6 +131,23 @@ impl XdpConfig {
             return Err(LinkError::Setting { setting: "frame_bytes", why });
         }
         Ok(())
+    }
+
+    /// How sockets are laid out for frames of an interface with this MTU.
+    fn shape(&self, mtu: usize) -> Result<Shape, LinkError> {
+        let whole = mtu + ETHERNET_HEADER_BYTES;
+        let chunk = self.frame_bytes as usize;
+        let pieces_bytes = (whole > chunk - XDP_HEADROOM_BYTES).then_some(whole);
+        // The kernel keeps its bytes free in each chunk where it receives, and none where we send.
+        if whole.div_ceil(chunk - XDP_HEADROOM_BYTES) > XDP_PIECES_MAX {
+            let most = XDP_PIECES_MAX * (chunk - XDP_HEADROOM_BYTES) - ETHERNET_HEADER_BYTES;
+            let why = format!("the interface's MTU is {mtu}: at most {most} fit into a frame");
+            return Err(LinkError::Setting { setting: "frame_bytes", why });
+        }
+        // Metadata needs room in each chunk, and a frame of several would have holes.
+        let wants_metadata = self.checksums && pieces_bytes.is_none();
+        let Self { frame_bytes, ring_size, .. } = *self;
+        Ok(Shape { frame_bytes, ring_size, pieces_bytes, wants_metadata })
     }
 
     /// Queues to open, of `existing` ones.
@@ -141,19 +170,12 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
     config.check()?;
     let interface = Interface::new(&config.interface)?;
     let (mtu, (_, mac)) = (interface.mtu()?, interface.hardware()?);
-    let room = config.frame_bytes as usize - XDP_HEADROOM_BYTES;
-    if mtu + ETHERNET_HEADER_BYTES > room {
-        let why = format!(
-            "the interface's MTU is {mtu}: at most {} fit into a frame",
-            room - ETHERNET_HEADER_BYTES
-        );
-        return Err(LinkError::Setting { setting: "frame_bytes", why });
-    }
+    let shape = config.shape(mtu)?;
     // An index is above zero.
     let index = interface.index()?.unsigned_abs();
     let existing = queue_count(&config.interface)?;
     let queues = config.queues(existing)?;
-    let (mut steering, mut notes) = Steering::open(config, index)?;
+    let (mut steering, mut notes) = Steering::open(config, index, shape.pieces_bytes.is_some())?;
     if queues.clone().count() < existing as usize {
         notes.push("frames of ours on queues that are not open are dropped".to_owned());
     }
@@ -162,41 +184,25 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
          `tx` offload is off"
             .to_owned(),
     );
-    let mut sockets = Vec::with_capacity(existing as usize);
-    for queue in queues {
-        let (socket, note) = bound(config, index, queue)?;
-        steering.add(queue, &socket)?;
-        sockets.push((socket, note));
+    let opened = queues::open(config, shape, index, queues)?;
+    notes.extend(opened.notes);
+    for (queue, socket) in &opened.sockets {
+        steering.add(*queue, socket)?;
     }
     let steering = Arc::new(Mutex::new(steering));
-    let caps = |note: String| Caps {
+    let caps = |queue_note: String| Caps {
         driver: DRIVER,
         medium: Medium::Ethernet,
         mac,
         mtu,
         tx_frame_bytes: mtu + ETHERNET_HEADER_BYTES,
-        tx_checksum: false,
+        tx_checksum: opened.fills_checksums,
         tso: false,
         shares_host_address: true,
-        notes: std::iter::once(note).chain(notes.iter().cloned()).collect(),
+        notes: std::iter::once(queue_note).chain(notes.iter().cloned()).collect(),
     };
-    let link = |(socket, note)| Xdp::new(socket, caps(note), Arc::clone(&steering));
-    sockets.into_iter().map(link).collect()
-}
-
-fn bound(config: &XdpConfig, index: u32, queue: u32) -> Result<(Socket, String), LinkError> {
-    let shape = Shape { frame_bytes: config.frame_bytes, ring_size: config.ring_size };
-    let socket = Socket::new(shape).map_err(|error| failed("make an AF_XDP socket", error))?;
-    let bound = socket.bind(index, queue, config.zero_copy);
-    let (copying, refusal) = bound.map_err(|error| failed("bind an AF_XDP socket", error))?;
-    let note = match (copying, refusal) {
-        (Copying::None, _) => format!("queue {queue}: zero-copy"),
-        (Copying::Each, None) => format!("queue {queue}: the kernel copies each frame, as asked"),
-        (Copying::Each, Some(why)) => {
-            format!("queue {queue}: the kernel copies each frame; zero-copy was refused: {why}")
-        }
-    };
-    Ok((socket, note))
+    let link = |((_, socket), note)| Xdp::new(socket, caps(note), Arc::clone(&steering));
+    opened.sockets.into_iter().zip(opened.queue_notes).map(link).collect()
 }
 
 /// What a failed system call of AF_XDP or bpf(2) means to a user.
@@ -222,7 +228,11 @@ enum Steering {
 }
 
 impl Steering {
-    fn open(config: &XdpConfig, index: u32) -> Result<(Self, Vec<String>), LinkError> {
+    fn open(
+        config: &XdpConfig,
+        index: u32,
+        has_pieces: bool,
+    ) -> Result<(Self, Vec<String>), LinkError> {
         let foreign = |map: io::Result<Map>| {
             let map = map.map_err(|error| failed("open the map of sockets", error))?;
             let note = "somebody else's XDP program says which frames come to us".to_owned();
@@ -235,7 +245,8 @@ impl Steering {
                 return foreign(fd.try_clone().and_then(Map::adopt_sockets));
             }
         }
-        let mut filter = Filter::new().map_err(|error| failed("load the XDP program", error))?;
+        let filter = Filter::new(has_pieces);
+        let mut filter = filter.map_err(|error| failed("load the XDP program", error))?;
         let attached = filter.attach(index, config.mode);
         let (mode, refusal) = attached.map_err(|error| failed("attach the XDP program", error))?;
         let note = match (mode, refusal) {
@@ -420,7 +431,7 @@ impl Xdp {
 
     /// Has the kernel take what is queued; it takes so many for one call.
     fn kick(&mut self, queued: usize) -> Result<(), LinkError> {
-        for _ in 0..=queued / XDP_FRAMES_PER_KICK {
+        for _ in 0..=queued * self.socket.pieces() / XDP_FRAMES_PER_KICK {
             if !self.socket.wants_kick() {
                 break;
             }
@@ -450,18 +461,15 @@ impl Xdp {
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> (usize, usize) {
         let (mut filled, mut queued) = (0, 0);
-        let frame_bytes = self.caps.tx_frame_bytes;
+        let (frame_bytes, fills_checksums) = (self.caps.tx_frame_bytes, self.caps.tx_checksum);
         self.socket.reclaim();
         self.is_full = false;
         while filled < max {
             let lent = self.socket.send(|frame| match fill(&mut frame[..frame_bytes]) {
                 None => (None, None),
                 Some(transmit) => {
-                    // What the caps do not offer cannot be done: the frame would arrive wrong.
-                    let is_plain = transmit.checksum_start == 0 && transmit.segment_bytes == 0;
-                    let is_good = is_plain && (1..=frame_bytes).contains(&transmit.len);
-                    let len = is_good.then_some(transmit.len as u32);
-                    (len, Some(len))
+                    let outgoing = outgoing(transmit, frame_bytes, fills_checksums);
+                    (outgoing, Some(outgoing.map(|outgoing| outgoing.len)))
                 }
             });
             match lent {
@@ -482,6 +490,17 @@ impl Xdp {
         }
         (filled, queued)
     }
+}
+
+/// What the caps do not offer cannot be done: the frame would arrive wrong.
+fn outgoing(transmit: Transmit, frame_bytes: usize, fills_checksums: bool) -> Option<Outgoing> {
+    let Transmit { len, checksum_start, checksum_field, segment_bytes, .. } = transmit;
+    let checksum = (checksum_start > 0).then_some((checksum_start, checksum_field));
+    let field_end = usize::from(checksum_start) + usize::from(checksum_field) + 2;
+    let can_be_filled = checksum.is_none() || (fills_checksums && field_end <= len);
+    let is_good = segment_bytes == 0 && can_be_filled && (1..=frame_bytes).contains(&len);
+    // At most a frame, so it fits.
+    is_good.then_some(Outgoing { len: len as u32, checksum })
 }
 
 impl Link for Xdp {
@@ -508,8 +527,9 @@ impl Link for Xdp {
             });
             match received {
                 None => break,
-                Some(false) => self.counters.rx_dropped_malformed += 1,
-                Some(true) => {
+                Some(Taken::Malformed) => self.counters.rx_dropped_malformed += 1,
+                Some(Taken::TooLong) => self.counters.rx_dropped_too_long += 1,
+                Some(Taken::Lent) => {
                     lent += 1;
                     self.counters.rx_frames += 1;
                     self.counters.rx_bytes += bytes;

@@ -263,7 +263,7 @@ fn tshark(capture: &Path, settings: &Path) -> Command {
     command
 }
 
-/// Has tshark read the capture, and fails for what is wrong in it; also if nothing of ours is there.
+/// Has tshark read the capture, and fails for what is wrong in it, or if nothing of ours is there.
 pub(crate) fn judge(test: &str, capture: &Path, sender: Sender) -> Verdict {
     let verdict = look_through(test, capture, sender);
     let Some(verdict) = verdict else { return Verdict::default() };

@@ -14,7 +14,7 @@
 //! Loss is of frames, in both directions, on our side of the wire: under a namespace of its own
 //! this kernel has no netem. With loss the offloads are off, so that a frame is a segment.
 //!
-//! `memif.rs` is the exception: a memif has no kernel at its other end, so there both ends are ours.
+//! `memif.rs` is the exception: no kernel is at the other end of a memif, so both ends are ours.
 //!
 //! Needs root; otherwise each test says that it was skipped. iperf3 is not used: both its ends
 //! speak a protocol of its own, so one of them cannot be ours. Nor is redis-cli: `serve kv` speaks

@@ -33,6 +33,8 @@ const LINK_CREATE: libc::c_int = 28;
 const PROGRAM_XDP: u32 = 6;
 /// `BPF_XDP`, of `enum bpf_attach_type`.
 const ATTACH_XDP: u32 = 37;
+/// `BPF_F_XDP_HAS_FRAGS`: the program takes frames of several buffers. It sees the first.
+const PROGRAM_HAS_PIECES: u32 = 1 << 5;
 /// Bytes of the verifier's log that are kept for an error.
 const LOG_BYTES: usize = 64 * 1024;
 
@@ -285,22 +287,28 @@ pub(super) struct Program {
 impl Program {
     /// Has the kernel verify and load `code`. An error of the verifier's comes with the end of its
     /// log.
-    pub(super) fn load(code: &[Instruction], called: &str) -> io::Result<Self> {
-        let outcome = Self::try_load(code, called, &mut []);
+    /// `has_pieces`: it is run for frames of several buffers, too.
+    pub(super) fn load(code: &[Instruction], called: &str, has_pieces: bool) -> io::Result<Self> {
+        let flags = if has_pieces { PROGRAM_HAS_PIECES } else { 0 };
+        let outcome = Self::try_load(code, (called, flags), &mut []);
         let Err(error) = &outcome else { return outcome };
         if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) {
             return outcome;
         }
         // Once more, only to hear why.
         let mut log = vec![0; LOG_BYTES];
-        Self::try_load(code, called, &mut log).map_err(|error| {
+        Self::try_load(code, (called, flags), &mut log).map_err(|error| {
             let len = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
             let text = String::from_utf8_lossy(&log[len.saturating_sub(400)..len]).into_owned();
             io::Error::new(error.kind(), format!("{error}; the verifier says: {text}"))
         })
     }
 
-    fn try_load(code: &[Instruction], called: &str, log: &mut [u8]) -> io::Result<Self> {
+    fn try_load(
+        code: &[Instruction],
+        (called, flags): (&str, u32),
+        log: &mut [u8],
+    ) -> io::Result<Self> {
         // The helpers that are called are open to every licence but the GPL's own; this names ours.
         let license = c"Dual MIT/GPL";
         let mut attribute = ProgramLoad {
@@ -312,7 +320,7 @@ impl Program {
             log_bytes: log.len() as u32,
             log: if log.is_empty() { 0 } else { address(log.as_mut_ptr()) },
             kernel_version: 0,
-            flags: 0,
+            flags,
             name: name(called),
         };
         // SAFETY: PROG_LOAD's struct; the instructions are as many as it says, the licence a C

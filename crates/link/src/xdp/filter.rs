@@ -67,8 +67,9 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Makes maps and program; nothing is ours and nothing is attached yet.
-    pub(super) fn new() -> io::Result<Self> {
+    /// Makes maps and program; nothing is ours and nothing is attached. `has_pieces`: frames may
+    /// come in several buffers.
+    pub(super) fn new(has_pieces: bool) -> io::Result<Self> {
         // Twice: additions come before removals.
         let address_count = 2 * OWNED_ADDRESSES_MAX as u32;
         let flow_count = 4 * OWNED_FLOWS_MAX as u32;
@@ -84,7 +85,7 @@ impl Filter {
             ports: ports.as_fd(),
         };
         let code = program::program(&maps).map_err(io::Error::other)?;
-        let program = Program::load(&code, "mp_ownership")?;
+        let program = Program::load(&code, "mp_ownership", has_pieces)?;
         let contents = Contents::of(&Ownership::new());
         Ok(Self { sockets, addresses, flows, ports, program, contents, attachment: None })
     }

@@ -17,6 +17,10 @@ pub(super) struct Mapping {
 // What may be done with the memory is the holder's to say.
 unsafe impl Send for Mapping {}
 
+// SAFETY: a shared reference tells the address and the length and nothing else; whoever reads or
+// writes at such an address says why no other thread does.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
     /// Memory of this process alone, zeros.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {

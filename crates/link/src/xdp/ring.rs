@@ -149,9 +149,9 @@ impl<T: Copy> Producer<T> {
         Ok(Self { ring: Ring::new(mapping, layout, size)?, next: 0, limit: size })
     }
 
-    /// How many entries may be filled.
-    pub(super) fn room(&mut self) -> u32 {
-        if self.limit == self.next {
+    /// How many entries may be filled; asks the kernel only if fewer than `wanted` are known of.
+    pub(super) fn room(&mut self, wanted: u32) -> u32 {
+        if self.limit.wrapping_sub(self.next) < wanted {
             // Acquire: pairs with the kernel's release of its consumer index; it has read what it
             // gives back.
             let taken = self.ring.consumer().load(Ordering::Acquire);
@@ -163,7 +163,7 @@ impl<T: Copy> Producer<T> {
     /// Fills the next entry; `false`: there is no room. The kernel sees it after `publish`.
     #[must_use]
     pub(super) fn put(&mut self, entry: T) -> bool {
-        if self.room() == 0 {
+        if self.room(1) == 0 {
             return false;
         }
         // SAFETY: the kernel has consumed what was here, by the index that `room` acquired, and

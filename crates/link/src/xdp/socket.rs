@@ -3,28 +3,72 @@
 //! Read first: the kernel's `Documentation/networking/af_xdp.rst`.
 //!
 //! Invariants
-//! - Each frame of the UMEM is in one place: with the kernel (in the fill or transmit ring, or
-//!   behind it), or with us (a descriptor just received, or in `free`). Only frames with us are
-//!   read or written.
-//! - Half of the frames circulate for receiving, half for sending; so neither can starve the other.
+//! - Each chunk of the socket's part of the UMEM is in one place: with the kernel (in the fill or
+//!   transmit ring, or behind it), or with us (a descriptor just received, or in `free`). Only
+//!   chunks with us are read or written.
+//! - Half of the chunks circulate for receiving, half for sending; so neither can starve the other.
+//! - A frame for sending has one chunk, or a few that follow each other: it is filled as one slice,
+//!   and goes as several pieces.
 //! - The socket goes before its memory.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
-use libc::{xdp_desc, xdp_mmap_offsets, xdp_umem_reg};
+use libc::{xdp_desc, xdp_mmap_offsets};
 
 use super::busy::{is_busy, while_busy};
 use super::mapping::Mapping;
+use super::pieces::Pieces;
 use super::ring::{Consumer, Layout, Producer};
+use super::umem::{Umem, ask_for_checksum};
 
 /// How a socket is laid out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Bytes of one frame.
+    /// Bytes of one chunk: of a frame, unless it comes in pieces.
     pub(super) frame_bytes: u32,
-    /// Entries of each ring, and frames in each direction.
+    /// Entries of each ring, and chunks in each direction.
     pub(super) ring_size: u32,
+    /// The longest frame, if it may come in pieces.
+    pub(super) pieces_bytes: Option<usize>,
+    /// Checksums are to be left to the kernel.
+    pub(super) wants_metadata: bool,
+}
+
+impl Shape {
+    /// Chunks of one socket.
+    pub(super) const fn chunk_count(&self) -> u32 {
+        2 * self.ring_size
+    }
+
+    /// Chunks of a frame that is sent.
+    pub(super) fn pieces(&self) -> u32 {
+        let bytes = self.pieces_bytes.unwrap_or(1);
+        // At most `XDP_PIECES_MAX`, which `open` checks.
+        bytes.div_ceil(self.frame_bytes as usize) as u32
+    }
+}
+
+/// What became of a received frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It was lent.
+    Lent,
+    /// The kernel named memory that is not a frame's.
+    Malformed,
+    /// Its pieces are more than a frame may have, or one of them is memory of no frame's.
+    TooLong,
+}
+
+/// A frame that was filled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outgoing {
+    /// Its length in bytes, above zero.
+    pub(super) len: u32,
+    /// Where its transport checksum begins and, from there, where the field is, if the kernel is to
+    /// fill it in.
+    pub(super) checksum: Option<(u16, u16)>,
 }
 
 /// How the kernel moves frames.
@@ -45,37 +89,32 @@ pub(super) struct Socket {
     fill: Producer<u64>,
     transmit: Producer<xdp_desc>,
     completion: Consumer<u64>,
-    umem: Mapping,
-    frame_bytes: u32,
-    /// Frames for sending that are with us.
+    umem: Arc<Umem>,
+    shape: Shape,
+    /// Frames for sending that are with us, by their first chunk.
     free: Vec<u64>,
-    /// Frames for sending in all.
-    tx_frame_count: usize,
+    /// Where those frames begin, and pieces of each that are with the kernel.
+    sending_from: u64,
+    pending: Box<[u8]>,
+    /// A frame whose pieces did not all come yet.
+    pieces: Pieces,
 }
 
 impl Socket {
-    /// Makes a socket with its memory and rings; not bound yet.
-    pub(super) fn new(shape: Shape) -> io::Result<Self> {
-        // SAFETY: `socket` takes no pointer.
-        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let Shape { frame_bytes, ring_size } = shape;
-        let frame_count = 2 * ring_size as usize;
-        let umem = Mapping::anonymous(frame_count * frame_bytes as usize)?;
-        let base = umem.locate(0, umem.bytes()).ok_or(io::ErrorKind::InvalidData)?;
-        let registration = xdp_umem_reg {
-            addr: base.as_ptr().expose_provenance() as u64,
-            len: umem.bytes() as u64,
-            chunk_size: frame_bytes,
-            headroom: 0,
-            flags: 0,
-            tx_metadata_len: 0,
-        };
-        set_option(&fd, libc::XDP_UMEM_REG, &registration)?;
+    /// Makes a socket with its rings and with memory for `parts` sockets; not bound yet.
+    pub(super) fn new(shape: Shape, parts: u32) -> io::Result<Self> {
+        let fd = socket()?;
+        let umem = Umem::register(&fd, shape, parts)?;
+        Self::with_memory(fd, shape, Arc::new(umem), 0)
+    }
+
+    /// Makes another socket with a part of this one's memory; not bound yet.
+    pub(super) fn sharing(&self, part: u32) -> io::Result<Self> {
+        Self::with_memory(socket()?, self.shape, Arc::clone(&self.umem), part)
+    }
+
+    fn with_memory(fd: OwnedFd, shape: Shape, umem: Arc<Umem>, part: u32) -> io::Result<Self> {
+        let Shape { frame_bytes, ring_size, .. } = shape;
         // The kernel shows a received frame before it shows that its entry in the fill ring is
         // free, so a frame may come back while its old entry still counts: twice the entries.
         let fill_size = 2 * ring_size;
@@ -92,7 +131,9 @@ impl Socket {
         let transmit = map(&fd, &layouts.tx, libc::XDP_PGOFF_TX_RING as u64, ring_size, 16)?;
         let fill = map(&fd, &layouts.fr, libc::XDP_UMEM_PGOFF_FILL_RING, fill_size, 8)?;
         let completion = map(&fd, &layouts.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING, ring_size, 8)?;
-        let frame = |index: u32| u64::from(index) * u64::from(frame_bytes);
+        let first = u64::from(part) * u64::from(shape.chunk_count());
+        let chunk = |index: u32| (first + u64::from(index)) * u64::from(frame_bytes);
+        let frames = 0..ring_size / shape.pieces();
         let mut socket = Self {
             fd,
             receive: Consumer::new(receive, &layouts.rx, ring_size)?,
@@ -100,15 +141,22 @@ impl Socket {
             transmit: Producer::new(transmit, &layouts.tx, ring_size)?,
             completion: Consumer::new(completion, &layouts.cr, ring_size)?,
             umem,
-            frame_bytes,
-            free: (ring_size..2 * ring_size).rev().map(frame).collect(),
-            tx_frame_count: ring_size as usize,
+            shape,
+            sending_from: chunk(ring_size),
+            pending: vec![0; frames.len()].into(),
+            free: frames.rev().map(|frame| chunk(ring_size + frame * shape.pieces())).collect(),
+            pieces: Pieces::new(shape.pieces_bytes.unwrap_or(0)),
         };
         for index in 0..ring_size {
-            socket.return_frame(frame(index));
+            socket.return_chunk(chunk(index));
         }
         socket.fill.publish();
         Ok(socket)
+    }
+
+    /// The kernel takes checksums over; else why not, if it refused.
+    pub(super) fn metadata(&self) -> Result<(), Option<&io::Error>> {
+        if self.umem.metadata_bytes > 0 { Ok(()) } else { Err(self.umem.refusal.as_ref()) }
     }
 
     /// Binds it to a queue: as told, or else without copies if the driver can and with them if not;
@@ -120,27 +168,40 @@ impl Socket {
         zero_copy: Option<bool>,
     ) -> io::Result<(Copying, Option<io::Error>)> {
         if zero_copy == Some(false) {
-            while_busy(|| self.try_bind(interface, queue, libc::XDP_COPY))?;
+            while_busy(|| self.try_bind(interface, queue, self.flags(libc::XDP_COPY), 0))?;
             return Ok((Copying::Each, None));
         }
-        let refusal = match while_busy(|| self.try_bind(interface, queue, libc::XDP_ZEROCOPY)) {
+        let zero_copying = self.flags(libc::XDP_ZEROCOPY);
+        let refusal = match while_busy(|| self.try_bind(interface, queue, zero_copying, 0)) {
             Ok(()) => return Ok((Copying::None, None)),
             Err(error) if zero_copy.is_some() || is_busy(&error) => {
                 return Err(error);
             }
             Err(error) => error,
         };
-        while_busy(|| self.try_bind(interface, queue, libc::XDP_COPY))?;
+        while_busy(|| self.try_bind(interface, queue, self.flags(libc::XDP_COPY), 0))?;
         Ok((Copying::Each, Some(refusal)))
     }
 
-    fn try_bind(&self, interface: u32, queue: u32, how: u16) -> io::Result<()> {
+    /// Binds it to another queue of the interface that `first` is bound to, whose memory it shares,
+    /// and in the same way as that one.
+    pub(super) fn bind_beside(&self, first: &Self, interface: u32, queue: u32) -> io::Result<()> {
+        let fd = first.fd.as_raw_fd().unsigned_abs();
+        while_busy(|| self.try_bind(interface, queue, libc::XDP_SHARED_UMEM, fd))
+    }
+
+    fn flags(&self, how: u16) -> u16 {
+        let pieces = if self.shape.pieces_bytes.is_some() { libc::XDP_USE_SG } else { 0 };
+        how | pieces | libc::XDP_USE_NEED_WAKEUP
+    }
+
+    fn try_bind(&self, interface: u32, queue: u32, flags: u16, shared: u32) -> io::Result<()> {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: how | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_flags: flags,
             sxdp_ifindex: interface,
             sxdp_queue_id: queue,
-            sxdp_shared_umem_fd: 0,
+            sxdp_shared_umem_fd: shared,
         };
         let bytes = size_of_val(&address) as libc::socklen_t;
         // SAFETY: the address is of the length given and alive during the call.
@@ -148,35 +209,60 @@ impl Socket {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// How many received frames wait.
+    /// Chunks of one frame.
+    pub(super) fn pieces(&self) -> usize {
+        self.shape.pieces() as usize
+    }
+
+    /// How many received frames wait, or pieces of some.
     pub(super) fn waiting(&mut self) -> u32 {
         self.receive.waiting()
     }
 
-    /// Lends the oldest received frame; `None`: none waits; `Some(false)`: the kernel named memory
-    /// that is not a frame's, which is lost.
-    pub(super) fn receive(&mut self, each: impl FnOnce(&[u8])) -> Option<bool> {
-        let descriptor = self.receive.take()?;
-        let frame = u64::from(self.frame_bytes);
-        let start = descriptor.addr - descriptor.addr % frame;
-        let ends_inside = descriptor.addr - start + u64::from(descriptor.len) <= frame;
-        let place = usize::try_from(descriptor.addr).ok().filter(|_| ends_inside);
-        let place = place.and_then(|at| self.umem.locate(at, descriptor.len as usize));
-        let Some(place) = place else { return Some(false) };
-        // SAFETY: the bytes are inside of the UMEM. Their frame came out of the receive ring just
-        // now, so it is ours and the kernel does not write it until `return_frame` and `publish`
-        // below; the UMEM is private to this process. `each` keeps nothing of the slice.
-        let bytes = unsafe { std::slice::from_raw_parts(place.as_ptr(), descriptor.len as usize) };
-        each(bytes);
-        self.return_frame(start);
-        Some(true)
+    /// Lends the oldest received frame; `None`: none is whole.
+    pub(super) fn receive(&mut self, each: impl FnOnce(&[u8])) -> Option<Taken> {
+        loop {
+            let descriptor = self.receive.take()?;
+            let len = descriptor.len as usize;
+            let chunk = u64::from(self.shape.frame_bytes);
+            let start = descriptor.addr - descriptor.addr % chunk;
+            let ends_inside = descriptor.addr - start + u64::from(descriptor.len) <= chunk;
+            let place = usize::try_from(descriptor.addr).ok().filter(|_| ends_inside);
+            let place = place.and_then(|at| self.umem.memory.locate(at, len));
+            // SAFETY: the bytes are inside of the UMEM. Their chunk came out of the receive ring
+            // just now, so it is ours and the kernel does not write it until `return_chunk` and
+            // `publish` below; the UMEM is private to this process, and no other socket of it has
+            // this chunk. Nothing of the slice is kept.
+            let bytes = place.map(|at| unsafe { std::slice::from_raw_parts(at.as_ptr(), len) });
+            let is_last = descriptor.options & libc::XDP_PKT_CONTD == 0;
+            let taken = match bytes {
+                Some(bytes) if is_last && !self.pieces.is_open() => {
+                    each(bytes);
+                    self.return_chunk(start);
+                    return Some(Taken::Lent);
+                }
+                // A chunk that is none is lost: it cannot be given back.
+                None if is_last && !self.pieces.is_open() => return Some(Taken::Malformed),
+                bytes => {
+                    self.pieces.add(bytes);
+                    bytes.is_some()
+                }
+            };
+            if taken {
+                self.return_chunk(start);
+            }
+            if is_last {
+                let whole = self.pieces.end().map(each);
+                return Some(if whole.is_some() { Taken::Lent } else { Taken::TooLong });
+            }
+        }
     }
 
-    /// Puts a frame for receiving into the fill ring. It has twice as many entries as there are
-    /// such frames, so there is always room.
-    fn return_frame(&mut self, frame: u64) {
-        let has_room = self.fill.put(frame);
-        debug_assert!(has_room, "the fill ring has two entries for each frame");
+    /// Puts a chunk for receiving into the fill ring. It has twice as many entries as there are
+    /// such chunks, so there is always room.
+    fn return_chunk(&mut self, chunk: u64) {
+        let has_room = self.fill.put(chunk);
+        debug_assert!(has_room, "the fill ring has two entries for each chunk");
     }
 
     /// Gives the kernel the frames that were lent, and the entries that named them.
@@ -187,41 +273,78 @@ impl Socket {
 
     /// Takes back the frames that were sent. Answers how many may be filled now.
     pub(super) fn reclaim(&mut self) -> usize {
-        while let Some(frame) = self.completion.take() {
-            // `free` had room for all of them when it was made, and holds each once.
-            if self.free.len() < self.tx_frame_count {
-                self.free.push(frame - frame % u64::from(self.frame_bytes));
+        let pieces = self.shape.pieces();
+        let bytes = u64::from(pieces) * u64::from(self.shape.frame_bytes);
+        while let Some(address) = self.completion.take() {
+            let frame = address.checked_sub(self.sending_from).map(|offset| offset / bytes);
+            let index = frame.and_then(|frame| usize::try_from(frame).ok());
+            let pending = index.and_then(|index| self.pending.get_mut(index));
+            // The kernel names each piece once; anything else is passed over.
+            let Some(pending @ 1..) = pending else { continue };
+            *pending -= 1;
+            if *pending == 0 {
+                // `free` had room for all of them when it was made, and holds each once.
+                self.free.push(address - (address - self.sending_from) % bytes);
             }
         }
         self.completion.give_back();
-        self.free.len().min(self.transmit.room() as usize)
+        self.free.len().min((self.transmit.room(pieces) / pieces) as usize)
     }
 
-    /// Lends a free frame to `fill` and queues what it made of it: its length, or `None` to leave
-    /// the frame free. Answers `None` if there is no frame or no room.
+    /// Lends a free frame to `fill` and queues what it made of it: a frame, or `None` to leave it
+    /// free. Answers `None` if there is no frame or no room.
     pub(super) fn send<R>(
         &mut self,
-        fill: impl FnOnce(&mut [u8]) -> (Option<u32>, R),
+        fill: impl FnOnce(&mut [u8]) -> (Option<Outgoing>, R),
     ) -> Option<R> {
-        if self.transmit.room() == 0 {
+        let pieces = self.shape.pieces();
+        if self.transmit.room(pieces) < pieces {
             return None;
         }
         let frame = *self.free.last()?;
         let at = usize::try_from(frame).ok()?;
-        let place = self.umem.locate(at, self.frame_bytes as usize)?;
+        let bytes_max = pieces as usize * self.shape.frame_bytes as usize;
+        let place = self.umem.memory.locate(at, bytes_max)?;
         // SAFETY: the bytes are inside of the UMEM, which is private to this process and not
         // otherwise referred to. The frame is in `free`: the kernel has completed it or never had
-        // it, so nobody else touches it before `publish`; `&mut self` makes it the only slice.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), self.frame_bytes as usize) };
-        let (len, answer) = fill(bytes);
-        if let Some(len) = len {
-            let len = len.min(self.frame_bytes);
-            if self.transmit.put(xdp_desc { addr: frame, len, options: 0 }) {
-                self.free.pop();
+        // it, and no other socket has it, so nobody else touches it before `publish`; `&mut self`
+        // makes it the only slice.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), bytes_max) };
+        let (metadata, room) = bytes.split_at_mut(self.umem.metadata_bytes as usize);
+        let (outgoing, answer) = fill(room);
+        if let Some(Outgoing { len, checksum }) = outgoing {
+            let len = len.min(room.len() as u32);
+            let asked = checksum.filter(|_| !metadata.is_empty());
+            if let Some(checksum) = asked {
+                ask_for_checksum(metadata, checksum);
             }
+            self.queue(frame, len, if asked.is_some() { libc::XDP_TX_METADATA } else { 0 });
+            self.free.pop();
         }
         Some(answer)
+    }
+
+    /// Queues a frame of `len` bytes, piece by piece; there is room for as many as it can have.
+    fn queue(&mut self, frame: u64, len: u32, first_options: u32) {
+        let chunk = u64::from(self.shape.frame_bytes);
+        let mut addr = frame + u64::from(self.umem.metadata_bytes);
+        let (mut left, mut count, mut first) = (u64::from(len), 0, first_options);
+        while left > 0 {
+            let piece = left.min(chunk - addr % chunk);
+            left -= piece;
+            let more = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
+            // A piece is at most a chunk.
+            let descriptor = xdp_desc { addr, len: piece as u32, options: more | first };
+            let is_queued = self.transmit.put(descriptor);
+            debug_assert!(is_queued, "there was room for a whole frame");
+            (first, count) = (0, count + 1);
+            addr += piece;
+        }
+        let bytes = u64::from(self.shape.pieces()) * chunk;
+        let index = usize::try_from((frame - self.sending_from) / bytes).ok();
+        if let Some(pending) = index.and_then(|index| self.pending.get_mut(index)) {
+            *pending = count;
+        }
     }
 
     /// Shows the kernel what was queued.
@@ -290,7 +413,18 @@ fn forgive(answer: isize) -> io::Result<()> {
     }
 }
 
-fn set_option<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
+/// A new socket.
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: `socket` takes no pointer.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(super) fn set_option<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let (value, bytes) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: the value is of the length given and alive; the options used here take numbers and
     // structs of numbers, and the kernel reads no more than the length.

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use megapipe_link::conformance::{self, Bench, Opened};
+use megapipe_link::conformance::{self, Bench, Opened, Outside};
 use megapipe_link::spec::XdpMode;
 use megapipe_link::xdp::{self, SocketMap, Xdp, XdpConfig};
 use megapipe_link::{Link, LinkError, Transmit};
@@ -16,11 +16,15 @@ use crate::hosts::{HERE, KERNELS, OURS, OURS_UDP, QUICK, at, knock, sharing, wit
 use crate::veth::{ports, veth, whole_address};
 use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
-struct Veth(XdpConfig);
+/// On a veth with this MTU.
+struct Veth(XdpConfig, u32);
 
 impl Bench for Veth {
     fn open(&self) -> Result<Opened, String> {
         veth()?;
+        for interface in ["mp-near", "mp-far"] {
+            ip(&format!("link set {interface} mtu {}", self.1))?;
+        }
         let mut links = xdp::open(&self.0).map_err(|error| error.to_string())?;
         assert_eq!(links.len(), 1);
         let mut link = links.remove(0);
@@ -38,8 +42,8 @@ impl Bench for Veth {
     }
 }
 
-fn check(test: &str, config: XdpConfig) {
-    let done = enter_own_namespace().and_then(|()| conformance::all(&Veth(config)));
+fn check(test: &str, config: XdpConfig, mtu: u32) {
+    let done = enter_own_namespace().and_then(|()| conformance::all(&Veth(config, mtu)));
     if let Err(why) = done {
         println!("skipped: {test}: {why}");
     }
@@ -48,7 +52,7 @@ fn check(test: &str, config: XdpConfig) {
 #[test]
 fn xdp_in_the_driver() {
     let config = XdpConfig { mode: Some(XdpMode::Native), ..XdpConfig::new("mp-near") };
-    check("xdp::xdp_in_the_driver", config);
+    check("xdp::xdp_in_the_driver", config, 1_500);
 }
 
 #[test]
@@ -59,7 +63,99 @@ fn xdp_in_the_general_path() {
         frame_bytes: 4_096,
         ..XdpConfig::new("mp-near")
     };
-    check("xdp::xdp_in_the_general_path", config);
+    check("xdp::xdp_in_the_general_path", config, 1_500);
+}
+
+#[test]
+fn xdp_with_frames_of_several_buffers() {
+    for (mode, ring_size) in [(XdpMode::Native, 128), (XdpMode::Generic, 2_048)] {
+        let config = XdpConfig { mode: Some(mode), ring_size, ..XdpConfig::new("mp-near") };
+        check("xdp::xdp_with_frames_of_several_buffers", config, 5_000);
+    }
+}
+
+#[test]
+fn xdp_that_makes_its_checksums() {
+    let config = XdpConfig { checksums: false, ..XdpConfig::new("mp-near") };
+    check("xdp::xdp_that_makes_its_checksums", config, 1_500);
+}
+
+/// A UDP packet to the far end, whose checksum field holds the pseudo header's part.
+fn unsummed(payload: &[u8]) -> Vec<u8> {
+    let udp_len = 8 + payload.len() as u16;
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0]);
+    frame.extend((20 + udp_len).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 99, 0, 1, 10, 99, 0, 2]);
+    let halves = [0x0a63, 0x0001, 0x0a63, 0x0002, 17, u32::from(udp_len)];
+    frame.extend([0x23, 0x28, 0x23, 0x29]);
+    frame.extend(udp_len.to_be_bytes());
+    frame.extend(folded(halves.into_iter().sum()).to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A sum of halves in 16 bits (RFC 1071).
+fn folded(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
+
+/// Sends one frame and hands what the link counts as refused back.
+fn send_unsummed(link: &mut Xdp, frame: &[u8]) -> u64 {
+    let mut is_filled = false;
+    let sent = link.tx_burst(1, &mut |room| {
+        if std::mem::replace(&mut is_filled, true) {
+            return None;
+        }
+        room[..frame.len()].copy_from_slice(frame);
+        let (checksum_start, checksum_field) = (34, 6);
+        Some(Transmit { len: frame.len(), checksum_start, checksum_field, ..Transmit::default() })
+    });
+    assert_eq!(sent.expect("tx_burst"), 1);
+    link.counters().tx_dropped_refused
+}
+
+#[test]
+fn checksums_are_filled_in_where_the_kernel_takes_them() {
+    let test = "xdp::checksums_are_filled_in_where_the_kernel_takes_them";
+    if let Err(why) = enter_own_namespace().and_then(|()| veth()) {
+        return println!("skipped: {test}: {why}");
+    }
+    // The interface is to leave nothing to the one behind it.
+    let done = Command::new("ethtool").args(["-K", "mp-near", "tx", "off"]).output();
+    if !done.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: {test}: ethtool cannot turn off an interface's checksums");
+    }
+    let mut far = Wire::open("mp-far", "link del mp-near").expect("a packet socket");
+    let mut link = opened();
+    let notes = link.caps().notes.join("; ");
+    if !link.caps().tx_checksum {
+        assert!(notes.contains("checksums are made here; the kernel refused metadata"), "{notes}");
+        return println!("skipped: {test}: this kernel takes no metadata");
+    }
+    assert!(notes.contains("transport checksums are left to the kernel"), "{notes}");
+    for len in [1, 2, 31, 1_000, 1_472] {
+        let payload: Vec<u8> = (0..len).map(|at| at as u8 ^ 0x5a).collect();
+        let frame = unsummed(&payload);
+        assert_eq!(send_unsummed(&mut link, &frame), 0);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let got =
+            std::iter::from_fn(|| far.capture(deadline)).find(|got| got[6..12] == frame[6..12]);
+        let got = got.expect("it arrives");
+        assert_eq!((got.len(), &got[..40], &got[42..]), (frame.len(), &frame[..40], &frame[42..]));
+        let halves = got[34..]
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |byte| u32::from(*byte)));
+        let pseudo = 0x0a63 + 0x0001 + 0x0a63 + 0x0002 + 17 + got.len() as u32 - 34;
+        assert_eq!(folded(halves.sum::<u32>() + pseudo), 0xffff, "{len} bytes");
+    }
+    drop(link);
+    let config = XdpConfig { checksums: false, ..XdpConfig::new("mp-near") };
+    let mut link = xdp::open(&config).expect("a link").remove(0);
+    assert!(!link.caps().tx_checksum);
+    assert!(link.caps().notes.join("; ").contains("checksums are made here, as asked"));
+    assert_eq!(send_unsummed(&mut link, &unsummed(b"no")), 1, "it would arrive wrong");
 }
 
 fn opened() -> Xdp {
@@ -137,7 +233,11 @@ fn the_kernel_is_silent_on_our_ports_and_serves_its_own() {
             assert_eq!(knock(elsewhere, at(address, OURS + 1)), Err(ErrorKind::TimedOut));
 
             drop(link);
-            assert_eq!(knock(elsewhere, at(address, OURS + 1)), refused, "afterwards");
+            // The kernel takes the program away some time after its last descriptor was closed.
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while knock(elsewhere, at(address, OURS + 1)) != refused {
+                assert!(Instant::now() < deadline, "afterwards");
+            }
             the_kernel_serves(elsewhere, address);
         }
     });
@@ -216,10 +316,16 @@ fn settings_out_of_range_are_named() {
             assert_eq!(setting, name);
         }
         ip("link set mp-near mtu 3000").expect("veth takes it");
-        let too_long = xdp::open(&good).expect_err("3000 bytes in frames of 2048").to_string();
-        assert!(too_long.contains("at most 1774 fit"), "{too_long}");
-        let longer = XdpConfig { frame_bytes: 4_096, ..good };
-        assert_eq!(xdp::open(&longer).expect("they fit")[0].caps().mtu, 3_000);
+        let longer = XdpConfig { frame_bytes: 4_096, ..good.clone() };
+        for (config, is_cut) in [(&good, true), (&longer, false)] {
+            let link = xdp::open(config).expect("they fit, whole or in pieces").remove(0);
+            assert_eq!(link.caps().mtu, 3_000);
+            let notes = link.caps().notes.join("; ");
+            assert_eq!(notes.contains("3018 bytes go in several buffers"), is_cut, "{notes}");
+        }
+        ip("link set mp-near mtu 60000").expect("veth takes it");
+        let too_long = xdp::open(&good).expect_err("60000 bytes in frames of 2048").to_string();
+        assert!(too_long.contains("at most 28654 fit"), "{too_long}");
     });
 }
 
@@ -272,14 +378,23 @@ fn each_queue_is_a_link_of_its_own() {
         Ok(far) => far,
         Err(why) => return println!("skipped: xdp::each_queue_is_a_link_of_its_own: {why}"),
     };
-    let mut near = xdp::open(&XdpConfig::new("mp-near")).expect("links");
-    assert_eq!((near.len(), far.len()), (2, 2));
-    owning_all(&mut near[0]);
-    for queue in [0, 1, 1, 0] {
-        send(&mut far[queue], 0x50 + queue as u8);
-        assert_eq!(mark(&mut near[queue]), Some(0x50 + queue as u8));
-        assert_eq!(near[1 - queue].rx_burst(9, &mut |_, _| ()).expect("rx_burst"), 0);
+    for shares_memory in [true, false] {
+        let config = XdpConfig { shares_memory, ring_size: 64, ..XdpConfig::new("mp-near") };
+        let mut near = xdp::open(&config).expect("links");
+        assert_eq!((near.len(), far.len()), (2, 2));
+        let notes = near[1].caps().notes.join("; ");
+        let said = if shares_memory { "2 queues share memory" } else { "own, as asked" };
+        assert!(notes.contains(said), "{notes}");
+        owning_all(&mut near[0]);
+        // More than either has chunks, so that each of them comes round.
+        for turn in 0..300 {
+            let queue = turn % 3 % 2;
+            send(&mut far[queue], turn as u8);
+            assert_eq!(mark(&mut near[queue]), Some(turn as u8));
+            assert_eq!(near[1 - queue].rx_burst(9, &mut |_, _| ()).expect("rx_burst"), 0);
+        }
     }
+    let near = xdp::open(&XdpConfig::new("mp-near")).expect("links");
     let only = XdpConfig { queues: Some((1, 1)), ..XdpConfig::new("mp-near") };
     drop(near);
     let links = xdp::open(&only).expect("the second queue alone");

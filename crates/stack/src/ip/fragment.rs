@@ -5,7 +5,8 @@
 //! Read first: `outbox.rs`, where a message waits until its last part is gone.
 //!
 //! Invariants
-//! - All parts of a message have one identification, which nobody outside can foretell (RFC 7739 §4).
+//! - All parts of a message have one identification, which nobody outside can foretell (RFC 7739
+//!   §4).
 //! - Each part but the last holds a multiple of eight bytes, and a part fits the path's MTU.
 
 use core::net::IpAddr;

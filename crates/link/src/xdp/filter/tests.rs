@@ -11,7 +11,11 @@ const PEER: [u8; 4] = [10, 1, 0, 2];
 
 /// `None`: skipped, with a word about why.
 fn filter() -> Option<Filter> {
-    match Filter::new() {
+    filter_with(false)
+}
+
+fn filter_with(has_pieces: bool) -> Option<Filter> {
+    match Filter::new(has_pieces) {
         Ok(filter) => Some(filter),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             println!("skipped: loading a BPF program needs CAP_BPF and CAP_NET_ADMIN: {error}");
@@ -176,4 +180,27 @@ fn every_port_has_a_bit_of_its_own() {
             }
         }
     }
+}
+
+/// The headers are in the first buffer, wherever the rest of a frame is.
+#[test]
+fn frames_of_several_buffers_are_decided_alike() {
+    let Some(mut filter) = filter_with(true) else { return };
+    let mut generator = Generator(0x9876_5432_1fed_cba1);
+    let ownership = ownerships().swap_remove(1);
+    filter.set_ownership(&ownership).expect("maps");
+    let mut answers = [0; 2];
+    for _ in 0..6_000 {
+        let mut frame = generator.frame();
+        let owner = ownership.owner_of(Medium::Ethernet, &frame);
+        // What was cut must stay so: made longer, its headers would be whole.
+        let is_ours = matches!(owner, Owner::Ours | Owner::IcmpError);
+        if is_ours {
+            frame.resize(9_014, 0);
+        }
+        let got = filter.test_run(&frame).expect("test run");
+        assert_eq!(got, if is_ours { DROP } else { PASS }, "{owner:?}: {} bytes", frame.len());
+        answers[usize::from(is_ours)] += 1;
+    }
+    assert!(answers.iter().all(|&count| count > 100), "{answers:?}");
 }
