@@ -78,6 +78,14 @@ impl Wheel {
         self.link(entry, tick);
     }
 
+    /// `entry` expires at `at` or earlier.
+    #[cfg(any(test, feature = "invariants"))]
+    pub(crate) fn is_armed_by(&self, entry: u32, at: Instant) -> bool {
+        let armed = self.entries[entry as usize];
+        let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT).max(self.tick);
+        armed.previous != 0 && self.whole(armed.tick) <= tick
+    }
+
     /// Disarms `entry`.
     pub(crate) fn cancel(&mut self, entry: u32) {
         if self.entries[entry as usize].previous != 0 {

@@ -348,6 +348,17 @@ impl Ip {
         }
     }
 
+    /// Destination and source of a frame that goes by `hop`, if the medium has addresses. `None`:
+    /// there is more to its header than these.
+    #[inline(always)]
+    pub(crate) fn usual_link(&self, hop: Hop) -> Option<Option<([u8; 6], [u8; 6])>> {
+        match (self.medium, self.vlan) {
+            (Medium::Ip, _) => Some(None),
+            (Medium::Ethernet(own), None) => Some(Some((self.neighbours.mac(hop.place), own))),
+            (Medium::Ethernet(_), Some(_)) => None,
+        }
+    }
+
     /// Writes the headers of link and IP to the start of `frame`: [`Ip::header_bytes`] of them.
     /// `hop` was ready, or fresh, in this turn.
     #[inline]

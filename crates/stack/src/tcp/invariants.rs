@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::facts::Facts;
 use super::state::State;
-use super::{Shard, Tcp};
+use super::{Shard, Tcp, timers};
 #[cfg(test)]
 use crate::id::ConnId;
 
@@ -39,9 +39,21 @@ impl Tcp {
             }
             found += 1;
             check(conn, &self.shard);
+            self.check_timer(index);
         }
         let flows = found + self.embryos.len() + self.time_waits.len();
         assert_eq!(self.shard.flows.len(), flows, "the flow table knows who exists");
+    }
+
+    /// Who is neither to be looked at before frames leave nor has any to send is woken in time.
+    fn check_timer(&self, index: u32) {
+        let (conn, shard) = (&self.connections[index as usize], &self.shard);
+        let is_settled = !conn.facts.has(Facts::TOUCHED) && shard.transmit.on(index).is_none();
+        if let Some(at) = timers::earliest(conn, shard)
+            && is_settled
+        {
+            assert!(shard.wheel.is_armed_by(index, at), "nobody wakes it at {at:?}: {conn:?}");
+        }
     }
 }
 

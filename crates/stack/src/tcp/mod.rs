@@ -142,6 +142,9 @@ pub(crate) struct Shard {
     epoch: u32,
     /// The time of the last call.
     now: Instant,
+    /// Nothing leaves by the way of usual segments.
+    #[cfg(test)]
+    sends_full_way: bool,
 }
 
 /// All connections of a shard.
@@ -212,11 +215,19 @@ impl Tcp {
                 delayed_ack_ms: window::delayed_ack_ms(&config.tcp),
                 epoch: 0,
                 now,
+                #[cfg(test)]
+                sends_full_way: false,
             },
             last: 0,
             embryos_from: connections,
             time_waits_from: entries,
         }
+    }
+
+    /// Lets nothing leave by the way of usual segments, or what it can.
+    #[cfg(test)]
+    pub(crate) const fn send_full_way(&mut self, on: bool) {
+        self.shard.sends_full_way = on;
     }
 
     /// A segment for one of our addresses.

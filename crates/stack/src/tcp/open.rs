@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::connection::{Begin, Connection};
 use super::deadline::Deadline;
 use super::facts::Facts;
+use super::settle::touch;
 use super::state::{Closed, Input, State, transition};
 use super::{Found, Tcp};
 use crate::chunk::Chunk;
@@ -143,7 +144,9 @@ impl Tcp {
             return Err(OperationError::BadChunk);
         }
         conn.send.push(&mut shard.nodes, chunk).map_err(|_| OperationError::QueueFull)?;
-        self.settle(cx, id.index);
+        // Nothing to tell comes of it.
+        shard.now = cx.now;
+        touch(conn, shard, id.index);
         Ok(())
     }
 

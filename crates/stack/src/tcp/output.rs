@@ -30,10 +30,15 @@ use crate::frame::Transmit;
 use crate::ip::{Departing, Hop, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
+use crate::time::Instant;
 use crate::wire::tcp::{
     self as wire, Flags, Options, Repr, SACK_BLOCKS_MAX, SackBlock, Timestamps,
 };
 use crate::wire::{Ecn, Protocol, checksum};
+
+pub(super) use usual::has_usual;
+
+mod usual;
 
 /// Largest payload of one frame where the link cuts it: what an IP packet holds.
 const TSO_BYTES_MAX: u32 = 65_535 - 60 - 60;
@@ -212,6 +217,10 @@ impl Tcp {
             self.park(cx, index);
             return None;
         };
+        let usual = usual::send(conn, shard, cx, (hop, index), frame);
+        if usual.is_some() {
+            return usual;
+        }
         let transmit = if conn.facts.has(Facts::SYN_DUE) {
             Some(send_syn(conn, shard, cx, (hop, frame)))
         } else if conn.facts.has(Facts::PROBE_DUE) {
@@ -494,14 +503,14 @@ fn send_data<M: Memory>(
     point_at_urgent(conn, shard, &mut head);
     note_sent(conn, shard, cx, (&data, was_idle));
     let draft = draft(conn, shard, cx, (head, data.kind == Sent::New));
-    let at = start_frame(cx, &draft, hop, payload as usize, frame);
-    let text = &mut frame[at.text..at.text + payload as usize];
+    let text_at = cx.ip.header_bytes(&draft.flow.remote) + draft.head.header_bytes();
+    let text = &mut frame[text_at..text_at + payload as usize];
     let sum = conn.send.copy_out(&shard.nodes, cx.memory, offset, text);
-    let mut transmit = finish_frame(cx, &draft, &at, sum, frame);
+    let mut transmit = write(cx, &draft, hop, (payload as usize, sum), frame);
     let one = u32::from(conn.mss) + usual_bytes(conn) - draft.head.options.bytes() as u32;
     if payload > one {
         transmit.segment_bytes = one as u16;
-        transmit.header_bytes = at.text as u16;
+        transmit.header_bytes = text_at as u16;
     }
     Some(transmit)
 }
@@ -590,8 +599,22 @@ pub(super) fn write_reply_head<M>(
 
 /// A whole frame without payload.
 fn write_empty<M>(cx: &mut Cx<'_, M>, draft: &Draft, hop: Hop, frame: &mut [u8]) -> Transmit {
-    let parts = start_frame(cx, draft, hop, 0, frame);
-    finish_frame(cx, draft, &parts, 0, frame)
+    write(cx, draft, hop, (0, 0), frame)
+}
+
+/// Writes the headers before a text of so many bytes, which is there and sums to so much.
+fn write<M>(
+    cx: &mut Cx<'_, M>,
+    draft: &Draft,
+    hop: Hop,
+    text: (usize, u16),
+    frame: &mut [u8],
+) -> Transmit {
+    if let Some(transmit) = usual::write(cx, draft, hop, text, frame) {
+        return transmit;
+    }
+    let parts = start_frame(cx, draft, hop, text.0, frame);
+    finish_frame(cx, draft, &parts, text.1, frame)
 }
 
 /// Writes the headers.

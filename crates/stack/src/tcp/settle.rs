@@ -78,6 +78,10 @@ impl Tcp {
     fn relist(&mut self, index: u32) {
         let conn = &mut self.connections[index as usize];
         let shard = &mut self.shard;
+        if output::has_usual(conn, shard) {
+            shard.transmit.put(super::DATA, index);
+            return wake_in_time(conn, shard, index);
+        }
         let has_data = conn.state.is_synchronized() && output::next_data(conn, shard).is_some();
         timers::attend(conn, shard, has_data);
         match output::wants(conn, has_data) {
@@ -85,9 +89,7 @@ impl Tcp {
             Some(_) => shard.transmit.put(super::PARKED, index),
             None => shard.transmit.take_off(index),
         }
-        if let Some(at) = timers::earliest(conn, shard) {
-            shard.wheel.arm(index, at);
-        }
+        wake_in_time(conn, shard, index);
     }
 
     /// It is over: nothing is sent, and nothing is found any more.
@@ -181,6 +183,14 @@ impl Tcp {
 
     pub(super) fn connection(&self, index: u32) -> &Connection {
         &self.connections[index as usize]
+    }
+}
+
+/// Arms the timer of a connection.
+#[inline(always)]
+fn wake_in_time(conn: &Connection, shard: &mut Shard, index: u32) {
+    if let Some(at) = timers::earliest(conn, shard) {
+        shard.wheel.arm(index, at);
     }
 }
 

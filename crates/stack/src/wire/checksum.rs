@@ -93,7 +93,7 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// 64 bits of carries and all, as 16.
 #[inline]
-const fn fold(total: u64) -> u16 {
+pub(super) const fn fold(total: u64) -> u16 {
     // The upper half of a number plus itself, halves swapped, is the sum of both halves, with the
     // carry out of the lower one.
     let total = (total.wrapping_add(total.rotate_left(32)) >> 32) as u32;

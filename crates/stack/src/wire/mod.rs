@@ -19,6 +19,7 @@ pub mod checksum;
 pub mod ethernet;
 pub mod extension;
 mod field;
+pub(crate) mod headers;
 pub mod icmp4;
 pub mod icmp6;
 pub mod ipv4;

@@ -1,5 +1,5 @@
-//! The way of expected segments and the full way are one and the same: two stacks of one secret, of
-//! which only one has the short way, get the same frames, commands and times. Whatever they send,
+//! The ways of expected and of usual segments and the full way are one and the same: two stacks of one secret, of
+//! which only one has the short ways, get the same frames, commands and times. Whatever they send,
 //! tell, count and remember is equal after every step.
 
 use proptest::prelude::*;
@@ -242,6 +242,7 @@ impl Twins {
                 config.tcp.receive_buffer_max = 6000;
             });
             host.stack.goes_full_way = full;
+            host.stack.tcp.send_full_way(full);
             host.memory = HeapMemory::new(24, 700);
             host.meet(PEER.into());
             host.meet(PEER6.into());

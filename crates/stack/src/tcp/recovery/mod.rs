@@ -451,6 +451,12 @@ impl Recovery {
         SeqRange::new(range.start, range.len().min(self.mss()))
     }
 
+    /// Losses are repaired, or the window is full.
+    #[inline]
+    pub(crate) const fn is_stressed(&self) -> bool {
+        self.stress.is_some()
+    }
+
     /// When [`Recovery::on_timeout`] is to be called.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.timer {

@@ -73,6 +73,15 @@ impl Options {
         self.sack.get(..usize::from(self.sack_count)).unwrap_or_default()
     }
 
+    /// There is none but timestamps.
+    #[inline]
+    pub(crate) const fn are_usual(&self) -> bool {
+        self.mss.is_none()
+            && self.window_scale.is_none()
+            && !self.sack_permitted
+            && self.sack_count == 0
+    }
+
     /// Sets the SACK blocks: as many of `blocks` as there is room for, beside the timestamps if
     /// those are set already.
     #[inline]

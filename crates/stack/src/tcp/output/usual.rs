@@ -1,0 +1,216 @@
+//! The way out of what nearly always leaves: the next bytes of a connection that nothing else is
+//! going on with, the acknowledgment of what came on them.
+//!
+//! Read first: `output.rs`, which is the full way; `segment_arrives/expected.rs` is the way in.
+//! What is decided there about any segment is decided here about the only kind that leaves this
+//! way; everything else goes the full way, with nothing changed.
+//!
+//! Invariants
+//! - Both ways write the same bytes and leave the same state: a test sends the same through a stack
+//!   that has this way and through one that has not.
+//! - A connection that sent is put where it belongs at once: at the end of its list if more waits,
+//!   and nowhere if not; its timer is armed. It need not be looked at again.
+
+use super::*;
+use crate::wire::headers::{Headers, Text};
+
+/// Facts that have more to say about what leaves than is said here.
+const UNUSUAL: Facts = Facts::SYN_DUE
+    .or(Facts::PROBE_DUE)
+    .or(Facts::TAIL_PROBE_DUE)
+    .or(Facts::PURE_ACK)
+    .or(Facts::PERSIST)
+    .or(Facts::STARVED)
+    .or(Facts::OVERRIDE)
+    .or(Facts::PARKED)
+    .or(Facts::ECN)
+    .or(Facts::ORPHAN)
+    .or(Facts::CLOSE_LATER)
+    .or(Facts::RELEASED);
+
+/// Nothing but bytes and acknowledgments can leave now.
+#[inline(always)]
+fn is_usual(conn: &Connection, shard: &Shard) -> bool {
+    #[cfg(test)]
+    if shard.sends_full_way {
+        return false;
+    }
+    matches!(conn.state, State::Established(_) | State::CloseWait(_))
+        && !conn.facts.any(UNUSUAL)
+        && shard.rares.get(conn).is_none()
+        && !conn.receive.has_gap()
+        && !conn.cold.recovery.is_stressed()
+}
+
+/// How much of what waits goes with the next segment, as [`new_len`] and [`fit`] have it: a full
+/// segment, or all there is. `None`: nothing, or it is not so simple.
+#[inline(always)]
+fn usual_len(conn: &Connection, shard: &Shard, waiting: u32) -> Option<u32> {
+    let mss = u32::from(conn.mss);
+    let allowance = conn.cold.recovery.allowance(&shard.records);
+    let usable = waiting.min(conn.window_room()).min(allowance);
+    if usable >= mss {
+        return Some(mss);
+    }
+    let nagle = conn.cold.small_end.after(conn.snd_una) && !conn.facts.has(Facts::NO_DELAY);
+    (usable == waiting && usable > 0 && !nagle).then_some(usable)
+}
+
+/// A usual segment can leave.
+#[inline(always)]
+pub(in crate::tcp) fn has_usual(conn: &Connection, shard: &Shard) -> bool {
+    let waiting = conn.unsent();
+    waiting > 0 && is_usual(conn, shard) && usual_len(conn, shard, waiting).is_some()
+}
+
+/// Sends the next bytes of connection `index`. `None`: it has to go the full way; nothing happened.
+#[inline(always)]
+pub(super) fn send<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    (hop, index): (Hop, u32),
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    if !is_usual(conn, shard) || !cx.config.tcp.path_mtu_discovery {
+        return None;
+    }
+    let waiting = conn.unsent();
+    let len = usual_len(conn, shard, waiting)?;
+    // Where the link cuts, a frame holds more than a segment.
+    if cx.config.tso && len < waiting {
+        return None;
+    }
+    let link = cx.ip.usual_link(hop)?;
+    let mut headers = headers_of(conn, shard, cx.now, link);
+    let text_at = headers.header_bytes();
+    if frame.len() < text_at + len as usize {
+        return None;
+    }
+    let was_idle = conn.flight() == 0;
+    if was_idle {
+        conn.cold.recovery.restart_after_idle(&mut shard.records, cx.now);
+    }
+    let range = SeqRange::new(conn.snd_nxt, len);
+    conn.cold.recovery.on_sent(&mut shard.records, cx.now, range, Sent::New).ok()?;
+    headers.window = window::announce(conn);
+    if len == waiting {
+        headers.flags = Flags::ACK | Flags::PSH;
+    }
+    let offset = range.start.since(conn.snd_una);
+    let text = &mut frame[text_at..text_at + len as usize];
+    let sum = conn.send.copy_out(&shard.nodes, cx.memory, offset, text);
+    let transmit = finish(cx, &headers, (len as usize, sum), frame)?;
+    note(conn, cx, range);
+    if len < waiting {
+        shard.transmit.put(DATA, index);
+    }
+    if let Some(at) = conn.cold.recovery.deadline() {
+        shard.wheel.arm(index, at);
+    }
+    Some(transmit)
+}
+
+/// The headers of the next segment, but for its window.
+#[inline(always)]
+fn headers_of(
+    conn: &Connection,
+    shard: &Shard,
+    now: Instant,
+    link: Option<([u8; 6], [u8; 6])>,
+) -> Headers {
+    let times = conn
+        .facts
+        .has(Facts::TIMESTAMPS)
+        .then(|| Timestamps { value: timestamp(now, conn.cold.ts_offset), echo: conn.ts_recent });
+    Headers {
+        link,
+        src: shard.locals.local(&conn.ends),
+        dst: conn.ends.remote(),
+        dscp: conn.cold.service.dscp,
+        ecn: Ecn::NotEct,
+        hop_limit: conn.cold.service.hop_limit,
+        src_port: conn.ends.local_port(),
+        dst_port: conn.ends.remote_port(),
+        seq: conn.snd_nxt,
+        ack: conn.rcv_nxt,
+        flags: Flags::ACK,
+        window: 0,
+        times,
+    }
+}
+
+/// Writes the headers before a text of so many bytes, which is there and sums to so much.
+#[inline(always)]
+fn finish<M>(
+    cx: &mut Cx<'_, M>,
+    headers: &Headers,
+    (text_bytes, sum): (usize, u16),
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let len = headers.header_bytes() + text_bytes;
+    if !cx.config.tx_checksum {
+        headers.emit(frame, text_bytes, Text::Summed(sum))?;
+        cx.counters.totals.segments_out += 1;
+        return Some(Transmit { len, ..Transmit::default() });
+    }
+    headers.emit(frame, text_bytes, Text::LeftToLink)?;
+    cx.counters.totals.segments_out += 1;
+    Some(Transmit {
+        len,
+        checksum_start: headers.transport_offset() as u16,
+        checksum_field: wire::CHECKSUM_OFFSET as u16,
+        ..Transmit::default()
+    })
+}
+
+/// What `head` and `note_sent` keep of it.
+#[inline(always)]
+fn note<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, range: SeqRange) {
+    let len = range.len();
+    conn.snd_nxt = range.end;
+    conn.last_ack_sent = conn.rcv_nxt;
+    conn.cold.ack_at = Deadline::NEVER;
+    conn.facts.clear(Facts::ACK_NOW);
+    let tally = &mut conn.cold.tally;
+    tally.segments_out = tally.segments_out.wrapping_add(1);
+    tally.bytes_out.add(len);
+    cx.counters.totals.bytes_out += u64::from(len);
+    if tally.bytes_in.get() > 0 {
+        conn.facts.set(Facts::INTERACTIVE);
+    }
+    if len != u32::from(conn.mss) {
+        conn.cold.small_end = range.end;
+    }
+}
+
+/// Writes a frame whose text is in place by the way of the usual headers, if it has such.
+#[inline]
+pub(super) fn write<M>(
+    cx: &mut Cx<'_, M>,
+    draft: &Draft,
+    hop: Hop,
+    text: (usize, u16),
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let Draft { flow, head, service, ecn, dont_fragment } = draft;
+    if !dont_fragment || head.urgent != 0 || !head.options.are_usual() {
+        return None;
+    }
+    let headers = Headers {
+        link: cx.ip.usual_link(hop)?,
+        src: flow.local,
+        dst: flow.remote,
+        dscp: service.dscp,
+        ecn: *ecn,
+        hop_limit: service.hop_limit,
+        src_port: head.src_port,
+        dst_port: head.dst_port,
+        seq: head.seq,
+        ack: head.ack,
+        flags: head.flags,
+        window: head.window,
+        times: head.options.timestamps,
+    };
+    finish(cx, &headers, text, frame)
+}
