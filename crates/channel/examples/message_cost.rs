@@ -11,8 +11,8 @@
 //! - `short N`: a connection with one such transaction, N at a time, closed by the client.
 //! - `reset N`: a connection that is accepted and reset, N at a time.
 //!
-//! Both ends are channels of this thread; between them is a pair of links in memory or, with `memif`
-//! as the third word, a memif, whose client is the client.
+//! Both ends are channels of this thread; between them is a pair of links in memory or, with
+//! `memif` as the third word, a memif, whose client is the client.
 
 use std::error::Error;
 use std::time::Duration;

@@ -102,6 +102,14 @@ impl Channel {
     /// listening socket gets an accept queue of its own for connections that arrive on those
     /// cores; the descriptor stays as the address's reservation.
     ///
+    /// On the `local` back end our own stack listens at the port of a listening TCP socket: where
+    /// the link shares the host's address it takes the port over for what comes over its interface
+    /// (needs CAP_NET_ADMIN), elsewhere it listens at the same port of its own address. What else
+    /// reaches the socket is accepted from the kernel, by the same handle; a mask is about the
+    /// stack's shards as well. `unregister` gives the port back: connections on it stay, as far as
+    /// single flows can be told apart (256), and are reset beyond that. [`Channel::explain`] says
+    /// what is so.
+    ///
     /// # Errors
     /// [`RegisterError`]; the descriptor is closed then.
     pub fn register(
@@ -143,6 +151,21 @@ impl Channel {
         slot.set_fd(fd);
         slot.extra = extra.map(|listener| Box::new(Extra::Listener(listener)));
         self.attach(index).map_err(kernel("cannot watch the descriptor"))?;
+        self.listen_on_stack_too(index, cpu_mask)
+    }
+
+    /// Our own stack listens where a registered socket does, if the channel has one.
+    fn listen_on_stack_too(
+        &mut self,
+        index: u32,
+        cpu_mask: Option<CpuMask>,
+    ) -> Result<Handle, RegisterError> {
+        #[cfg(feature = "local")]
+        if let Err(error) = self.listen_beside(index, cpu_mask) {
+            drop(self.withdraw(index));
+            return Err(error);
+        }
+        let _ = cpu_mask;
         Ok(self.state.handle(index))
     }
 
@@ -193,7 +216,7 @@ impl Channel {
         slot.extra = Some(Box::new(Extra::Listener(Listener { reserved: Some(fd), ..listener })));
         self.attach(index)
             .map_err(|source| RegisterError::Kernel { what: "cannot watch the socket", source })?;
-        Ok(self.state.handle(index))
+        self.listen_on_stack_too(index, Some(mask))
     }
 
     fn attach(&mut self, index: u32) -> std::io::Result<()> {
@@ -310,7 +333,20 @@ impl Channel {
         }
         let queues = self.state.slot(index).listener().ok_or(RegisterError::MaskNotPossible)?;
         let membership = queues.membership.as_ref().ok_or(RegisterError::MaskNotPossible)?;
-        membership.set_mask(mask)
+        let before = membership.mask();
+        membership.set_mask(mask)?;
+        #[cfg(feature = "local")]
+        if let Err(error) = self.set_mask_beside(index, mask) {
+            // It was possible before, and nobody else has changed anything meanwhile.
+            let queues = self.state.slot(index).listener();
+            let membership = queues.and_then(|queues| queues.membership.as_ref());
+            if let (Some(membership), Some(before)) = (membership, before) {
+                let _ = membership.set_mask(before);
+            }
+            return Err(error);
+        }
+        let _ = before;
+        Ok(())
     }
 
     /// Listens on an address. TCP with `share` (the default): the channel gets an accept queue of

@@ -114,7 +114,8 @@ impl Channel {
         #[cfg(not(feature = "local"))]
         let (mask_on_stack, place) = (None, None);
         #[cfg(feature = "local")]
-        let mut remarks: Vec<String> = self.refused_move(handle).into_iter().collect();
+        let mut remarks: Vec<String> =
+            self.refused_move(handle).into_iter().chain(self.described_beside(index)).collect();
         #[cfg(not(feature = "local"))]
         let mut remarks = Vec::new();
         let lwsockets = self.state.config.lwsockets;

@@ -1,9 +1,9 @@
 //! Completions on their way to the program, oldest first.
 //!
 //! Nearly all completions are "these bytes arrived", "so many bytes went out" and, with short
-//! connections, "this one was accepted". They are kept as three words each and become a `Completion` only when they are handed out; a full one is
-//! eight words, and moving it about costs more than making it. The rest is kept whole, in a
-//! queue of its own that keeps the same order.
+//! connections, "this one was accepted". They are kept as three words each and become a
+//! `Completion` only when they are handed out; a full one is eight words, and moving it about costs
+//! more than making it. The rest is kept whole, in a queue of its own that keeps the same order.
 //!
 //! Invariants
 //! - `others` holds one event for each entry of kind `Other`, in the same order.
@@ -24,8 +24,8 @@ struct Entry {
     handle: Handle,
     /// Slot (low half) and length (high half).
     slot_and_len: u64,
-    /// `OTHER`, `WRITTEN`, `READ` and above it a held buffer's index, or `ACCEPTED` and above it the
-    /// connection's handle in this channel.
+    /// `OTHER`, `WRITTEN`, `READ` and above it a held buffer's index, or `ACCEPTED` and above it
+    /// the connection's handle in this channel.
     what: u64,
 }
 

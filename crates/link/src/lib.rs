@@ -46,5 +46,5 @@ pub use open::open;
 pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transport};
 pub use pace::Pace;
 pub use pair::{Pair, PairConfig, pair};
-pub use reservation::{Reservation, ReservationError};
+pub use reservation::{Reservation, ReservationError, deafen_on, undeafen};
 pub use spec::{LinkSpec, SpecError};

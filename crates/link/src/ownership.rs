@@ -264,6 +264,12 @@ impl Ownership {
         self.held_elsewhere.retain(|other| *other != port);
     }
 
+    /// Ports that a socket of the program's own holds.
+    #[must_use]
+    pub fn held_elsewhere(&self) -> &[SocketAddr] {
+        &self.held_elsewhere
+    }
+
     pub(crate) fn is_held_elsewhere(
         &self,
         transport: Transport,

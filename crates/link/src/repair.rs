@@ -38,7 +38,7 @@ mod socket;
 mod successor;
 
 pub use predecessor::Predecessor;
-pub(crate) use socket::bind_to_interface;
+pub(crate) use socket::{bind_to_interface, has_filter};
 pub use successor::Successor;
 
 /// What both SYNs agreed on.

@@ -13,13 +13,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-use crate::repair::bind_to_interface;
+use crate::repair::{bind_to_interface, has_filter};
 use crate::{Flow, Transport};
 
 /// A port, or a flow, that the kernel leaves to us.
@@ -134,6 +134,40 @@ impl Reservation {
             rustix::net::getsockname(&self.socket).map_err(|error| failed(what, error))?;
         SocketAddr::try_from(address).map_err(|error| failed(what, error))
     }
+}
+
+/// Makes a listening socket deaf to what comes over one interface: the kernel answers no handshake
+/// from there, and no segment without a connection. What comes over others it serves as before. The
+/// socket is a [`Reservation`] for that interface then, and the program's own for the rest.
+///
+/// Needs CAP_NET_ADMIN on newer kernels. A filter that the socket has already is not replaced.
+///
+/// # Errors
+/// `AlreadyExists` for a socket with a filter; what the kernel says.
+pub fn deafen_on(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+    if has_filter(socket) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the socket has a filter"));
+    }
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let if_equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let end = (libc::BPF_RET | libc::BPF_K) as u16;
+    let of_interface = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX).cast_unsigned();
+    let instruction = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    let mut program = [
+        instruction(load, 0, of_interface),
+        instruction(if_equal, 1, interface),
+        instruction(end, 0, 0),
+        instruction(end, 0, u32::MAX),
+    ];
+    attach_filter(socket, &mut program)
+}
+
+/// Ends that deafness.
+///
+/// # Errors
+/// What the kernel says; `NotFound` if there was none.
+pub fn undeafen(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
 }
 
 /// An unbound socket with a filter that drops everything.

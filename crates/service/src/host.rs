@@ -165,6 +165,11 @@ impl Host {
         self.picture.index
     }
 
+    /// The addresses whose ports may be ours.
+    pub(crate) fn shared_addresses(&self) -> &[IpAddr] {
+        self.ownership.addresses()
+    }
+
     /// From now on these are the addresses whose ports may be ours.
     ///
     /// # Errors

@@ -9,11 +9,12 @@
 //!
 //! Invariant: what the link takes and what it leaves changes at once, and only by these calls.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use megapipe_link::{Flow, LinkError, Transport};
-use megapipe_stack::Memory;
+use megapipe_stack::{Instant, Memory};
 
+use crate::host::Host;
 use crate::server::Server;
 
 /// Why a connection of this server's cannot become the kernel's, nor the other way round.
@@ -98,5 +99,57 @@ impl<M: Memory> Server<M> {
             ownership.forget(flow);
             Ok(())
         })
+    }
+
+    /// The addresses of the host that its listening socket at `bound` stands for: that one, or all
+    /// of the family. `is_dual`: an IPv6 socket that stands for IPv4 as well. Empty: none of ours.
+    #[must_use]
+    pub fn covered(&self, bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
+        let addresses = self.host.as_ref().map_or(&[][..], Host::shared_addresses);
+        let covers = |address: &&IpAddr| match bound.ip() {
+            ip if !ip.is_unspecified() => **address == ip,
+            ip => address.is_ipv4() == ip.is_ipv4() || is_dual,
+        };
+        addresses.iter().filter(covers).map(|ip| SocketAddr::new(*ip, bound.port())).collect()
+    }
+
+    /// From now on TCP ports of the host are kept silent by a socket of the program's own, which is
+    /// deaf to the link's interface: [`Server::listen`] may take them.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn hold_elsewhere(&mut self, ports: &[SocketAddr]) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| {
+            ports.iter().try_for_each(|port| ownership.hold_elsewhere(*port))
+        })
+    }
+
+    /// Gives such ports back, after [`Server::unlisten`]. Connections on them stay, each by its own
+    /// flow, as far as there is room for single flows; those beyond it are reset. How many.
+    ///
+    /// # Errors
+    /// What the link says; the ports stay ours then.
+    pub fn give_back(&mut self, now: Instant, ports: &[SocketAddr]) -> Result<usize, LinkError> {
+        let Some(host) = &mut self.host else { return Ok(0) };
+        let Some(port) = ports.first().map(|port| port.port()) else { return Ok(0) };
+        let (stack, memory) = self.transport.parts();
+        let staying = stack.connections_at(port);
+        let mut beyond = Vec::new();
+        host.change(&mut self.link, |ownership| {
+            ports.iter().for_each(|port| ownership.hold_again(*port));
+            ownership.tcp_ports.remove(port..=port)?;
+            for (conn, local, remote) in staying {
+                if ownership.take(tcp_flow(local, remote)).is_err() {
+                    beyond.push(conn);
+                }
+            }
+            Ok(())
+        })?;
+        for conn in &beyond {
+            // It was there a moment ago.
+            let _ = stack.abort(now, *conn, memory);
+        }
+        Ok(beyond.len())
     }
 }

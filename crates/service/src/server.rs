@@ -58,7 +58,7 @@ impl Turn {
 /// One core's servers, composed.
 pub struct Server<M> {
     pub(crate) link: LinkServer,
-    transport: TransportServer<M>,
+    pub(crate) transport: TransportServer<M>,
     manager: ConnectionManager,
     waiting: Waiting,
     /// Where the link shares the host's address.

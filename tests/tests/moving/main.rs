@@ -17,5 +17,6 @@
 
 mod hosts;
 mod mover;
+mod ports;
 mod refusals;
 mod transfers;

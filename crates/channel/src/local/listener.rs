@@ -20,7 +20,7 @@ use crate::slot::{Arrived, Handed, Target};
 use crate::state::State;
 
 /// Credit that the server holds for a listener at most.
-const CREDIT_MAX: u32 = 1024;
+pub(super) const CREDIT_MAX: u32 = 1024;
 
 /// Ports that another program may have before a listener without a port is told so.
 const HOST_PORTS_TRIED: u32 = 16;
@@ -41,7 +41,7 @@ const NOT_LISTENING: Listening =
     Listening { owner: NOBODY, outstanding: 0, address: None, mask: None };
 
 /// How a listener shares its address with other shards.
-fn sharing(options: &ListenOptions) -> Sharing {
+pub(super) fn sharing(options: &ListenOptions) -> Sharing {
     Sharing {
         takes: options.cpu_mask.map_or(Takes::Rest, |mask| taken(&mask)),
         is_exclusive: !options.share,
@@ -116,6 +116,16 @@ impl Local {
         mask: CpuMask,
     ) -> Result<(), RegisterError> {
         let listener = self.listener(state, slot).ok_or(RegisterError::MaskNotPossible)?;
+        self.share(listener, mask)?;
+        self.listeners[listener.index as usize].mask = Some(mask);
+        Ok(())
+    }
+
+    pub(super) fn share(
+        &mut self,
+        listener: ListenerId,
+        mask: CpuMask,
+    ) -> Result<(), RegisterError> {
         if mask.is_empty() {
             return Err(RegisterError::MaskNotPossible);
         }
@@ -125,9 +135,7 @@ impl Local {
                 RegisterError::MaskOverlaps { core: core as usize }
             }
             _ => RegisterError::MaskNotPossible,
-        })?;
-        self.listeners[listener.index as usize].mask = Some(mask);
-        Ok(())
+        })
     }
 
     /// The cores whose connections a listener takes.
@@ -170,6 +178,7 @@ impl Local {
                 self.accept(state, owner);
             }
         }
+        self.accept_beside_all(state);
     }
 
     /// A connection is established, and offered to one of our listeners.
@@ -196,11 +205,15 @@ impl Local {
                     self.accept(state, slot);
                 }
             }
-            _ => self.server.abort(self.now, conn),
+            _ => {
+                if !self.on_incoming_beside(state, listener, conn, offer) {
+                    self.server.abort(self.now, conn);
+                }
+            }
         }
     }
 
-    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
+    pub(super) fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
         let Arrived::Stack(index, generation) = arrived else { return };
         let conn = ConnId { index, generation };
         if state.accept_wanted(listener) == Some(AcceptAs::Fd) {

@@ -6,7 +6,8 @@
 //! when no completion is left to hand out.
 //!
 //! Read first: `kernel/mod.rs` for what a driver owes, `megapipe_service::Server` for a turn. Then
-//! `turn.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`, `repair.rs`.
+//! `turn.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`, `repair.rs`,
+//! `ports.rs`.
 //!
 //! Invariants
 //! - The kernel's driver is epoll: the ring of io_uring would take all receive buffers for itself.
@@ -44,6 +45,7 @@ mod open;
 mod options;
 mod placed;
 mod placement;
+mod ports;
 mod repair;
 mod stream;
 mod turn;
@@ -90,6 +92,8 @@ pub(crate) struct Local {
     kernel_asked: Instant,
     /// It was given something since.
     kernel_given: bool,
+    /// What the stack does for listening sockets of the program's.
+    registered_ports: Vec<ports::RegisteredPort>,
     /// The last connection that was to become the kernel's and did not, and why.
     refused_move: Option<(Handle, String)>,
 }
@@ -149,6 +153,7 @@ impl Local {
             gathered: 0,
             kernel_asked: now,
             kernel_given: false,
+            registered_ports: Vec::new(),
             refused_move: None,
         }
     }
@@ -300,7 +305,8 @@ impl Driver for Local {
 
     fn start_accept(&mut self, state: &mut State, slot: u32) {
         if !is_stacks(state.peek(slot)) {
-            return self.kernels().start_accept(state, slot);
+            self.kernels().start_accept(state, slot);
+            return self.accept_beside(state, slot);
         }
         self.accept(state, slot);
     }
@@ -315,6 +321,7 @@ impl Driver for Local {
 
     fn detach(&mut self, state: &mut State, slot: u32) {
         if !is_stacks(state.peek(slot)) {
+            self.leave_port(state, slot);
             return self.kernels().detach(state, slot);
         }
         self.leave(state, slot);
@@ -325,6 +332,7 @@ impl Driver for Local {
 
     fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
         if !is_stacks(state.peek(slot)) {
+            self.leave_port(state, slot);
             return self.kernels().withdraw(state, slot);
         }
         self.leave(state, slot);

@@ -140,8 +140,11 @@ impl Channel {
     /// The cores whose connections a listener of the stack's takes.
     pub(crate) fn mask_on_stack(&mut self, index: u32) -> Option<CpuMask> {
         let Self { driver, state, .. } = self;
-        is_stacks(state.peek(index)).then_some(())?;
-        driver.local().and_then(|local| local.mask(state, index))
+        let local = driver.local()?;
+        if is_stacks(state.peek(index)) {
+            return local.mask(state, index);
+        }
+        local.mask_beside(index)
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Read first: `place.rs`.
 
-use std::io::Write;
-use std::net::{IpAddr, TcpStream};
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ on_each_placement![
     a_connection_has_no_descriptor_to_move_to_and_goes_on,
     an_accept_of_descriptors_is_not_supported,
     datagrams_have_no_descriptor,
+    a_registered_listener_is_heard_at_the_stacks_own_address_too,
     what_the_kernel_has_stays_there_and_is_given_back,
     listeners_without_a_port_get_one_each_and_a_port_is_had_once,
     an_idle_channel_sleeps,
@@ -58,6 +59,39 @@ fn an_accept_of_descriptors_is_not_supported(case: &Case) {
     scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
     let _client = scene.dial(address.as_inet().unwrap()).unwrap();
     scene.accepted(listener);
+}
+
+fn a_registered_listener_is_heard_at_the_stacks_own_address_too(case: &Case) {
+    let mut scene = case.scene();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let inside = socket.local_addr().unwrap();
+    let listener = scene.register(socket.into(), 0, None).unwrap();
+    let explain = scene.explain(listener).unwrap();
+    assert!(explain.remarks.iter().any(|it| it.contains("listens beside it")), "{explain}");
+    // More is asked for than comes over one of the two ways.
+    scene.channel.accept(listener, Accept::lwsocket(3)).unwrap();
+    let outside = here(&inside.to_string()).as_inet().unwrap();
+    let mut peers = Vec::new();
+    for (to, backend) in [(outside, "local"), (inside, "kernel"), (outside, "local")] {
+        peers.push(scene.dial(to).unwrap());
+        let handle = scene.accepted(listener);
+        assert_eq!(scene.explain(handle).unwrap().backend, backend);
+        scene.write(handle, "hello").unwrap();
+        scene.expect_written(handle, 5);
+        let peer = peers.last_mut().unwrap();
+        assert_eq!(scene.receive(peer, 5), b"hello");
+    }
+    // One that comes before it is wanted is kept until it is; the last when the listener leaves.
+    scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
+    peers.push(scene.dial(inside).unwrap());
+    scene.accepted(listener);
+    peers.push(scene.dial(outside).unwrap());
+    scene.expect_silence();
+    scene.accept_one(listener);
+    let left = scene.unregister(listener).unwrap();
+    assert!(left.fd.is_some());
+    let refused = scene.dial(outside).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
 fn datagrams_have_no_descriptor(case: &Case) {

@@ -9,6 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::interface;
 use crate::limits::{REPAIR_CHUNK_BYTES_MAX, REPAIR_CHUNK_BYTES_MIN};
+pub(super) use crate::reservation::undeafen;
 use crate::reservation::{attach_filter, set_option};
 
 // What the libc crate lacks.
@@ -186,7 +187,7 @@ pub(super) fn has_upper_protocol(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// A socket filter is attached. It cannot be read if it is not of the classic kind.
-pub(super) fn has_filter(socket: BorrowedFd<'_>) -> bool {
+pub(crate) fn has_filter(socket: BorrowedFd<'_>) -> bool {
     let filter = get_bytes(socket, (libc::SOL_SOCKET, libc::SO_GET_FILTER), &mut []);
     match filter {
         Ok(len) => len > 0,
@@ -198,11 +199,6 @@ pub(super) fn has_filter(socket: BorrowedFd<'_>) -> bool {
 pub(super) fn deafen(socket: BorrowedFd<'_>) -> io::Result<()> {
     let code = (libc::BPF_RET | libc::BPF_K) as u16;
     attach_filter(socket, &mut [libc::sock_filter { code, jt: 0, jf: 0, k: 0 }])
-}
-
-/// Ends deafness.
-pub(super) fn undeafen(socket: BorrowedFd<'_>) -> io::Result<()> {
-    set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
 }
 
 /// The interface that the socket is bound to; 0: none.

@@ -2,6 +2,7 @@
 //!
 //! Read first: RFC 9293 §3.9.1, whose calls these are, split into what does not block.
 
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::Stack;
@@ -230,6 +231,13 @@ impl Stack {
     #[must_use]
     pub fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.tcp.knows(local, remote)
+    }
+
+    /// The connections at a local port, with their local and remote ends; those in TIME-WAIT left
+    /// out. Looks at every connection: not for the way of a frame.
+    #[must_use]
+    pub fn connections_at(&self, port: u16) -> Vec<(ConnId, SocketAddr, SocketAddr)> {
+        self.tcp.connections_at(port)
     }
 
     /// Takes an established connection out, to go on somewhere else: the id is stale, nothing is

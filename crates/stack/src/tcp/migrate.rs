@@ -120,6 +120,17 @@ impl Tcp {
         self.find(self.shard.flows.hash(&flow), &flow).is_some()
     }
 
+    /// The connections at a local port, with both ends; those in TIME-WAIT left out. Looks at every
+    /// connection.
+    pub(crate) fn connections_at(&self, port: u16) -> Vec<(ConnId, SocketAddr, SocketAddr)> {
+        let ids = (0..self.connections.len() as u32).map(|index| self.id(index));
+        let live = ids.filter_map(|id| Some((id, self.addresses(id).ok()?)));
+        let here = live.filter(|(id, (local, _))| {
+            local.port() == port && !self.connection(id.index).state.is_closed()
+        });
+        here.map(|(id, (local, remote))| (id, local, remote)).collect()
+    }
+
     /// Takes a connection out. Bytes that came out of order stay behind: they were never
     /// acknowledged, and the peer sends them again (RFC 2018 §8).
     ///
