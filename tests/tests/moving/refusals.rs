@@ -11,7 +11,7 @@ use megapipe::{
     Accept, Address, Channel, Completion, Connection, Event, Handle, ListenOptions, Misuse,
     OpError, SocketKind,
 };
-use rustix::net::sockopt::set_socket_linger;
+use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -29,6 +29,17 @@ fn next(channel: &mut Channel) -> Completion {
 /// What the far end is told to do.
 type Job = Box<dyn FnOnce(&mut TcpStream) + Send>;
 
+/// A listener of the kernel's, which does not wait for ever.
+fn kernels_listener(address: &str) -> TcpListener {
+    let listener = TcpListener::bind(at(address, 9_000)).expect("a port");
+    set_socket_timeout(&listener, Timeout::Recv, Some(PATIENCE)).expect("a socket");
+    listener
+}
+
+fn admit(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    listener.accept().expect("a connection in time")
+}
+
 /// The far end of a connection, which does what it is told on a thread of its own.
 struct Peer {
     jobs: mpsc::Sender<Job>,
@@ -43,7 +54,12 @@ impl Peer {
             let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
             let from = if to.is_ipv4() { at("0.0.0.0", PEERS) } else { at("::", PEERS) };
             let peer = socket(family, SocketType::STREAM, None).expect("a socket");
-            bind(&peer, &from).expect("a port");
+            // The connection before has the port until its thread has ended.
+            let start = Instant::now();
+            while let Err(error) = bind(&peer, &from) {
+                assert!(start.elapsed() < PATIENCE, "a port: {error}");
+                thread::sleep(Duration::from_millis(1));
+            }
             connect(&peer, &to).expect("connects");
             // No TIME-WAIT: the port is used again.
             set_socket_linger(&peer, Some(Duration::ZERO)).expect("TCP");
@@ -150,10 +166,10 @@ fn a_connection_that_one_side_has_closed_stays_where_it_is() {
         says(channel, handle, "still here");
         assert_eq!(peer.hears(channel, 10), "still here");
 
-        let listener = TcpListener::bind(at(NEAR[0], 9_000)).expect("a listener of the kernel's");
+        let listener = kernels_listener(NEAR[0]);
         drop(peer);
         let peer = Peer::connect(hosts, at(NEAR[0], 9_000));
-        let (mut stream, _) = listener.accept().expect("a connection");
+        let (mut stream, _) = admit(&listener);
         peer.does(channel, |stream| stream.shutdown(Shutdown::Write).expect("TCP"));
         assert_eq!(stream.read(&mut [0; 1]).expect("an end"), 0);
         let number = stream.as_raw_fd();
@@ -174,10 +190,10 @@ fn libc_enotconn() -> i32 {
 fn without_the_capability_nothing_moves_and_nothing_is_lost() {
     on_each_link("without_the_capability_nothing_moves_and_nothing_is_lost", |hosts, channel| {
         let (_, handle, peer) = accepted(hosts, channel);
-        let listener = TcpListener::bind(at(NEAR[0], 9_000)).expect("a listener of the kernel's");
+        let listener = kernels_listener(NEAR[0]);
         let to = at(NEAR[0], 9_000);
         let other = hosts.far(move || TcpStream::connect(to).expect("connects"));
-        let (kernels, _) = listener.accept().expect("a connection");
+        let (kernels, _) = admit(&listener);
         let mut other = other.join().expect("connected");
 
         let all = capabilities(None).expect("asked");
@@ -213,9 +229,9 @@ fn what_is_no_connection_of_the_link_is_given_back() {
         };
         // The host with itself: by loopback's address, and by the link's.
         for (address, why) in [("127.0.0.1", "not the stack's"), (NEAR[0], "both ends")] {
-            let listener = TcpListener::bind(at(address, 9_000)).expect("a listener");
+            let listener = kernels_listener(address);
             let ours = TcpStream::connect(at(address, 9_000)).expect("connects");
-            let (mut theirs, _) = listener.accept().expect("a connection");
+            let (mut theirs, _) = admit(&listener);
             let said = refused(channel, ours);
             assert!(said.contains(why), "{said}");
             let mut got = [0; 9];
@@ -304,12 +320,12 @@ fn a_connection_is_taken_over_by_the_shard_that_its_frames_come_to() {
             Ok(channels) => channels,
             Err(why) => return println!("skipped: {name}: {why}"),
         };
-        let listener = TcpListener::bind(at(NEAR[0], 9_000)).expect("a listener of the kernel's");
+        let listener = kernels_listener(NEAR[0]);
         let mut homes = [0; 2];
         for _ in 0..8 {
             let to = at(NEAR[0], 9_000);
             let peer = hosts.far(move || TcpStream::connect(to).expect("connects"));
-            let (stream, _) = listener.accept().expect("a connection");
+            let (stream, _) = admit(&listener);
             let mut peer = peer.join().expect("connected");
             let (home, handle) = match channels[0].take_over(stream.into(), 0) {
                 Ok(handle) => (0, handle),
