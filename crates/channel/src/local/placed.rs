@@ -497,3 +497,33 @@ fn connect<M: Memory>(
     }
     Ok(conn)
 }
+
+/// Ports of the host's that listening sockets of the program stand for.
+impl Placed {
+    /// As [`Server::covered`]; a server on a thread of its own takes none over.
+    pub(super) fn covered(&self, bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
+        match self {
+            Self::Inline(server) => server.covered(bound, is_dual),
+            Self::Apart(_) => Vec::new(),
+        }
+    }
+
+    pub(super) fn hold_elsewhere(&mut self, ports: &[SocketAddr]) -> Result<(), LinkError> {
+        match self {
+            Self::Inline(server) => server.hold_elsewhere(ports),
+            // It covers none.
+            Self::Apart(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn give_back(
+        &mut self,
+        now: Instant,
+        ports: &[SocketAddr],
+    ) -> Result<usize, LinkError> {
+        match self {
+            Self::Inline(server) => server.give_back(now, ports),
+            Self::Apart(_) => Ok(0),
+        }
+    }
+}

@@ -137,9 +137,7 @@ impl Local {
                 }
             }
         }
-        if !port.listeners.is_empty() {
-            self.registered_ports.push(port);
-        }
+        self.registered_ports.push(port);
         Ok(())
     }
 
@@ -266,7 +264,10 @@ impl Local {
         let list = |all: &mut dyn Iterator<Item = SocketAddr>| {
             all.map(|address| address.to_string()).collect::<Vec<_>>().join(" and ")
         };
-        Some(if port.silent.is_empty() {
+        Some(if port.listeners.is_empty() {
+            // Bound to an address that is not ours, or the stack runs on a thread of its own.
+            format!("our own stack on {driver} leaves its port to the kernel")
+        } else if port.silent.is_empty() {
             let at = list(&mut port.listeners.iter().map(|it| it.address));
             format!("our own stack listens beside it, at {at} of its own address on {driver}")
         } else {
