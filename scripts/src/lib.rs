@@ -43,6 +43,8 @@ use crate::report::{Outcome, Verdict};
 use crate::script::{Script, Setting};
 use crate::settings::Settings;
 
+pub use crate::stack::{UnknownKnob, tcp_for_scripts};
+
 /// What a script can run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum On {

@@ -113,7 +113,7 @@ impl Settings {
         Ok(this)
     }
 
-    fn of(ip_version: IpVersion, dialect: Dialect) -> Self {
+    pub(crate) fn of(ip_version: IpVersion, dialect: Dialect) -> Self {
         let (local_ip, local_prefix_len, remote_ip, remote_prefix_len) = match ip_version {
             IpVersion::V4 | IpVersion::V4Mapped => (
                 IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)),

@@ -23,16 +23,39 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use megapipe_stack::TcpConfig;
+
+use crate::dialect::Dialect;
 use crate::knobs::{Knob, from_text};
 use crate::report::Outcome;
 use crate::run::run;
 use crate::script::Script;
-use crate::settings::Settings;
+use crate::settings::{IpVersion, Settings};
 use crate::skipped;
 use crate::stack::host::Host;
 use crate::stack::sockets::Sockets;
 use crate::system::{Call, Injected, Returned, Sent, System, SystemError, Turned};
 use crate::wire::Checksums;
+
+/// A knob that the stack does not have, or not with that value, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no knob {0}")]
+pub struct UnknownKnob(pub String);
+
+/// TCP as scripts expect it, with the knobs of a list as in `MEGAPIPE_KNOBS`: for programs that run
+/// scripts on our stack by other means.
+///
+/// # Errors
+/// [`UnknownKnob`] names the first that is none.
+pub fn tcp_for_scripts(knobs: &str) -> Result<TcpConfig, UnknownKnob> {
+    let mut config = host::config(&Settings::of(IpVersion::V4, Dialect::Linux));
+    for knob in from_text(knobs) {
+        if knobs::turn(&mut config, &knob) != Turned::Done {
+            return Err(UnknownKnob(format!("{}={}", knob.name, knob.value)));
+        }
+    }
+    Ok(config.tcp)
+}
 
 /// Knobs for every script of a run: `MEGAPIPE_KNOBS=tcp_ecn=1,delayed_ack_ms=20`.
 const KNOBS_VARIABLE: &str = "MEGAPIPE_KNOBS";

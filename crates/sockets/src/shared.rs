@@ -156,6 +156,13 @@ impl SharedContext {
         self.turn_all(inside).map(drop)
     }
 
+    /// How many calls sleep now and were not woken: what they wait for has not happened.
+    #[must_use]
+    pub fn sleeping(&self) -> usize {
+        let inside = self.lock();
+        inside.sleepers.iter().filter(|(_, sleeper)| !sleeper.is_woken).count()
+    }
+
     fn turn_all<'lock>(
         &'lock self,
         mut inside: MutexGuard<'lock, Inside>,

@@ -209,7 +209,7 @@ fn broken(why: &str) -> SystemError {
 }
 
 /// A host at the script's address, with the other side behind it.
-fn config(settings: &Settings) -> Config {
+pub(super) fn config(settings: &Settings) -> Config {
     let addresses = vec![(settings.local_ip, settings.local_prefix_len)];
     let routes = vec![Route {
         prefix: network(settings.remote_ip, settings.remote_prefix_len),

@@ -11,6 +11,7 @@ const ALLOWED: &[&str] = &[
     "crates/sockets/tests/",
     "crates/channel/tests/",
     "crates/capi/",
+    "crates/packetdrill/",
     "crates/shm/",
     "crates/link/",
     "bench/src/baseline/",

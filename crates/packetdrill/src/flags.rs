@@ -1,0 +1,152 @@
+//! The flags that packetdrill hands over (`--so_flags`): pairs `key=value` with commas between.
+//!
+//! Pure: text in, settings out.
+//!
+//! `local_ip=ADDRESS/BITS` (several add up) and `mtu=BYTES` are the wire's; every other key is a
+//! knob of the stack, by the names of `docs/SCRIPTS.md` and of `MEGAPIPE_KNOBS`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use megapipe::ServerConfig;
+use megapipe_scripts::{UnknownKnob, tcp_for_scripts};
+
+/// What the flags say.
+#[derive(Debug, Clone)]
+pub struct Flags {
+    /// Our addresses with the bits of their prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The largest IP packet in bytes.
+    pub mtu: u16,
+    /// The rest, as it stood there.
+    knobs: String,
+}
+
+/// Flags that cannot be obeyed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlagError {
+    /// Not a pair.
+    #[error("{0:?} is not key=value")]
+    Shape(String),
+    /// An address without a prefix, or none.
+    #[error("local_ip={0} is not ADDRESS/BITS")]
+    Address(String),
+    /// A number that cannot be.
+    #[error("mtu={0} is not a number from 576 to 65535")]
+    Mtu(String),
+    /// Neither a flag nor a knob.
+    #[error(transparent)]
+    Knob(#[from] UnknownKnob),
+}
+
+/// Where packetdrill's scripts expect the host that is tested, unless they say otherwise.
+const ADDRESSES: [(IpAddr, u8); 2] = [
+    (IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)), 16),
+    (IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1)), 48),
+];
+const MTU: u16 = 1500;
+
+impl Flags {
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// [`FlagError`] names what is wrong.
+    pub fn parse(text: &str) -> Result<Self, FlagError> {
+        let mut flags = Self { addresses: Vec::new(), mtu: MTU, knobs: String::new() };
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| FlagError::Shape(pair.to_owned()))?;
+            match key.trim() {
+                "local_ip" => {
+                    let address = prefixed(value.trim());
+                    let wrong = || FlagError::Address(value.to_owned());
+                    flags.addresses.push(address.ok_or_else(wrong)?);
+                }
+                "mtu" => {
+                    let mtu = value.trim().parse().ok().filter(|mtu| *mtu >= 576);
+                    flags.mtu = mtu.ok_or_else(|| FlagError::Mtu(value.to_owned()))?;
+                }
+                _ => {
+                    flags.knobs.push_str(pair);
+                    flags.knobs.push(',');
+                }
+            }
+        }
+        if flags.addresses.is_empty() {
+            flags.addresses.extend(ADDRESSES);
+        }
+        tcp_for_scripts(&flags.knobs)?;
+        Ok(flags)
+    }
+
+    /// The stack's settings: our addresses, and the other side behind a gateway for each family.
+    ///
+    /// # Errors
+    /// [`FlagError::Knob`], which [`Flags::parse`] has found before.
+    pub fn settings(&self) -> Result<ServerConfig, FlagError> {
+        let mut gateways: Vec<IpAddr> = Vec::new();
+        for (address, _) in &self.addresses {
+            if !gateways.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+                gateways.push(beside(*address));
+            }
+        }
+        Ok(ServerConfig {
+            addresses: self.addresses.clone(),
+            gateways,
+            mtu: Some(self.mtu),
+            connections: crate::limits::DESCRIPTORS,
+            tcp: tcp_for_scripts(&self.knobs)?,
+            ..ServerConfig::default()
+        })
+    }
+}
+
+fn prefixed(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+    let width = if address.is_ipv4() { 32 } else { 128 };
+    (bits < width).then_some((address, bits))
+}
+
+/// Another address of the same prefix. Nobody is asked for it: the wire has no link layer.
+fn beside(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() ^ 1).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn flags_choose_addresses_and_turn_knobs() {
+        let text = "local_ip=10.1.2.3/24, local_ip=fd00::3/64,mtu=1400,tcp_sack=0,delayed_ack_ms=7";
+        let settings = Flags::parse(text).expect("good flags").settings().expect("good knobs");
+        assert_eq!(settings.addresses.len(), 2);
+        assert_eq!(settings.gateways[0], IpAddr::from([10, 1, 2, 2]));
+        assert_eq!(settings.gateways.len(), 2);
+        assert_eq!((settings.mtu, settings.tcp.sack), (Some(1400), false));
+        assert_eq!(settings.tcp.delayed_ack, Duration::from_millis(7));
+    }
+
+    #[test]
+    fn without_flags_the_host_is_where_scripts_expect_it() {
+        let flags = Flags::parse("").expect("no flags");
+        assert_eq!(flags.addresses, ADDRESSES);
+        assert_eq!(flags.mtu, 1500);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |text: &str| Flags::parse(text).expect_err("wrong").to_string();
+        assert!(wrong("tcp_sack").contains("key=value"));
+        assert!(wrong("local_ip=10.0.0.1").contains("ADDRESS/BITS"));
+        assert!(wrong("local_ip=10.0.0.1/33").contains("ADDRESS/BITS"));
+        assert!(wrong("mtu=575").contains("576"));
+        assert!(wrong("turbo=1").contains("turbo"));
+        assert!(wrong("tcp_sack=perhaps").contains("tcp_sack=perhaps"));
+    }
+}

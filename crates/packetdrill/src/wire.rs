@@ -1,0 +1,200 @@
+//! A link whose other end is packetdrill: IP packets in memory, stamped when they leave.
+//!
+//! Invariant: neither direction holds more than [`PACKETS_MAX`] packets.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use megapipe::Clock;
+use megapipe_link::{Caps, Counters, Link, LinkError, Medium, Received, Transmit};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::limits::PACKETS_MAX;
+
+/// A packet that the stack has sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) bytes: Vec<u8>,
+    /// When it left, on the world's clock.
+    pub(crate) at: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Packets {
+    to_stack: VecDeque<Vec<u8>>,
+    from_stack: VecDeque<Sent>,
+    counters: Counters,
+}
+
+/// The stack's end.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    packets: Arc<Mutex<Packets>>,
+    caps: Caps,
+    clock: Clock,
+    room: Vec<u8>,
+    /// Never rings: who drives the world looks for itself.
+    bell: OwnedFd,
+}
+
+/// Packetdrill's end.
+#[derive(Debug, Clone)]
+pub(crate) struct Far(Arc<Mutex<Packets>>);
+
+impl Wire {
+    /// Both ends of a wire that carries packets of at most `mtu` bytes.
+    pub(crate) fn new(mtu: u16, clock: Clock) -> io::Result<(Self, Far)> {
+        let packets = Arc::new(Mutex::new(Packets::default()));
+        let caps = Caps {
+            driver: "packetdrill",
+            medium: Medium::Ip,
+            mac: [0; 6],
+            mtu: mtu.into(),
+            tx_frame_bytes: mtu.into(),
+            tx_checksum: false,
+            tso: false,
+            shares_host_address: false,
+            notes: Vec::new(),
+        };
+        let far = Far(Arc::clone(&packets));
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok((Self { packets, caps, clock, room: vec![0; mtu.into()], bell }, far))
+    }
+}
+
+fn lock(packets: &Mutex<Packets>) -> MutexGuard<'_, Packets> {
+    // Queues are whole after each statement, so a panic elsewhere leaves them whole.
+    packets.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Far {
+    /// A packet arrives at the stack; `false`: too many do.
+    pub(crate) fn send(&self, packet: &[u8]) -> bool {
+        let mut packets = lock(&self.0);
+        let fits = packets.to_stack.len() < PACKETS_MAX;
+        if fits {
+            packets.to_stack.push_back(packet.to_vec());
+        } else {
+            packets.counters.rx_dropped_overrun += 1;
+        }
+        fits
+    }
+
+    /// The next packet that the stack has sent.
+    pub(crate) fn receive(&self) -> Option<Sent> {
+        lock(&self.0).from_stack.pop_front()
+    }
+}
+
+impl Link for Wire {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn rx_burst(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(&[u8], Received),
+    ) -> Result<usize, LinkError> {
+        let mut packets = lock(&self.packets);
+        let count = packets.to_stack.len().min(max);
+        let burst: Vec<Vec<u8>> = packets.to_stack.drain(..count).collect();
+        packets.counters.rx_frames += count as u64;
+        packets.counters.rx_bytes += burst.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        // Whoever takes the frames must not find the lock taken.
+        drop(packets);
+        for packet in &burst {
+            each(packet, Received::default());
+        }
+        Ok(count)
+    }
+
+    fn tx_burst(
+        &mut self,
+        max: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        let at = self.clock.elapsed();
+        let mut count = 0;
+        while count < max {
+            if lock(&self.packets).from_stack.len() >= PACKETS_MAX {
+                lock(&self.packets).counters.tx_full += 1;
+                break;
+            }
+            let Some(Transmit { len, .. }) = fill(&mut self.room) else { break };
+            let bytes = self.room[..len].to_vec();
+            let mut packets = lock(&self.packets);
+            packets.counters.tx_frames += 1;
+            packets.counters.tx_bytes += len as u64;
+            packets.from_stack.push_back(Sent { bytes, at });
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn arm(&mut self) -> Result<bool, LinkError> {
+        Ok(lock(&self.packets).to_stack.is_empty())
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn wait(&mut self, _: Option<Duration>) -> Result<bool, LinkError> {
+        // Time passes elsewhere.
+        Ok(!lock(&self.packets).to_stack.is_empty())
+    }
+
+    fn counters(&self) -> Counters {
+        lock(&self.packets).counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transmit(wire: &mut Wire, bytes: &[u8]) -> usize {
+        let mut left = Some(bytes);
+        let sent = wire.tx_burst(8, &mut |room| {
+            let bytes = left.take()?;
+            room[..bytes.len()].copy_from_slice(bytes);
+            Some(Transmit { len: bytes.len(), ..Transmit::default() })
+        });
+        sent.expect("it never fails")
+    }
+
+    #[test]
+    fn packets_go_both_ways_in_order_and_are_stamped() {
+        let clock = Clock::by_hand();
+        let (mut wire, far) = Wire::new(1500, clock.clone()).expect("an eventfd");
+        assert!(far.send(b"one") && far.send(b"two"));
+        assert!(!wire.arm().expect("it never fails"), "there is work");
+        let mut got = Vec::new();
+        let count = wire.rx_burst(8, &mut |frame, _| got.push(frame.to_vec()));
+        assert_eq!((count.expect("it never fails"), got), (2, vec![b"one".into(), b"two".into()]));
+        let began = clock.elapsed();
+        assert_eq!(transmit(&mut wire, b"three"), 1);
+        clock.advance(Duration::from_micros(7));
+        assert_eq!(transmit(&mut wire, b"four"), 1);
+        let three = far.receive().expect("sent");
+        assert_eq!((three.bytes.as_slice(), three.at), (&b"three"[..], began));
+        assert_eq!(far.receive().expect("sent").at, began + Duration::from_micros(7));
+        assert_eq!(far.receive(), None);
+    }
+
+    #[test]
+    fn a_wire_holds_only_so_many_packets() {
+        let (mut wire, far) = Wire::new(1500, Clock::by_hand()).expect("an eventfd");
+        let taken = (0..PACKETS_MAX + 5).filter(|_| far.send(b"x")).count();
+        assert_eq!((taken, wire.counters().rx_dropped_overrun), (PACKETS_MAX, 5));
+        for _ in 0..PACKETS_MAX {
+            assert_eq!(transmit(&mut wire, b"y"), 1);
+        }
+        let full = wire.counters().tx_full;
+        assert_eq!((transmit(&mut wire, b"z"), wire.counters().tx_full), (0, full + 1));
+    }
+}
