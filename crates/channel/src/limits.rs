@@ -54,6 +54,8 @@ pub const GATHER_PARTS_MAX: usize = 64;
 
 /// Operations outstanding on one channel, all handles together.
 pub const OPERATIONS_MAX: usize = 1 << 22;
+/// Connect time-outs that wait in a queue at most; older ones go to an ordered map.
+pub const CONNECT_DEADLINES_MAX: usize = 1 << 12;
 
 /// Bytes received ahead of the reads of one handle before receiving pauses.
 pub const READ_AHEAD_BYTES_MAX: usize = 64 << 10;

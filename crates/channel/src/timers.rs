@@ -1,12 +1,22 @@
 //! Deadlines of a channel, ordered.
 //!
-//! Pure: `now` is an argument. A channel has few timers (connect time-outs, the program's own), so
-//! an ordered map is right: O(log n) to set and to cancel, and a cancelled one leaves nothing
-//! behind.
+//! Pure: `now` is an argument. A channel has few timers of the program's own, so an ordered map is
+//! right for them: O(log n) to set and to cancel, and a cancelled one leaves nothing behind.
+//!
+//! Connect time-outs are as many as connections, nearly all of them cancelled, and set in the order
+//! in which they are due as long as the program uses one time-out. They wait in a queue: a place at
+//! its end to set one, and an empty place to cancel it.
+//!
+//! Invariants
+//! - The queue is in order of time, and its front is not empty.
+//! - At most [`limits::CONNECT_DEADLINES_MAX`] places are queued; the oldest move to the map, under
+//!   the same key.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
+
+use crate::limits;
 
 /// What a deadline is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +39,25 @@ pub(crate) type TimerKey = (Instant, u32);
 pub(crate) struct Timers {
     deadlines: BTreeMap<TimerKey, (u32, Due)>,
     sequence: u32,
+    /// Connect time-outs, oldest first; those that were cancelled have no slot.
+    connects: VecDeque<(Instant, Option<u32>)>,
+    /// The number of the oldest.
+    first_connect: u32,
 }
+
+/// Set in the second half of a key whose deadline was queued; the rest of it is its number.
+const QUEUED: u32 = 1 << 31;
 
 impl Timers {
     /// Sets a deadline for a slot.
+    #[inline]
     pub(crate) fn set(&mut self, at: Instant, slot: u32, due: Due) -> TimerKey {
+        if due == Due::Connect && self.connects.back().is_none_or(|(last, _)| *last <= at) {
+            return self.queue(at, slot);
+        }
         loop {
             // The sequence keeps equal instants apart, in the order in which they were set.
-            self.sequence = self.sequence.wrapping_add(1);
+            self.sequence = self.sequence.wrapping_add(1) & !QUEUED;
             let key = (at, self.sequence);
             if let Entry::Vacant(vacant) = self.deadlines.entry(key) {
                 vacant.insert((slot, due));
@@ -45,25 +66,80 @@ impl Timers {
         }
     }
 
+    #[inline]
+    fn queue(&mut self, at: Instant, slot: u32) -> TimerKey {
+        if self.connects.len() >= limits::CONNECT_DEADLINES_MAX {
+            self.make_room();
+        }
+        let number = self.first_connect.wrapping_add(self.connects.len() as u32);
+        self.connects.push_back((at, Some(slot)));
+        (at, number | QUEUED)
+    }
+
+    /// The oldest, which has waited while so many came after it, goes to the map.
+    #[cold]
+    fn make_room(&mut self) {
+        let key = self.connects.front().map(|(at, _)| (*at, self.first_connect | QUEUED));
+        if let (Some(key), Some((_, Some(slot)))) = (key, self.connects.pop_front()) {
+            self.deadlines.insert(key, (slot, Due::Connect));
+        }
+        self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
+        self.trim();
+    }
+
+    /// Takes cancelled deadlines off the front.
+    #[inline]
+    fn trim(&mut self) {
+        while let Some((_, None)) = self.connects.front() {
+            self.connects.pop_front();
+            self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
+        }
+    }
+
     /// Forgets a deadline; nothing happens if it has passed already.
+    #[inline]
     pub(crate) fn cancel(&mut self, key: TimerKey) {
+        if key.1 & QUEUED != 0 {
+            let index = key.1.wrapping_sub(self.first_connect) & !QUEUED;
+            if let Some((at, slot)) = self.connects.get_mut(index as usize)
+                && *at == key.0
+            {
+                *slot = None;
+                return self.trim();
+            }
+        }
         self.deadlines.remove(&key);
     }
 
     /// The next deadline that has passed.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<(u32, Due)> {
-        let entry = self.deadlines.first_entry()?;
+        let queued = self.connects.front().copied();
+        let other = self.deadlines.first_entry();
+        if let Some((at, Some(slot))) = queued
+            && other.as_ref().is_none_or(|other| at < other.key().0)
+        {
+            if at > now {
+                return None;
+            }
+            self.connects.pop_front();
+            self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
+            self.trim();
+            return Some((slot, Due::Connect));
+        }
+        let entry = other?;
         (entry.key().0 <= now).then(|| entry.remove())
     }
 
     /// How long until the next deadline; zero if it has passed, `None` if there is none.
     pub(crate) fn until_next(&self, now: Instant) -> Option<Duration> {
-        let ((at, _), _) = self.deadlines.first_key_value()?;
+        let queued = self.connects.front().map(|(at, _)| *at);
+        let other = self.deadlines.first_key_value().map(|((at, _), _)| *at);
+        let at = [queued, other].into_iter().flatten().min()?;
         Some(at.saturating_duration_since(now))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.deadlines.is_empty()
+        self.deadlines.is_empty() && self.connects.is_empty()
     }
 }
 
@@ -88,5 +164,57 @@ mod tests {
         assert_eq!(timers.expire(at(20)), Some((3, Due::Timer)));
         assert_eq!(timers.expire(at(99)), None);
         assert!(timers.is_empty() && timers.until_next(start).is_none());
+    }
+
+    /// What the queue and the map do together is what the map would do alone.
+    #[test]
+    fn queued_deadlines_are_as_good_as_ordered_ones() {
+        let start = Instant::now();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % bound
+        };
+        let (mut timers, mut oracle) = (Timers::default(), BTreeMap::new());
+        let mut keys = Vec::new();
+        for turn in 0..60_000_u32 {
+            let now = start + Duration::from_micros(u64::from(turn));
+            match below(8) {
+                0 if !keys.is_empty() => {
+                    let place = below(keys.len() as u64) as usize;
+                    let (key, order) = keys.swap_remove(place);
+                    timers.cancel(key);
+                    oracle.remove(&order);
+                }
+                1 => {
+                    let due = timers.expire(now).map(|(slot, _)| slot);
+                    let expected =
+                        oracle.first_key_value().filter(|((at, _), _)| *at <= now).map(|(_, &s)| s);
+                    // Of two that are due at the same moment either may come first.
+                    assert_eq!(due.is_some(), expected.is_some());
+                    if let Some(due) = due {
+                        oracle.retain(|_, slot| *slot != due);
+                    }
+                }
+                2..5 => {
+                    let (after, kind) = match below(10) {
+                        0 => (below(500_000), Due::Timer),
+                        1 => (below(500_000), Due::Connect),
+                        _ => (300_000, Due::Connect),
+                    };
+                    let at = now + Duration::from_micros(after);
+                    keys.push((timers.set(at, turn, kind), (at, turn)));
+                    oracle.insert((at, turn), turn);
+                }
+                _ => {}
+            }
+            let next = oracle.first_key_value().map(|((at, _), _)| at.duration_since(start));
+            let until = timers.until_next(start);
+            assert_eq!((until, timers.is_empty()), (next, oracle.is_empty()));
+            assert!(timers.connects.len() <= limits::CONNECT_DEADLINES_MAX);
+        }
+        assert!(oracle.len() > limits::CONNECT_DEADLINES_MAX, "some had to go to the map");
     }
 }
