@@ -8,6 +8,8 @@
 //! Invariants
 //! - One read and one write at most are under way on a connection.
 //! - A connection is counted once, in `Party::end`: as good when both directions ended as agreed.
+//! - One that did not begin because nobody on the link answered is asked for anew: a neighbour is
+//!   looked for three times, and on a link that loses frames all three may be lost.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -20,7 +22,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, Disconnect, Event,
-    Handle, ListenOptions, ReadBuf,
+    Handle, ListenOptions, OpError, ReadBuf,
 };
 use megapipe_apps::backend::BackendArgs;
 use megapipe_apps::http::{self, HttpArgs};
@@ -35,6 +37,8 @@ const LEN_BITS: u32 = 17;
 const STDIN: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a connection is asked for at most.
+const ATTEMPTS: u32 = 5;
 
 /// Our side of the interoperation tests
 #[derive(Parser)]
@@ -120,6 +124,15 @@ struct Peer {
     has_peer_ended: bool,
     is_closing: bool,
     is_closed: bool,
+    asked: Option<Asked>,
+}
+
+/// A transfer that we ask for.
+#[derive(Clone)]
+struct Asked {
+    to: Address,
+    header: Header,
+    attempts: u32,
 }
 
 /// What a program does about a completion that is no connection's, and when a transfer has ended.
@@ -156,11 +169,48 @@ impl Party {
             has_peer_ended: false,
             is_closing: false,
             is_closed: false,
+            asked: None,
         })
+    }
+
+    /// Connects, and says which transfer it is about.
+    fn ask(&mut self, asked: Asked) -> Result<(), Failure> {
+        let Asked { to, header, .. } = &asked;
+        let options = ConnectOptions::default().timeout(CONNECT_TIMEOUT);
+        let handle = self.channel.connect(to, &options, LISTENER)?;
+        self.channel.write(handle, header.to_bytes().to_vec())?;
+        let inward = Inward::Expect(header.from_server());
+        let key = self.add(handle, inward, Some(header.from_client()));
+        self.channel.set_cookie(handle, key as u64)?;
+        self.peers[key].waits_for_end = header.mode == Mode::Give;
+        self.peers[key].asked = Some(asked);
+        Ok(())
+    }
+
+    /// Asks anew. The handle of the attempt that failed goes.
+    fn ask_again(&mut self, key: usize) -> Result<bool, Failure> {
+        let peer = self.peers.remove(key);
+        self.channel.unregister(peer.handle)?;
+        let asked = peer.asked.ok_or("it was not asked for here")?;
+        self.ask(Asked { attempts: asked.attempts + 1, ..asked })?;
+        Ok(true)
+    }
+
+    /// Nobody on the link answered, and it was not tried too often.
+    fn may_ask_again(&self, key: usize) -> bool {
+        self.peers[key].asked.as_ref().is_some_and(|asked| asked.attempts < ATTEMPTS)
     }
 
     /// Does what a completion of a connection calls for. A failure ends that connection.
     fn on_peer(&mut self, key: usize, event: Event) {
+        if matches!(event, Event::Connect(Err(OpError::HostUnreachable))) && self.may_ask_again(key)
+        {
+            if let Err(misuse) = self.ask_again(key) {
+                eprintln!("interop: {misuse}");
+                self.wrong += 1;
+            }
+            return;
+        }
         let went_well = match event {
             Event::Connect(Ok(())) => self.on_connected(key),
             Event::Read(Ok(data)) if data.is_empty() => self.on_end_of_stream(key),
@@ -360,15 +410,8 @@ fn connect(args: &ConnectArgs) -> Result<ExitCode, Failure> {
         let (Some(number), Some(len)) = (seeds.next(), lens.next()) else { return Ok(()) };
         let mode = if number % 2 == 0 { Mode::Echo } else { Mode::Give };
         let header = Header { mode, len, seed: args.seed.wrapping_add(number) };
-        let to = &args.to[(number / 2) as usize % args.to.len()];
-        let options = ConnectOptions::default().timeout(CONNECT_TIMEOUT);
-        let handle = party.channel.connect(to, &options, LISTENER)?;
-        let inward = Inward::Expect(header.from_server());
-        let key = party.add(handle, inward, Some(header.from_client()));
-        party.peers[key].waits_for_end = mode == Mode::Give;
-        party.channel.set_cookie(handle, key as u64)?;
-        party.channel.write(handle, header.to_bytes().to_vec())?;
-        Ok(())
+        let to = args.to[(number / 2) as usize % args.to.len()].clone();
+        party.ask(Asked { to, header, attempts: 1 })
     };
     for _ in 0..args.at_once {
         start(&mut party, None)?;

@@ -21,7 +21,7 @@ const LEN_BITS: u32 = 17;
 fn faults(seed: u64) -> Faults {
     let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let share = |shift: u32, most: u64| ((mixed >> shift) & 0xff) as u32 % (most as u32 + 1);
-    let (loss, duplication, reordering) = (share(24, 5), share(32, 10), share(40, 10));
+    let (loss, duplication, reordering) = (share(24, 10), share(32, 10), share(40, 10));
     Faults { loss, duplication, reordering, corruption: 1, seed }
 }
 
