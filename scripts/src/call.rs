@@ -112,8 +112,17 @@ fn connection_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     })
 }
 
+/// `write(4, NULL, 1000)`: no memory is where the call looks.
+fn is_nowhere(arguments: &Arguments<'_>) -> bool {
+    let is_null = matches!(arguments.at(1), Ok(Expression::Word(word)) if word == "NULL");
+    is_null && arguments.size(2).is_ok_and(|size| size > 0)
+}
+
 fn receive_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     let fd = arguments.fd(0)?;
+    if is_nowhere(arguments) {
+        return Ok(Call::Nowhere { fd });
+    }
     let mut takes_control = false;
     let (sizes, flags, form) = match arguments.line.name.as_str() {
         "read" => (vec![arguments.size(2)?], 0, Form::File),
@@ -134,6 +143,9 @@ fn receive_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
 
 fn send_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     let fd = arguments.fd(0)?;
+    if is_nowhere(arguments) {
+        return Ok(Call::Nowhere { fd });
+    }
     let name = arguments.line.name.as_str();
     let mut to = None;
     let (parts, flags, form) = match name {

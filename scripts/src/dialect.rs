@@ -1,10 +1,10 @@
 //! Which system a script was written for: the two families of scripts expect different defaults.
 //!
-//! In: a script. Out: its dialect. FreeBSD's is known by the names of its sysctls, or by the layout of
-//! options in the SYNs that it expects; everything else is taken for Linux's.
+//! In: a script. Out: its dialect. FreeBSD's is known by the names of its sysctls, or by the layout
+//! of options in the SYNs that it expects; everything else is taken for Linux's.
 //!
-//! Read first: `Dialect::of`. What follows from it is in `stack/personality.rs` (what the stack is made
-//! with) and `difference.rs` (in which order options may come).
+//! Read first: `Dialect::of`. What follows from it is in `stack/personality.rs` (what the stack is
+//! made with) and `difference.rs` (in which order options may come).
 
 use crate::script::{Action, Body, SYN, Script, TcpOption};
 
@@ -38,8 +38,8 @@ impl Dialect {
     }
 }
 
-/// FreeBSD has the window scale before SACK-permitted, and fills up with zeros at the end. Linux has
-/// SACK-permitted before it, and no-operations in front of each option.
+/// FreeBSD has the window scale before SACK-permitted, and fills up with zeros at the end. Linux
+/// has SACK-permitted before it, and no-operations in front of each option.
 fn is_freebsd_layout(options: &[TcpOption]) -> bool {
     let position = |wanted: fn(&TcpOption) -> bool| options.iter().position(wanted);
     let scale = position(|it| matches!(it, TcpOption::WindowScale(_)));

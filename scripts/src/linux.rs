@@ -116,6 +116,9 @@ impl System for Linux {
         {
             return Err(SystemError::Unsupported(option_name(*level, *name)));
         }
+        if matches!(call, Call::Nowhere { .. }) {
+            return Err(SystemError::Unsupported("a null pointer".to_owned()));
+        }
         if matches!(call, Call::Receive { takes_control: true, .. }) {
             return Err(SystemError::Unsupported("control messages".to_owned()));
         }

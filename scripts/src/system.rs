@@ -57,6 +57,10 @@ pub(crate) enum Call {
         to: Option<SocketAddr>,
         form: Form,
     },
+    /// Any of those two with a null pointer for bytes.
+    Nowhere {
+        fd: Fd,
+    },
     Shutdown {
         fd: Fd,
         how: i32,

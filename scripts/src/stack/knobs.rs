@@ -23,6 +23,8 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.ipv4.tcp_autocorking", &["0", "1"]),
     ("net.ipv4.tcp_notsent_lowat", &["4294967295"]),
     ("net.ipv4.ip_default_ttl", &["64"]),
+    // A socket that wants it is refused.
+    ("net.ipv4.tcp_fastopen", &["0", "1", "2", "3", "0x0", "0x1", "0x2", "0x3"]),
     ("device.tso", &["off"]),
     ("device.gso", &["off"]),
     ("device.gro", &["off"]),
@@ -34,15 +36,14 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.inet.tcp.tso", &["0", "1"]),
 ];
 
-/// What has no counterpart here, whatever it is set to: how Linux cuts, paces and counts, and what it
-/// remembers of peers.
+/// What has no counterpart here, whatever it is set to: how Linux cuts, paces and counts, and what
+/// it remembers of peers.
 const WITHOUT_EFFECT: &[&str] = &[
     "net.ipv4.tcp_min_tso_segs",
     "net.ipv4.tcp_tso_win_divisor",
     "net.ipv4.tcp_pacing_ss_ratio",
     "net.ipv4.tcp_pacing_ca_ratio",
     "net.ipv4.tcp_limit_output_bytes",
-    "net.ipv4.tcp_fastopen",
     "net.ipv4.tcp_fastopen_key",
     "net.ipv4.tcp_max_orphans",
     "net.ipv4.tcp_max_tw_buckets",
@@ -68,6 +69,11 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("net.inet.tcp.ecn.plusplus", &["1", "2"], "ECN in control packets"),
     ("net.inet.tcp.insecure_rst", &["1"], "resets as before RFC 5961"),
     ("net.inet.tcp.insecure_syn", &["1"], "SYNs as before RFC 5961"),
+    (
+        "net.ipv4.tcp_fastopen",
+        &["0x202", "0x207", "0x402", "0x602"],
+        "TCP Fast Open of every listener",
+    ),
     ("net.ipv4.tcp_shrink_window", &["1"], "windows that shrink"),
 ];
 

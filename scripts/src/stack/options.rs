@@ -203,8 +203,8 @@ fn set_buffer(name: i32, bytes: u32, tcp: &mut TcpConfig) {
     }
 }
 
-/// What a buffer's size means: Linux doubles both. Half of a receive buffer is for its own needs and
-/// the rest is a window of whole segments; a send buffer is all for the program.
+/// What a buffer's size means: Linux doubles both. Half of a receive buffer is for its own needs
+/// and the rest is a window of whole segments; a send buffer is all for the program.
 fn buffer_bytes(name: i32, number: i64, (dialect, segment_bytes): (Dialect, u32)) -> u32 {
     let told = u32::try_from(number).unwrap_or(0);
     let bytes = match (dialect, name) {

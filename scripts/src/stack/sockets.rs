@@ -297,6 +297,10 @@ impl Sockets {
             Call::Send { fd, parts, flags, to, .. } => {
                 self.send(*fd, &parts.concat(), (*flags, to.is_some()), host)
             }
+            Call::Nowhere { fd } => {
+                let is_open = self.open.contains_key(fd);
+                failed(if is_open { libc::EFAULT } else { libc::EBADF })
+            }
             Call::Shutdown { fd, how } => self.shutdown(*fd, *how, host),
             Call::Close { fd } => self.close(*fd, host),
             Call::SetOption { fd, level, name, value } => {

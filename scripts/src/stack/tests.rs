@@ -106,6 +106,14 @@ fn a_knob_changes_what_the_stack_does_or_is_reported() {
 }
 
 #[test]
+fn a_null_pointer_is_nowhere() {
+    passes(&format!(
+        "{OPENED}+0 write(4, NULL, 10) = -1 EFAULT\n+0 read(4, NULL, 10) = -1 EFAULT\n\
+         +0 recv(9, NULL, 10, 0) = -1 EBADF\n"
+    ));
+}
+
+#[test]
 fn every_knob_that_scripts_turn_is_known() {
     let mut config = Host::new(&Settings::new(&[], Dialect::Linux).expect("defaults")).config;
     let text = "tcp_ecn=1,tcp_sack=0,tcp_timestamps=0,tcp_window_scaling=0,tcp_rmem=1 2 3,\

@@ -52,8 +52,8 @@ fn apply_close(conn: &mut Connection) {
     }
 }
 
-/// The RST of an abort, or of giving up: at `snd.nxt`, so that the peer believes it (RFC 5961 §3.2), and with a
-/// timestamp where the others have one (RFC 7323 §3.2).
+/// The RST of an abort, or of giving up: at `snd.nxt`, so that the peer believes it (RFC 5961
+/// §3.2), and with a timestamp where the others have one (RFC 7323 §3.2).
 pub(super) fn reset<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> Reply {
     let mut options = Options::default();
     if conn.facts.has(Facts::TIMESTAMPS) {

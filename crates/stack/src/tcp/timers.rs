@@ -282,8 +282,8 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
 }
 
 fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    // MUST-29: one that is not answered is no reason to give up. A peer that could not answer learns
-    // of it by a RST.
+    // MUST-29: one that is not answered is no reason to give up. A peer that could not answer
+    // learns of it by a RST.
     if conn.attempts >= shard.rares.options(conn).keepalive_probes {
         let reply = close::reset(conn, shard, cx);
         queue_reset(shard, cx, reply);

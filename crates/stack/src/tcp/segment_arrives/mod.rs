@@ -96,8 +96,8 @@ fn synchronized<M: Memory>(
     text::on_fin(conn, shard, cx, segment);
 }
 
-/// The SYN-ACK of a peer that opened at the same time (§3.5, figure 8): its SYN is known, and its ACK
-/// is what we wait for.
+/// The SYN-ACK of a peer that opened at the same time (§3.5, figure 8): its SYN is known, and its
+/// ACK is what we wait for.
 fn crosses(conn: &Connection, segment: &Segment<'_>) -> bool {
     matches!(conn.state, State::SynReceived(SynReceived { passive: false }))
         && segment.has(Flags::SYN)
