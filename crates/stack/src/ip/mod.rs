@@ -426,15 +426,22 @@ impl Ip {
     }
 
     /// Writes the next frame of ARP, neighbour discovery or ICMP; its length in bytes.
+    #[inline(always)]
     pub(crate) fn poll_transmit(
         &mut self,
         now: Instant,
         frame: &mut [u8],
         counters: &mut Counters,
     ) -> Option<usize> {
-        if self.is_silent(now) {
-            return None;
-        }
+        if self.is_silent(now) { None } else { self.next_message(now, frame, counters) }
+    }
+
+    fn next_message(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        counters: &mut Counters,
+    ) -> Option<usize> {
         if let Some(len) = self.poll_link(now, frame) {
             return Some(len);
         }

@@ -74,8 +74,28 @@ impl SendQueue {
         offset: u32,
         to: &mut [u8],
     ) -> u16 {
-        let mut at = self.front(nodes) + offset;
+        let at = self.front(nodes) + offset;
         self.seek(nodes, at);
+        if self.cursor != 0 {
+            let node = nodes.at(self.cursor);
+            let skip = at.since(node.seq);
+            // Most segments are of one chunk, and most chunks go in one segment.
+            if u64::from(skip) + to.len() as u64 <= u64::from(node.chunk.len) {
+                let Chunk { buf, offset, .. } = node.chunk;
+                let piece = Chunk { buf, offset: offset + skip, len: to.len() as u32 };
+                return memory.copy_out(piece, to);
+            }
+        }
+        self.copy_pieces(nodes, memory, at, to)
+    }
+
+    fn copy_pieces<M: Memory>(
+        &mut self,
+        nodes: &ChunkNodes,
+        memory: &M,
+        mut at: SeqNum,
+        to: &mut [u8],
+    ) -> u16 {
         let (mut sum, mut done) = (0_u32, 0_usize);
         while done < to.len() && self.cursor != 0 {
             let node = nodes.at(self.cursor);

@@ -39,7 +39,7 @@ fn is_usual(conn: &Connection, shard: &Shard) -> bool {
         && !conn.facts.any(UNUSUAL)
         && shard.rares.get(conn).is_none()
         && !conn.receive.has_gap()
-        && !conn.cold.recovery.is_stressed()
+        && !conn.cold.recovery.has_lost(&shard.records)
 }
 
 /// How much of what waits goes with the next segment, as [`new_len`] and [`fit`] have it: a full

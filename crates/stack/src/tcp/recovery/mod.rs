@@ -44,6 +44,7 @@
 
 mod acknowledge;
 mod episode;
+mod first;
 mod rack;
 mod records;
 mod rtt;
@@ -451,10 +452,10 @@ impl Recovery {
         SeqRange::new(range.start, range.len().min(self.mss()))
     }
 
-    /// Losses are repaired, or the window is full.
+    /// Something was lost, and not sent again yet.
     #[inline]
-    pub(crate) const fn is_stressed(&self) -> bool {
-        self.stress.is_some()
+    pub(crate) fn has_lost(&self, records: &Records) -> bool {
+        records.stresses.get(self.stress).is_some_and(|stress| stress.lost_head != NIL)
     }
 
     /// When [`Recovery::on_timeout`] is to be called.
@@ -471,6 +472,19 @@ impl Recovery {
     /// # Errors
     /// [`Full`]: there is no record for new data; nothing changed. Never for anything else.
     pub(crate) fn on_sent(
+        &mut self,
+        records: &mut Records,
+        now: Instant,
+        range: SeqRange,
+        kind: Sent,
+    ) -> Result<(), Full> {
+        if kind == Sent::New && self.is_at_rest() {
+            return self.send_first(records, now, range);
+        }
+        self.send_any(records, now, range, kind)
+    }
+
+    fn send_any(
         &mut self,
         records: &mut Records,
         now: Instant,
@@ -586,7 +600,10 @@ impl Recovery {
 
     /// Only a window that was filled may grow (RFC 7661 §4, RFC 9438 §5.8).
     fn note_filled(&mut self, records: &Records) {
-        let flight = self.in_flight(records);
+        self.note_flight(self.in_flight(records));
+    }
+
+    fn note_flight(&mut self, flight: u32) {
         let Window { cwnd, ssthresh } = self.window;
         // In slow start half of it is enough: the other half may already be on its way.
         let filled = if cwnd < ssthresh { flight >= cwnd / 2 } else { flight + self.mss() > cwnd };
@@ -599,7 +616,10 @@ impl Recovery {
     /// path any more (RFC 5681 §4.1).
     pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
         let is_wanted = records.policy.slow_start_after_idle;
-        if !is_wanted || self.timer != Timer::Idle || now.since(self.at) <= self.rto(records) {
+        if !is_wanted || self.timer != Timer::Idle || self.rested_briefly(&records.policy, now) {
+            return;
+        }
+        if now.since(self.at) <= self.rto(records) {
             return;
         }
         let restart = initial_window(&records.policy, self.mss());

@@ -95,6 +95,8 @@ pub(super) struct Policy {
     pub(super) rto_initial_us: u32,
     pub(super) rto_min_us: u32,
     pub(super) rto_max_us: u32,
+    /// No RTO is less.
+    pub(super) rto_least_us: u32,
     pub(super) initial_window: u32,
     pub(super) congestion: Congestion,
     pub(super) rack: bool,
@@ -126,6 +128,7 @@ impl Records {
             rto_initial_us: micros(config.rto_initial),
             rto_min_us: micros(config.rto_min),
             rto_max_us: micros(config.rto_max),
+            rto_least_us: micros(config.rto_min.min(config.rto_initial).min(config.rto_max)),
             initial_window: config.initial_window,
             congestion: config.congestion,
             tail_loss_probes: config.tail_loss_probes,
@@ -211,6 +214,14 @@ impl Records {
                 Some(self.nodes.len() as u32 - 1)
             }
         }
+    }
+
+    /// A record that is alone in both rings.
+    #[inline(always)]
+    pub(super) fn take_alone(&mut self, range: SeqRange, sent_us: u32) -> Option<u32> {
+        let index = self.take(range, sent_us)?;
+        self.get_mut(index).links = [Link { next: index, prev: index }; 2];
+        Some(index)
     }
 
     /// Takes a record, which is in no ring any more, back.

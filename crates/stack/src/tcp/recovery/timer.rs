@@ -50,15 +50,15 @@ impl Recovery {
     }
 
     /// PTO in microseconds (RFC 8985 §7.2).
-    fn pto_us(&self, records: &Records) -> u32 {
+    pub(super) fn pto_us(&self, policy: &Policy, outstanding: u32) -> u32 {
         let srtt = self.rtt.srtt_us();
         if srtt == 0 {
             return PTO_UNKNOWN_US;
         }
         let mut pto = srtt.saturating_mul(2).saturating_add(PTO_SLACK_US);
-        if self.outstanding(records) <= self.mss() {
+        if outstanding <= self.mss() {
             // The peer may hold back the ACK of a lone segment.
-            pto = pto.saturating_add(records.policy.rto_min_us);
+            pto = pto.saturating_add(policy.rto_min_us);
         }
         pto
     }
@@ -110,7 +110,8 @@ impl Recovery {
         if self.may_probe(&records.policy, news) {
             // RFC 8985 §7.2: no later than the RTO would have been.
             self.timer = Timer::Probe;
-            self.at = rto_at.min(after(now, self.pto_us(records)));
+            self.at =
+                rto_at.min(after(now, self.pto_us(&records.policy, self.outstanding(records))));
         }
     }
 

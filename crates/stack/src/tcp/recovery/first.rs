@@ -1,0 +1,106 @@
+//! The first burst after everything was acknowledged: the answer of a server, nearly always.
+//!
+//! Read first: RFC 6298 §5.1, RFC 8985 §7.2. [`Recovery::on_sent`] is the full way, and this the
+//! part of it that is left where nothing is outstanding and nothing was lost.
+//!
+//! Invariant: it leaves what the full way would; a test sends by both.
+
+use core::time::Duration;
+
+use super::records::{NIL, Policy, Records};
+use super::rtt::stamp;
+use super::{Full, Phase, Recovery, Timer, flag};
+use crate::seq::SeqRange;
+use crate::time::Instant;
+
+impl Recovery {
+    /// Nothing is outstanding, and nothing but that is the matter.
+    #[inline(always)]
+    pub(super) const fn is_at_rest(&self) -> bool {
+        self.head == NIL && !self.stress.is_some() && matches!(self.phase, Phase::Open)
+    }
+
+    /// As [`Recovery::on_sent`] for new data, [`Recovery::is_at_rest`].
+    #[inline(always)]
+    pub(super) fn send_first(
+        &mut self,
+        records: &mut Records,
+        now: Instant,
+        range: SeqRange,
+    ) -> Result<(), Full> {
+        let now_us = stamp(now);
+        let index = records.take_alone(range, now_us).ok_or(Full)?;
+        self.head = index;
+        self.oldest = index;
+        self.rack_sent_us = now_us;
+        self.round_end = range.end;
+        if self.mark != range.start {
+            self.mark = range.start - 1;
+        }
+        self.note_flight(range.len());
+        let wait_us = self.arm_first(&records.policy, range.len());
+        self.at = now + Duration::from_micros(u64::from(wait_us));
+        Ok(())
+    }
+
+    /// Which timer starts with `outstanding` bytes, and how long it waits.
+    #[inline(always)]
+    fn arm_first(&mut self, policy: &Policy, outstanding: u32) -> u32 {
+        let rto_us = self.rto_us(policy);
+        if !self.has(flag::RACK) || !policy.tail_loss_probes {
+            self.timer = Timer::Retransmit;
+            return rto_us;
+        }
+        // RFC 8985 §7.2: no later than the RTO would have been.
+        self.timer = Timer::Probe;
+        rto_us.min(self.pto_us(policy, outstanding))
+    }
+
+    /// The window was not used for so short a time that it stands, whatever the RTO is.
+    #[inline(always)]
+    pub(super) const fn rested_briefly(&self, policy: &Policy, now: Instant) -> bool {
+        let rested_us = now.as_nanos().saturating_sub(self.at.as_nanos()) / 1024;
+        rested_us < policy.rto_least_us as u64 / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Opening, Sent};
+    use super::*;
+    use crate::config::TcpConfig;
+    use crate::seq::SeqNum;
+
+    proptest! {
+        #[test]
+        fn it_leaves_what_the_full_way_would(
+            (sack, rack, probes) in any::<(bool, bool, bool)>(),
+            rtt_us in prop::option::of(1..3_000_000_u64),
+            (resent, len, mss) in (0..3_u8, 1..60_000_u32, 88..9000_u32),
+            (start, rests_us) in (any::<u32>(), 1..10_000_000_u64),
+        ) {
+            let config =
+                TcpConfig { sack, rack, tail_loss_probes: probes, ..TcpConfig::default() };
+            let rtt = rtt_us.map(Duration::from_micros);
+            let opening = Opening { mss, sack, syn_retransmissions: resent, rtt };
+            let begun = Instant::from_millis(7_000_000);
+            let now = begun + Duration::from_micros(rests_us);
+            let range = SeqRange::new(SeqNum(start), len);
+            let [first, full] = [true, false].map(|first| {
+                let mut records = Records::new(4, 1, &config);
+                let mut recovery = Recovery::new(&records, begun, &opening);
+                let briefly = recovery.rested_briefly(&records.policy, now);
+                assert!(!briefly || now.since(begun) <= recovery.rto(&records));
+                if first {
+                    recovery.send_first(&mut records, now, range).unwrap();
+                } else {
+                    recovery.send_any(&mut records, now, range, Sent::New).unwrap();
+                }
+                format!("{recovery:?} {:?}", records.get(recovery.head))
+            });
+            prop_assert_eq!(first, full);
+        }
+    }
+}
