@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::Ownership;
+use crate::{Ownership, sleep};
 
 /// An IEEE 802 address.
 pub type MacAddress = [u8; 6];
@@ -186,7 +186,18 @@ pub trait Link: Send {
     ///
     /// # Errors
     /// [`LinkError::Gone`] or [`LinkError::Io`].
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError>;
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
+        if !self.arm()? {
+            return Ok(true);
+        }
+        let woken = sleep::until_readable(self.wait_fd(), timeout);
+        self.slept();
+        woken
+    }
+
+    /// Called by [`Link::wait`] after a sleep, so that a driver counts it, or tells the outside that
+    /// nobody has to be woken any more.
+    fn slept(&mut self) {}
 
     /// What was counted since the link was opened.
     fn counters(&self) -> Counters;
@@ -236,6 +247,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
         (**self).wait(timeout)
+    }
+
+    fn slept(&mut self) {
+        (**self).slept();
     }
 
     fn counters(&self) -> Counters {

@@ -672,14 +672,9 @@ impl Link for Memif {
         self.epoll.as_fd()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
-        if !self.arm()? {
-            return Ok(true);
-        }
+    fn slept(&mut self) {
         self.counters.system_calls += 1;
-        let woken = crate::sleep::until_readable(self.epoll.as_fd(), timeout)?;
         self.disarm();
-        Ok(woken)
     }
 
     fn counters(&self) -> Counters {

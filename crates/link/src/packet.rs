@@ -15,7 +15,6 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -25,7 +24,6 @@ use crate::limits::{
     ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, PACKET_BATCH_MAX, PACKET_SOCKET_BUFFER_BYTES,
 };
 use crate::reservation::{attach_filter, set_option};
-use crate::sleep;
 use crate::virtio::{self, HEADER_BYTES};
 use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit};
 
@@ -435,12 +433,8 @@ impl Link for Packet {
         self.socket.as_fd()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
-        if !self.arm()? {
-            return Ok(true);
-        }
+    fn slept(&mut self) {
         self.counters.system_calls += 1;
-        sleep::until_readable(self.wait_fd(), timeout)
     }
 
     fn counters(&self) -> Counters {

@@ -12,12 +12,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::limits::{ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, PAIR_FRAMES_MAX};
-use crate::sleep;
 use crate::{Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
 
 mod ring;
@@ -274,14 +272,9 @@ impl Link for Pair {
         self.bells[self.which].eventfd.as_fd()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
-        if !self.arm()? {
-            return Ok(true);
-        }
+    fn slept(&mut self) {
         self.counters.system_calls += 1;
-        let woken = sleep::until_readable(self.wait_fd(), timeout);
         self.disarm();
-        woken
     }
 
     fn counters(&self) -> Counters {

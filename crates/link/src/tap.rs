@@ -15,13 +15,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::interface::{self, Interface};
 use crate::limits::{ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, TAP_QUEUES_MAX};
-use crate::sleep;
 use crate::virtio::{self, HEADER_BYTES};
 use crate::{Caps, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
 
@@ -350,12 +348,8 @@ impl Link for Tap {
         self.device.as_fd()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
-        if !self.arm()? {
-            return Ok(true);
-        }
+    fn slept(&mut self) {
         self.counters.system_calls += 1;
-        sleep::until_readable(self.wait_fd(), timeout)
     }
 
     fn counters(&self) -> Counters {

@@ -28,7 +28,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use libc::{EBUSY, EINVAL, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
 
@@ -39,9 +38,7 @@ use crate::limits::{
     XDP_POLLS_PER_LOOK, XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
 };
 use crate::spec::XdpMode;
-use crate::{
-    Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit, interface, sleep,
-};
+use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit, interface};
 
 mod assembler;
 mod bpf;
@@ -576,12 +573,8 @@ impl Link for Xdp {
         self.watch.as_fd()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
-        if !self.arm()? {
-            return Ok(true);
-        }
+    fn slept(&mut self) {
         self.counters.system_calls += 1;
-        sleep::until_readable(self.watch.as_fd(), timeout)
     }
 
     /// Asks the kernel for what it dropped: one system call.
