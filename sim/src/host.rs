@@ -1,10 +1,18 @@
-//! A host: the real stack, memory on the heap, an application, and a clock that runs wrong.
+//! A host: shards of the real stack, each with memory on the heap and an application, and a clock
+//! that runs wrong.
+//!
+//! Frames find their shards as in a process with many of them: by the service's own steering. What
+//! stands here is only the hands that move them.
 //!
 //! Invariant: the stack is told its own host's time alone; the world's time is converted at the
 //! border, in `local` and `to_world`.
 
 use std::net::{IpAddr, SocketAddr};
 
+use megapipe_service::steering::{
+    self, Bindings, Destination, Ends, Fragments, Later, NOTHING, Note, PAST, REFUSED, Reading,
+    Steering, Table, Takes, Transport,
+};
 use megapipe_stack::{Config, HeapMemory, Instant, Medium, Received, Stack};
 
 use crate::check::Violation;
@@ -15,12 +23,35 @@ use crate::scenario::Scenario;
 /// Buffers of a host.
 pub(crate) const BUFFERS: u32 = 8_192;
 
+/// One shard of a host: a stack, its memory, and an application.
+struct Shard {
+    stack: Stack,
+    memory: HeapMemory,
+    program: Program,
+    /// What others have read for it.
+    inbox: Vec<(Vec<u8>, Note)>,
+}
+
 /// One host.
 pub(crate) struct Host {
     index: usize,
-    pub(crate) stack: Stack,
-    pub(crate) memory: HeapMemory,
-    pub(crate) program: Program,
+    shards: Vec<Shard>,
+    /// Whose a frame is, as where a process has many shards.
+    steering: Steering,
+    bindings: Bindings,
+    table: Table,
+    used: Vec<bool>,
+    fragments: Fragments,
+    medium: Medium,
+    /// Who reads the next frame.
+    reader: usize,
+    /// Frames that were read by another shard than theirs.
+    pub(crate) steered: u64,
+    /// Frames that a shard passed on to the one that had their flow before.
+    pub(crate) passed_on: u64,
+    /// When the listeners of all shards but the first come, by its own clock.
+    listeners_come: Option<Instant>,
+    here: SocketAddr,
     skew_ppm: i64,
     /// What its clock showed when the world began.
     offset_nanos: u64,
@@ -54,34 +85,130 @@ impl Host {
         let mut rng = fastrand::Rng::with_seed(scenario.seed ^ (index as u64) << 32 ^ life);
         let skew_ppm = i64::from(scenario.skew_ppm[index]);
         let offset_nanos = rng.u64(..1 << 50);
+        let begin = local(now, skew_ppm, offset_nanos);
+        let count = scenario.shards[index];
+        let shards = (0..usize::from(count)).map(|shard| {
+            let stack = stack(scenario, index, &mut rng, begin);
+            // Each begins every so-manieth connection.
+            let to_begin = to_begin.iter().skip(shard).step_by(count.into()).cloned().collect();
+            let life = life ^ (shard as u64) << 48;
+            Shard {
+                stack,
+                memory: HeapMemory::new(BUFFERS, scenario.buf_bytes),
+                program: Program::new(scenario, index, life, to_begin),
+                inbox: Vec::new(),
+            }
+        });
+        let shards: Vec<Shard> = shards.collect();
+        let mut key = [0; 16];
+        rng.fill(&mut key);
         let mut host = Self {
             index,
-            stack: stack(scenario, index, &mut rng, local(now, skew_ppm, offset_nanos)),
-            memory: HeapMemory::new(BUFFERS, scenario.buf_bytes),
-            program: Program::new(scenario, index, life, to_begin),
+            shards,
+            steering: Steering::new(&key, count),
+            bindings: Bindings::new(count),
+            table: Table::new(count),
+            used: Vec::new(),
+            fragments: Fragments::new(),
+            medium: medium(scenario, index),
+            reader: 0,
+            steered: 0,
+            passed_on: 0,
+            listeners_come: scenario.listeners_come[index].map(|after| begin + after),
+            here: SocketAddr::new(address(scenario, index), PORT),
             skew_ppm,
             offset_nanos,
             frame: vec![0; 1 << 16],
         };
-        let here = SocketAddr::new(address(scenario, index), PORT);
-        let (program, mut hands) = host.parts(now);
-        program.start(&mut hands, here);
+        let at_once = if host.listeners_come.is_some() { 1 } else { usize::from(count) };
+        (0..at_once).for_each(|shard| host.listen(shard, begin));
         host
+    }
+
+    fn listen(&mut self, shard: usize, now: Instant) {
+        let here = self.here;
+        let before: Vec<usize> = (0..self.used.len()).filter(|row| self.used[*row]).collect();
+        before.into_iter().for_each(|row| self.bindings.mark_used(&self.table, row));
+        let bound = self.bindings.bind((Transport::Tcp, here), shard as u16, Takes::Rest, false);
+        debug_assert!(bound.is_ok(), "a shard listens once");
+        self.table = self.bindings.table();
+        self.used = vec![false; self.table.rows()];
+        self.with(shard, now, |program, hands| program.start(hands, here));
     }
 
     /// Begins connections, if any are left to begin.
     pub(crate) fn begin(&mut self, now: Instant) -> Result<(), Violation> {
-        let index = self.index;
-        let (program, mut hands) = self.parts(now);
-        program.begin(&mut hands, index)
+        let (index, now) = (self.index, self.local(now));
+        (0..self.shards.len())
+            .try_for_each(|shard| self.with(shard, now, |it, hands| it.begin(hands, index)))
     }
 
+    /// A frame arrives: one of the shards reads it, and hands it to those whose it is.
     pub(crate) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
         let now = self.local(now);
-        self.stack.on_frame(now, frame, Received::default(), &mut self.memory);
+        self.reader = (self.reader + 1) % self.shards.len();
+        let reading = steering::read(self.medium, frame);
+        match reading {
+            Reading::First(datagram, transport, ends) => {
+                let to = self.steering.shard_of(&self.table, transport, &ends);
+                let inbox = &mut self.shards[usize::from(to)].inbox;
+                inbox.push((frame.to_vec(), NOTHING));
+                self.fragments.on_first(now, (datagram, to), |frame, _| {
+                    inbox.push((frame.to_vec(), NOTHING));
+                });
+            }
+            Reading::Later(datagram) => {
+                let whole = (frame, Received::default());
+                if let Later::Shard(to) = self.fragments.on_later(now, datagram, whole) {
+                    self.put(to.into(), frame, NOTHING);
+                }
+            }
+            _ => match self.steering.destination(&self.table, &mut self.used, &reading) {
+                (Destination::Shard(to), note) => self.put(to.into(), frame, note),
+                (Destination::Anyone, note) => self.put(self.reader, frame, note),
+                (Destination::Everyone, note) => {
+                    (0..self.shards.len()).for_each(|to| self.put(to, frame, note));
+                }
+            },
+        }
+        while let Some(shard) = self.shards.iter().position(|shard| !shard.inbox.is_empty()) {
+            self.take_in(shard, now);
+        }
     }
 
-    /// Does what is due, lets the application act on what happened, and sends what there is.
+    fn put(&mut self, shard: usize, frame: &[u8], note: Note) {
+        self.steered += u64::from(shard != self.reader);
+        self.shards[shard].inbox.push((frame.to_vec(), note));
+    }
+
+    /// A shard takes what lies in its inbox, or passes it on to who had its flow before.
+    fn take_in(&mut self, index: usize, now: Instant) {
+        for (frame, note) in std::mem::take(&mut self.shards[index].inbox) {
+            let Shard { stack, memory, .. } = &mut self.shards[index];
+            let received = Received::default();
+            if note == REFUSED {
+                stack.refuse_frame(now, &frame, received, memory);
+                continue;
+            }
+            if note >= PAST
+                && let Reading::Flow { transport, ends, .. } = steering::read(self.medium, &frame)
+                && !stack.knows(ends.dst, ends.src)
+                && let Some((to, note)) = self.steering.former(
+                    &self.table,
+                    (transport, &ends),
+                    index as u16,
+                    usize::from(note - PAST),
+                )
+            {
+                self.passed_on += 1;
+                self.shards[usize::from(to)].inbox.push((frame, note));
+                continue;
+            }
+            stack.on_frame(now, &frame, received, memory);
+        }
+    }
+
+    /// Does what is due, lets the applications act on what happened, and sends what there is.
     pub(crate) fn run(
         &mut self,
         now: Instant,
@@ -89,48 +216,87 @@ impl Host {
         mut send: impl FnMut(&[u8]) -> Result<(), Violation>,
     ) -> Result<(), Violation> {
         let local = self.local(now);
-        if self.stack.poll_timeout().is_some_and(|at| at <= local) {
-            self.stack.on_timeout(local, &mut self.memory);
+        if self.listeners_come.take_if(|at| *at <= local).is_some() {
+            (1..self.shards.len()).for_each(|shard| self.listen(shard, local));
         }
-        let (program, mut hands) = self.parts(now);
-        if program.next_wake().is_some_and(|at| at <= local) {
-            program.on_wake(&mut hands);
-        }
-        while let Some(event) = hands.stack.poll_event() {
-            program.on_event(&mut hands, event, may_fail)?;
-        }
-        while let Some(transmit) =
-            self.stack.poll_transmit(local, &mut self.frame, &mut self.memory)
-        {
-            send(&self.frame[..transmit.len])?;
+        for shard in 0..self.shards.len() {
+            let Shard { stack, memory, .. } = &mut self.shards[shard];
+            if stack.poll_timeout().is_some_and(|at| at <= local) {
+                stack.on_timeout(local, memory);
+            }
+            self.with(shard, local, |program, hands| {
+                if program.next_wake().is_some_and(|at| at <= local) {
+                    program.on_wake(hands);
+                }
+                while let Some(event) = hands.stack.poll_event() {
+                    program.on_event(hands, event, may_fail)?;
+                }
+                Ok(())
+            })?;
+            let Shard { stack, memory, .. } = &mut self.shards[shard];
+            while let Some(transmit) = stack.poll_transmit(local, &mut self.frame, memory) {
+                send(&self.frame[..transmit.len])?;
+            }
         }
         Ok(())
     }
 
     /// Everything was given back.
     pub(crate) fn check_nothing_leaked(&self, host: usize) -> Result<(), Violation> {
-        self.stack.check_invariants();
-        let (chunks, records) = self.stack.held();
-        let buffers = self.memory.in_use();
-        if (chunks, records, buffers) == (0, 0, 0) {
-            return Ok(());
+        for (index, shard) in self.shards.iter().enumerate() {
+            shard.stack.check_invariants();
+            let (chunks, records) = shard.stack.held();
+            let buffers = shard.memory.in_use();
+            if (chunks, records, buffers) != (0, 0, 0) {
+                let held = format!("{chunks} chunks, {records} records, {buffers} buffers");
+                return Err(Violation::Leaked { host, what: format!("shard {index}: {held}") });
+            }
         }
-        let what = format!("{chunks} chunks, {records} records, {buffers} buffers");
-        Err(Violation::Leaked { host, what })
+        Ok(())
     }
 
     /// When the host wants to run next, in the world's time.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        let timeout = self.stack.poll_timeout();
-        let wake = self.program.next_wake();
-        let next = [timeout, wake].into_iter().flatten().min()?;
-        Some(self.to_world(next))
+        let of_shard = |shard: &Shard| [shard.stack.poll_timeout(), shard.program.next_wake()];
+        let next = self.shards.iter().flat_map(of_shard).flatten().chain(self.listeners_come).min();
+        next.map(|next| self.to_world(next))
     }
 
-    fn parts(&mut self, now: Instant) -> (&mut Program, Hands<'_>) {
-        let now = self.local(now);
-        let hands = Hands { now, stack: &mut self.stack, memory: &mut self.memory };
-        (&mut self.program, hands)
+    /// Nothing is open and nothing is left to begin.
+    pub(crate) fn is_done(&self) -> bool {
+        self.shards.iter().all(|shard| shard.program.is_done())
+    }
+
+    /// How many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.shards.iter().map(|shard| shard.program.open()).sum()
+    }
+
+    /// Connections that came to their end, or were reset here.
+    pub(crate) fn connections_ended(&self) -> u64 {
+        self.shards.iter().map(|it| it.program.finished + it.program.aborted).sum()
+    }
+
+    /// Bytes received on all open connections, by stream.
+    pub(crate) fn received(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.shards.iter().flat_map(|shard| shard.program.received())
+    }
+
+    /// Lets a shard's application act.
+    fn with<T>(
+        &mut self,
+        shard: usize,
+        now: Instant,
+        act: impl FnOnce(&mut Program, &mut Hands<'_>) -> T,
+    ) -> T {
+        let Self { steering, table, shards, .. } = self;
+        let Shard { stack, memory, program, .. } = &mut shards[shard];
+        let arrives = |local, remote| {
+            let ends = Ends::from_peer(remote, local);
+            usize::from(steering.shard_of(table, Transport::Tcp, &ends)) == shard
+        };
+        let mut hands = Hands { now, stack, memory, arrives: &arrives };
+        act(program, &mut hands)
     }
 
     fn local(&self, world: Instant) -> Instant {
@@ -155,13 +321,17 @@ fn local(world: Instant, skew_ppm: i64, offset_nanos: u64) -> Instant {
     Instant::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX).saturating_add(offset_nanos))
 }
 
+fn medium(scenario: &Scenario, index: usize) -> Medium {
+    if scenario.ethernet { Medium::Ethernet(mac(index)) } else { Medium::Ip }
+}
+
 fn stack(scenario: &Scenario, index: usize, rng: &mut fastrand::Rng, now: Instant) -> Stack {
     let mut secret = [0; 32];
     rng.fill(&mut secret);
     let bits = if scenario.v6 { 64 } else { 24 };
     let single = Config::single([10, 0, 0, 1].into(), 24, secret);
     let config = Config {
-        medium: if scenario.ethernet { Medium::Ethernet(mac(index)) } else { Medium::Ip },
+        medium: medium(scenario, index),
         mtu: scenario.mtu[index],
         tx_frame_bytes: u32::from(scenario.mtu[index]) + 18,
         addresses: vec![(address(scenario, index), bits)],

@@ -63,6 +63,8 @@ fn many(args: &Args) -> ExitCode {
                 total.events += outcome.events;
                 total.frames += outcome.frames;
                 total.frames_harmed += outcome.frames_harmed;
+                total.frames_steered += outcome.frames_steered;
+                total.frames_passed_on += outcome.frames_passed_on;
                 total.connections += outcome.connections;
                 total.elapsed += outcome.elapsed;
             }
@@ -76,12 +78,15 @@ fn many(args: &Args) -> ExitCode {
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed), {} events \
+        "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} steered \
+         from shard to shard, {} passed on), {} events \
          in {seconds:.1} s ({:.1} million a minute), {:.0} s of the worlds' time",
         done - failed,
         total.connections,
         total.frames,
         total.frames_harmed,
+        total.frames_steered,
+        total.frames_passed_on,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
         total.elapsed.as_secs_f64(),

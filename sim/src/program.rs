@@ -48,6 +48,8 @@ pub(crate) struct Hands<'a> {
     pub(crate) now: Instant,
     pub(crate) stack: &'a mut Stack,
     pub(crate) memory: &'a mut HeapMemory,
+    /// Whether what a peer sends to an address of ours arrives at this stack.
+    pub(crate) arrives: &'a dyn Fn(SocketAddr, SocketAddr) -> bool,
 }
 
 /// The application of one host.
@@ -123,7 +125,13 @@ impl Program {
             let Some((stream, remote)) = self.to_begin.pop() else { break };
             let conn = hands
                 .stack
-                .connect(hands.now, remote, None, (PoolId::default(), hands.memory))
+                .connect_where(
+                    hands.now,
+                    remote,
+                    None,
+                    (PoolId::default(), hands.memory),
+                    &|local| (hands.arrives)(local, remote),
+                )
                 .map_err(|error| Violation::NotBegun { host, why: error.to_string() })?;
             let (request, response) = stream.patterns();
             let end = End {

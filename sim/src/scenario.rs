@@ -93,6 +93,11 @@ pub struct Scenario {
     pub buf_bytes: u32,
     /// How long after the last act everything has to be quiet.
     pub patience: Duration,
+    /// How many shards each host has, each with a stack and an application of its own.
+    pub shards: Vec<u16>,
+    /// When the listeners of a host's other shards come; until then the first accepts for all.
+    /// `None`: all are there from the beginning.
+    pub listeners_come: Vec<Option<Duration>>,
 }
 
 impl Scenario {
@@ -105,6 +110,8 @@ impl Scenario {
     }
 
     fn of_kind(seed: u64, kind: Kind, rng: &mut fastrand::Rng) -> Self {
+        // Drawn apart, so that the rest of a seed's world is what it was before hosts had shards.
+        let mut of_shards = fastrand::Rng::with_seed(seed ^ 0x7368_6172_6473_0000);
         let hosts = match kind {
             Kind::Fairness => rng.usize(3..6),
             Kind::Short => rng.usize(2..9),
@@ -155,6 +162,12 @@ impl Scenario {
             },
             buf_bytes: [256, 2048, 2048, 4096][rng.usize(..4)],
             patience: Duration::from_secs(3_600),
+            shards: (0..hosts).map(|_| shards(kind, &mut of_shards)).collect(),
+            // A handshake that is under way when listeners come may meet two of them, and fail.
+            listeners_come: (0..hosts)
+                .map(|_| Duration::from_millis(of_shards.u64(1..4_000)))
+                .map(|at| (kind == Kind::Deaths).then_some(at))
+                .collect(),
         }
     }
 
@@ -178,6 +191,14 @@ fn faults(kind: Kind, delay: Duration, rng: &mut fastrand::Rng) -> Faults {
         reordering: rng.u32(..worst * 2),
         reordering_delay: delay.mul_f64(rng.f64() * 3.0),
         corruption: rng.u32(..worst / 2),
+    }
+}
+
+fn shards(kind: Kind, rng: &mut fastrand::Rng) -> u16 {
+    match (kind, rng.u32(..3)) {
+        // A share is a connection's, whatever shard it is on.
+        (Kind::Fairness, _) | (_, 0) => 1,
+        _ => rng.u16(2..6),
     }
 }
 
@@ -220,6 +241,8 @@ mod tests {
         let (one, again) = (Scenario::of(42), Scenario::of(42));
         assert_eq!(format!("{one:?}"), format!("{again:?}"));
         assert_ne!(format!("{one:?}"), format!("{:?}", Scenario::of(43)));
+        let shards = |seed| Scenario::of(seed).shards.into_iter().max();
+        assert!((0..100).any(|seed| shards(seed) > Some(1)));
         for kind in Kind::ALL {
             assert!((0..100).any(|seed| Scenario::of(seed).kind == kind), "{}", kind.name());
         }

@@ -47,6 +47,10 @@ pub struct Outcome {
     pub frames: u64,
     /// Frames that the network lost or corrupted.
     pub frames_harmed: u64,
+    /// Frames that one shard read for another.
+    pub frames_steered: u64,
+    /// Frames that a shard passed on to the one that had their flow before listeners came.
+    pub frames_passed_on: u64,
     /// Connections that came to their end, both sides counted.
     pub connections: u64,
     /// How much time passed in the world.
@@ -124,8 +128,9 @@ impl World {
             self.until_quiet()?;
         }
         self.outcome.frames_harmed = self.network.lost + self.network.corrupted;
-        self.outcome.connections =
-            self.hosts.iter().map(|host| host.program.finished + host.program.aborted).sum();
+        self.outcome.frames_steered += self.hosts.iter().map(|host| host.steered).sum::<u64>();
+        self.outcome.frames_passed_on += self.hosts.iter().map(|host| host.passed_on).sum::<u64>();
+        self.outcome.connections = self.hosts.iter().map(Host::connections_ended).sum();
         self.outcome.elapsed = self.now.since(Instant::ZERO);
         Ok(self.outcome)
     }
@@ -133,8 +138,8 @@ impl World {
     fn until_quiet(&mut self) -> Result<(), Violation> {
         let limit = self.now + self.scenario.patience;
         while !self.is_over() && self.step(limit)? {}
-        if let Some(host) = self.hosts.iter().position(|host| !host.program.is_done()) {
-            let connections = self.hosts[host].program.open();
+        if let Some(host) = self.hosts.iter().position(|host| !host.is_done()) {
+            let connections = self.hosts[host].open();
             return Err(Violation::Stuck { host, connections });
         }
         let over = self.now;
@@ -168,13 +173,13 @@ impl World {
 
     /// Bytes that arrived at the first host, of each stream in the order of their numbers.
     fn received(&self) -> Vec<u64> {
-        let mut received: Vec<(u64, u64)> = self.hosts[0].program.received().collect();
+        let mut received: Vec<(u64, u64)> = self.hosts[0].received().collect();
         received.sort_unstable();
         received.into_iter().map(|(_, bytes)| bytes).collect()
     }
 
     fn is_over(&self) -> bool {
-        self.hosts.iter().all(|host| host.program.is_done())
+        self.hosts.iter().all(Host::is_done)
     }
 
     /// The next event, if there is one by `limit`.
@@ -212,6 +217,8 @@ impl World {
                 self.network.set_cut(host, false);
                 self.lives += 1;
                 let (scenario, lives) = (&self.scenario, self.lives);
+                self.outcome.frames_steered += self.hosts[host].steered;
+                self.outcome.frames_passed_on += self.hosts[host].passed_on;
                 self.hosts[host] = Host::new(scenario, host, lives, self.now, Vec::new());
                 self.run_host(host)?;
             }

@@ -11,10 +11,12 @@
 //!                 bells both ways
 //! ```
 //!
-//! Read first: mTCP §3.2 (job and event queues, one wake-up for a batch), ETA §4.2; `megapipe_shm`'s
-//! `record.rs` for what the records say; `session.rs` and `worker.rs` for the two ends.
+//! Read first: mTCP §3.2 (job and event queues, one wake-up for a batch), ETA §4.2;
+//! `megapipe_shm`'s `record.rs` for what the records say; `session.rs` and `worker.rs` for the two
+//! ends.
 //!
-//! The placements `thread` and `core` are this, and differ in where the thread runs and how it waits.
+//! The placements `thread` and `core` are this, and differ in where the thread runs and how it
+//! waits.
 //!
 //! Invariants
 //! - Neither end waits for the other on the way of a message: a full ring of ops makes the

@@ -29,6 +29,8 @@ pub use fragments::{Fragments, Later};
 pub use hash::{Ends, FlowHash};
 pub use reading::{Datagram, Reading, read};
 
+use crate::limits::FORMER_ROWS_MAX;
+
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
@@ -40,12 +42,109 @@ pub enum Destination {
     Everyone,
 }
 
-/// The shard of a flow: that of its hash, unless its local port is bound elsewhere.
-#[must_use]
-#[inline]
-pub fn shard_of(hash: &FlowHash, table: &Table, transport: Transport, ends: &Ends) -> u16 {
-    let home = hash.shard_of(ends, table.shards());
-    table.shard_of(transport, ends, home)
+/// What goes with a frame from whoever read it to its shard: that it is to be refused
+/// ([`REFUSED`]), that its flow may be where it was before ([`PAST`] and above: how many partitions
+/// are not to be asked again), or [`NOTHING`].
+pub type Note = u8;
+
+/// The shard takes the frame.
+pub const NOTHING: Note = 0;
+/// The shard takes the frame if it knows its flow, and else passes it on to [`Steering::former`].
+pub const PAST: Note = 1;
+/// The frame begins a connection that nobody is to have.
+pub const REFUSED: Note = 15;
+
+const _: () = assert!(PAST as usize + FORMER_ROWS_MAX < REFUSED as usize, "a note has 4 bits");
+
+/// Says whose frames are.
+#[derive(Debug, Clone, Copy)]
+pub struct Steering {
+    hash: FlowHash,
+    shards: u16,
+}
+
+impl Steering {
+    /// Steers to `shards` shards, by a hash under `key`.
+    #[must_use]
+    pub fn new(key: &[u8; 16], shards: u16) -> Self {
+        Self { hash: FlowHash::new(key), shards }
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub const fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// The shard of a flow: that of its hash, unless its local port is bound elsewhere.
+    #[must_use]
+    #[inline]
+    pub fn shard_of(&self, table: &Table, transport: Transport, ends: &Ends) -> u16 {
+        table.shard_of(transport, ends, self.hash.shard_of(ends, self.shards))
+    }
+
+    /// Whose a frame is, as far as its reading says; fragments with a first are
+    /// [`Fragments`]' matter. Marks in `used`, by the table's rows, by which connections begin.
+    #[must_use]
+    #[inline]
+    pub fn destination(
+        &self,
+        table: &Table,
+        used: &mut [bool],
+        reading: &Reading,
+    ) -> (Destination, Note) {
+        match reading {
+            Reading::Flow { transport, ends, begins } => {
+                let home = self.hash.shard_of(ends, self.shards);
+                match table.row_of(*transport, ends) {
+                    None => (Destination::Shard(home), NOTHING),
+                    Some(row) => by_row(table, used, (row, home, *begins)),
+                }
+            }
+            Reading::Hosts(ends) => {
+                (Destination::Shard(self.hash.shard_of(ends, self.shards)), NOTHING)
+            }
+            Reading::Everyone => (Destination::Everyone, NOTHING),
+            Reading::Anyone | Reading::First(..) | Reading::Later(_) => {
+                (Destination::Anyone, NOTHING)
+            }
+        }
+    }
+
+    /// Another shard than `shard` that had the home of a flow, `back` partitions ago or earlier,
+    /// and the note for it: it goes on looking from there.
+    #[must_use]
+    pub fn former(
+        &self,
+        table: &Table,
+        (transport, ends): (Transport, &Ends),
+        shard: u16,
+        back: usize,
+    ) -> Option<(u16, Note)> {
+        let home = self.hash.shard_of(ends, self.shards);
+        let rows =
+            (back..).map_while(|back| Some((table.before(transport, ends, home, back)?, back)));
+        let mut others = rows.filter(|(former, _)| *former != shard);
+        others.next().map(|(former, back)| (former, PAST + back as Note + 1))
+    }
+}
+
+/// Where a row puts a packet of a home.
+fn by_row(
+    table: &Table,
+    used: &mut [bool],
+    (row, home, begins): (usize, u16, bool),
+) -> (Destination, Note) {
+    let served = table.taker(row, home);
+    if begins && let Some(used) = used.get_mut(row) {
+        *used = true;
+    }
+    let note = match (begins, served.refuses) {
+        (true, true) => REFUSED,
+        (false, _) if table.has_past(row, home) => PAST,
+        _ => NOTHING,
+    };
+    (Destination::Shard(served.shard), note)
 }
 
 #[cfg(test)]

@@ -37,11 +37,10 @@ use stack::Received;
 
 use crate::clock::Clock;
 use crate::frame_ring::{FrameReceiver, FrameRingError, FrameSender, frame_ring};
-use crate::limits::{
-    FORMER_ROWS_MAX, SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES,
-};
+use crate::limits::{SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES};
 use crate::steering::{
-    self, Bindings, Destination, Ends, FlowHash, Fragments, Later, Reading, Table, Transport,
+    self, Bindings, Destination, Ends, Fragments, Later, NOTHING, Note, PAST, REFUSED, Reading,
+    Steering, Table,
 };
 
 pub use attachment::Attachment;
@@ -113,16 +112,6 @@ pub trait Taker {
     fn refuse(&mut self, frame: &[u8], received: Received);
 }
 
-/// What a frame carries with it from whoever read it to its shard: the flow may be where it was
-/// before; how many partitions ago is [`PAST`] less. Or nothing, or [`REFUSED`].
-type Note = u8;
-
-const NOTHING: Note = 0;
-const PAST: Note = 1;
-const REFUSED: Note = 15;
-
-const _: () = assert!(PAST as usize + FORMER_ROWS_MAX < REFUSED as usize, "a note has 4 bits");
-
 /// The way from one queue to one shard.
 #[derive(Debug)]
 struct Feed {
@@ -147,8 +136,7 @@ struct Shared {
     queues: Box<[Mutex<Queue>]>,
     caps: Caps,
     medium: stack::Medium,
-    shards: u16,
-    hash: FlowHash,
+    steering: Steering,
     fragments: Mutex<Fragments>,
     control: Mutex<Control>,
 }
@@ -225,8 +213,7 @@ pub fn switch(
             Medium::Ip => stack::Medium::Ip,
         },
         caps,
-        shards,
-        hash: FlowHash::new(key),
+        steering: Steering::new(key, shards),
         fragments: Mutex::new(Fragments::new()),
         control: Mutex::new(Control {
             bindings: Bindings::new(shards),
@@ -235,68 +222,6 @@ pub fn switch(
     });
     let links = (0..).zip(inboxes);
     links.map(|(shard, inboxes)| ShardLink::new(&shared, shard, inboxes)).collect()
-}
-
-impl Shared {
-    /// Whose a frame is, as far as its reading says; a fragment's is looked up, and may be held.
-    #[inline]
-    fn destination(
-        &self,
-        table: &Table,
-        used: &mut [bool],
-        reading: &Reading,
-    ) -> (Destination, Note) {
-        match reading {
-            Reading::Flow { transport, ends, begins } => {
-                let home = self.hash.shard_of(ends, self.shards);
-                match table.row_of(*transport, ends) {
-                    None => (Destination::Shard(home), NOTHING),
-                    Some(row) => by_row(table, used, (row, home, *begins)),
-                }
-            }
-            Reading::Hosts(ends) => {
-                (Destination::Shard(self.hash.shard_of(ends, self.shards)), NOTHING)
-            }
-            Reading::Everyone => (Destination::Everyone, NOTHING),
-            Reading::Anyone | Reading::First(..) | Reading::Later(_) => {
-                (Destination::Anyone, NOTHING)
-            }
-        }
-    }
-
-    /// Another shard than `shard` that had the home of a flow, `back` partitions ago or earlier,
-    /// and the note for it: it goes on looking from there.
-    fn former(
-        &self,
-        table: &Table,
-        (transport, ends): (Transport, &Ends),
-        shard: u16,
-        back: usize,
-    ) -> Option<(u16, Note)> {
-        let home = self.hash.shard_of(ends, self.shards);
-        let rows =
-            (back..).map_while(|back| Some((table.before(transport, ends, home, back)?, back)));
-        let mut others = rows.filter(|(former, _)| *former != shard);
-        others.next().map(|(former, back)| (former, PAST + back as Note + 1))
-    }
-}
-
-/// Where a row puts a packet of a home.
-fn by_row(
-    table: &Table,
-    used: &mut [bool],
-    (row, home, begins): (usize, u16, bool),
-) -> (Destination, Note) {
-    let served = table.taker(row, home);
-    if begins && let Some(used) = used.get_mut(row) {
-        *used = true;
-    }
-    let note = match (begins, served.refuses) {
-        (true, true) => REFUSED,
-        (false, _) if table.has_past(row, home) => PAST,
-        _ => NOTHING,
-    };
-    (Destination::Shard(served.shard), note)
 }
 
 impl Queue {
@@ -349,7 +274,7 @@ impl Burst<'_> {
         if matches!(reading, Reading::First(..) | Reading::Later(_)) {
             return self.steer_fragment(&reading, (frame, received), taker);
         }
-        match self.shared.destination(self.table, self.used, &reading) {
+        match self.shared.steering.destination(self.table, self.used, &reading) {
             (Destination::Shard(to), note) => {
                 if to != self.shard {
                     return self.send(to, frame, received, note);
@@ -362,7 +287,7 @@ impl Burst<'_> {
                     && let Reading::Flow { transport, ends, .. } = &reading
                     && !taker.knows(ends)
                     && let Some((to, note)) =
-                        self.shared.former(self.table, (*transport, ends), to, 0)
+                        self.shared.steering.former(self.table, (*transport, ends), to, 0)
                 {
                     self.counters.passed_on += 1;
                     return self.send(to, frame, received, note);
@@ -372,7 +297,7 @@ impl Burst<'_> {
             (Destination::Anyone, _) => self.keep(frame, received, taker),
             (Destination::Everyone, _) => {
                 self.counters.to_everyone += 1;
-                for to in 0..self.shared.shards {
+                for to in 0..self.shared.steering.shards() {
                     if to != self.shard {
                         self.send(to, frame, received, NOTHING);
                     }
@@ -393,8 +318,7 @@ impl Burst<'_> {
         let mut fragments = lock(&self.shared.fragments);
         match reading {
             Reading::First(datagram, transport, ends) => {
-                let shared = self.shared;
-                let to = steering::shard_of(&shared.hash, self.table, *transport, ends);
+                let to = self.shared.steering.shard_of(self.table, *transport, ends);
                 self.hand(to, frame, received, taker);
                 fragments.on_first(now, (*datagram, to), |frame, received| {
                     self.hand(to, frame, received, taker);

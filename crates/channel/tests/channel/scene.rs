@@ -34,8 +34,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
 
 /// Makes one test of each function for each of the kernel's drivers and for our own stack, in the
-/// modules `uring`, `epoll` and, for each place that the stack can run at, `local`, `local_thread` and
-/// `local_core`.
+/// modules `uring`, `epoll` and, for each place that the stack can run at, `local`, `local_thread`
+/// and `local_core`.
 ///
 /// After `; kernel:` stand those that are about what only the kernel's sockets have: descriptors
 /// (`to_fd`, accepting as one), listeners that share an address, and a host that talks to itself.

@@ -466,8 +466,8 @@ impl Session {
 
 /// After a fork.
 impl Session {
-    /// This is the child of a fork, where the server's thread is not: nothing is asked for or waited
-    /// for any more.
+    /// This is the child of a fork, where the server's thread is not: nothing is asked for or
+    /// waited for any more.
     pub fn abandon(&mut self) {
         // Neither to be joined nor to be let go of: it is the parent's.
         std::mem::forget(self.thread.take());
@@ -652,8 +652,8 @@ impl Session {
         self.conns[conn.index as usize].server.ok_or(OperationError::NotConnected)
     }
 
-    /// As [`Session::named`], of a connection that may have been asked for a moment ago: waits until
-    /// the server has seen the op.
+    /// As [`Session::named`], of a connection that may have been asked for a moment ago: waits
+    /// until the server has seen the op.
     pub fn named_soon(&mut self, conn: ConnId) -> Option<ConnId> {
         if self.is_known(conn) && self.conns[conn.index as usize].server.is_none() {
             self.call(|_| ())?;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{Control, Shared, SteeringCounters, lock};
-use crate::steering::{self, BindingError, Ends, Takes, Transport};
+use crate::steering::{BindingError, Ends, Takes, Transport};
 
 /// A shard's place among the others. Cloning gives another name for the same place.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ impl Attachment {
     /// Of how many.
     #[must_use]
     pub fn shards(&self) -> u16 {
-        self.shared.shards
+        self.shared.steering.shards()
     }
 
     /// The core that it runs on from now on.
@@ -79,7 +79,7 @@ impl Attachment {
     pub fn is_home(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let ends = Ends { src: remote, dst: local };
         let table = lock(&self.shared.control).bindings.table();
-        steering::shard_of(&self.shared.hash, &table, Transport::Tcp, &ends) == self.shard
+        self.shared.steering.shard_of(&table, Transport::Tcp, &ends) == self.shard
     }
 
     /// The shard is gone.

@@ -17,12 +17,9 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::{
-    Attachment, Inbox, NOTHING, Note, PAST, Queue, REFUSED, Shared, SwitchError, Taker, lock,
-    try_lock, union,
-};
+use super::{Attachment, Inbox, Queue, Shared, SwitchError, Taker, lock, try_lock, union};
 use crate::limits::{LOCK_TRIES, WATCH_PERIOD, WATCH_PERIOD_MAX};
-use crate::steering::{self, Ends, Reading, Table, Transport};
+use crate::steering::{self, Ends, NOTHING, Note, PAST, REFUSED, Reading, Table, Transport};
 
 const DRIVER: &str = "switch";
 
@@ -77,7 +74,7 @@ impl ShardLink {
         let mut caps = shared.caps.clone();
         caps.notes.push(format!(
             "shard {shard} of {}, steered by our own hash over {} queues",
-            shared.shards,
+            shared.steering.shards(),
             shared.queues.len()
         ));
         Ok(Self {
@@ -92,7 +89,7 @@ impl ShardLink {
             is_armed: true,
             is_refused: false,
             watch_period: WATCH_PERIOD,
-            table: Arc::new(Table::new(shared.shards)),
+            table: Arc::new(Table::new(shared.steering.shards())),
             counters: Counters::default(),
         })
     }
@@ -108,7 +105,7 @@ impl ShardLink {
     #[must_use]
     pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let ends = Ends::from_peer(remote, local);
-        let to = steering::shard_of(&self.shared.hash, &self.table, Transport::Tcp, &ends);
+        let to = self.shared.steering.shard_of(&self.table, Transport::Tcp, &ends);
         to == self.shard
     }
 
@@ -366,7 +363,7 @@ fn pass_on(
     let mut queue = lock(&shared.queues[index]);
     let table = Arc::clone(&queue.table);
     let back = usize::from(note - PAST);
-    let Some((to, note)) = shared.former(&table, (transport, &ends), shard, back) else {
+    let Some((to, note)) = shared.steering.former(&table, (transport, &ends), shard, back) else {
         return false;
     };
     queue.counters.passed_on += 1;

@@ -9,7 +9,7 @@ use megapipe_stack::wire::tcp::Flags;
 use megapipe_stack::wire::{Ecn, Protocol, ipv4};
 
 use super::*;
-use crate::steering::{Takes, Transport};
+use crate::steering::{FlowHash, Takes, Transport};
 
 const KEY: [u8; 16] = *b"a key for a test";
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
