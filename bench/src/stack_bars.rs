@@ -266,7 +266,13 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
     let what = "idle connection on our stack: the server's resident memory over a million of them";
     bench.layout(1)?;
     let (runs, why) = match stack_idle::bytes_per_connection(bench) {
-        Ok(bytes) => (vec![bytes], None),
+        Ok(bytes) => {
+            // A stack with other settings than a server's would be a mistake of ours.
+            if let Ok(shares) = stack_idle::shares_of_tables() {
+                eprintln!("{shares}");
+            }
+            (vec![bytes], None)
+        }
         Err(error) => {
             bench.failed = true;
             (Vec::new(), Some(error.to_string()))

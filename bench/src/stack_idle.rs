@@ -13,9 +13,11 @@ use crate::{
     server::{RunningServer, Server, ServerError, Service},
     stack_link::{self, StackLink},
 };
+use megapipe_stack::{self as stack, Config, ConfigError, Stack, TableMemory};
 use serde::Deserialize;
 use std::{
     io,
+    net::Ipv4Addr,
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -86,6 +88,27 @@ pub(crate) fn bytes_per_connection(bench: &mut Bench) -> Result<f64, StackIdleEr
     Ok(most as f64 / f64::from(limits::STACK_IDLE_CONNECTIONS))
 }
 
+/// What one connection of the full tables of such a server's stack is given in each of them, as
+/// the stack counts it; first what every connection has, then what is set aside for those that
+/// need it. Resident is of the latter only what was ever needed at once.
+pub(crate) fn shares_of_tables() -> Result<String, ConfigError> {
+    let mut config = Config::single(Ipv4Addr::new(192, 0, 2, 1), 24, [0; 32]);
+    config.connections = limits::STACK_IDLE_ROOM;
+    let tables = Stack::new(config, stack::Instant::ZERO)?.memory();
+    let share = |memory: &TableMemory| {
+        let bytes = memory.reserved_bytes as f64 / f64::from(limits::STACK_IDLE_ROOM);
+        (bytes >= 0.5).then(|| format!("{} {bytes:.0}", memory.table.name()))
+    };
+    let (every, some): (Vec<_>, Vec<_>) =
+        tables.iter().partition(|memory| memory.table.is_everyones());
+    let list = |of: Vec<&TableMemory>| of.into_iter().filter_map(share).collect::<Vec<_>>();
+    Ok(format!(
+        "bytes of the stack's tables for each connection: {}; set aside until needed: {}",
+        list(every).join(", "),
+        list(some).join(", ")
+    ))
+}
+
 /// The most that a process had resident until it ended.
 fn watch(pid: u32) -> thread::JoinHandle<u64> {
     thread::spawn(move || {
@@ -100,4 +123,21 @@ fn watch(pid: u32) -> thread::JoinHandle<u64> {
         }
         most
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_that_every_connection_has_are_within_what_the_stack_promises() {
+        let shares = shares_of_tables().unwrap();
+        let (every, some) = shares.split_once("; ").unwrap();
+        let bytes = every.split_once(": ").unwrap().1.split(", ");
+        let sum: usize =
+            bytes.map(|share| share.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum();
+        let (least, most) = (size_of::<u64>() * 32, stack::IDLE_CONNECTION_BYTES + 5);
+        assert!((least..=most).contains(&sum), "{shares}");
+        assert!(some.contains("records") && some.contains("rares"), "{shares}");
+    }
 }

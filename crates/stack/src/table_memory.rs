@@ -1,4 +1,5 @@
-//! What the tables of a stack cost: how much memory each has set aside, and how much it has touched.
+//! What the tables of a stack cost: how much memory each has set aside, and how much of it was
+//! touched.
 //!
 //! Memory is set aside when the stack is made, and costs addresses alone until it is touched: a
 //! table for a million connections that never has more than a thousand stays small. What was
@@ -53,6 +54,12 @@ pub const TABLES: usize = 12;
 pub const IDLE_CONNECTION_BYTES: usize = crate::tcp::IDLE_CONNECTION_BYTES;
 
 impl Table {
+    /// Every connection has its share of it; of the others only those that need one.
+    #[must_use]
+    pub const fn is_everyones(self) -> bool {
+        matches!(self, Self::Connections | Self::Places | Self::Lists | Self::Wheel | Self::Flows)
+    }
+
     /// Its name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {

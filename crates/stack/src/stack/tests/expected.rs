@@ -1,6 +1,6 @@
-//! The ways of expected and of usual segments and the full way are one and the same: two stacks of one secret, of
-//! which only one has the short ways, get the same frames, commands and times. Whatever they send,
-//! tell, count and remember is equal after every step.
+//! The ways of expected and of usual segments and the full way are one and the same: two stacks of
+//! one secret, of which only one has the short ways, get the same frames, commands and times.
+//! Whatever they send, tell, count and remember is equal after every step.
 
 use proptest::prelude::*;
 
