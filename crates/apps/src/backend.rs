@@ -1,10 +1,10 @@
 //! Who does TCP for a server or a load: the options, and the network that they name.
 
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+pub use megapipe::Prefixed;
 use megapipe::{Backend, LocalNetwork, Placement, ServerConfig};
 use siphasher::sip128::SipHasher13;
 
@@ -31,31 +31,6 @@ pub enum PlacementName {
     Thread,
     /// On a processor of its own
     Core,
-}
-
-/// An address with the length of its prefix: `10.0.0.2/24`, `fd00::2/64`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Prefixed {
-    /// The address.
-    pub address: IpAddr,
-    /// Bits of it that the whole link shares.
-    pub prefix_bits: u8,
-}
-
-impl FromStr for Prefixed {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let shape = || format!("{text:?} is not ADDRESS/BITS, as 10.0.0.2/24 or fd00::2/64");
-        let (address, bits) = text.split_once('/').ok_or_else(shape)?;
-        let address: IpAddr = address.parse().map_err(|_| shape())?;
-        let prefix_bits: u8 = bits.parse().map_err(|_| shape())?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        if prefix_bits > width {
-            return Err(format!("{text:?}: a prefix has at most {width} bits"));
-        }
-        Ok(Self { address, prefix_bits })
-    }
 }
 
 /// The options that choose a back end; servers and loads flatten them into their own.
@@ -183,16 +158,6 @@ fn key_of(word: &str) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_have_a_prefix_that_fits() {
-        let parsed: Prefixed = "10.1.2.3/24".parse().unwrap();
-        assert_eq!((parsed.address, parsed.prefix_bits), (IpAddr::from([10, 1, 2, 3]), 24));
-        assert!("fd00::1/128".parse::<Prefixed>().is_ok());
-        for wrong in ["10.0.0.1", "10.0.0.1/33", "10.0.0/8", "fd00::1/129", "x/1", "1.2.3.4/-1"] {
-            assert!(wrong.parse::<Prefixed>().is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn a_word_is_a_key_and_another_word_another() {

@@ -94,7 +94,8 @@ enum mp_cmd {
     MP_UNREGISTER = 13,
 };
 
-// Which kernel interface carries a channel. Either way TCP and UDP are the kernel's own.
+// Which kernel interface carries a channel: all of it on the kernel's back end, and what is
+// neither TCP nor UDP on the other.
 enum mp_driver {
     // io_uring if a trial of it works, else epoll. mp_report() says which and why.
     MP_DRIVER_AUTO = 0,
@@ -102,6 +103,16 @@ enum mp_driver {
     MP_DRIVER_URING = 1,
     // epoll.
     MP_DRIVER_EPOLL = 2,
+};
+
+// Who does TCP and UDP for a channel.
+enum mp_backend {
+    // What MEGAPIPE_BACKEND in the environment says, `kernel` or `local`; without it the kernel.
+    MP_BACKEND_DEFAULT = 0,
+    // The kernel.
+    MP_BACKEND_KERNEL = 1,
+    // The library's own TCP/IP stack, on a link.
+    MP_BACKEND_LOCAL = 2,
 };
 
 // What an accepted connection becomes.
@@ -125,8 +136,7 @@ enum mp_how {
 // What is behind `mp_channel_t *`; its inside is the library's.
 struct mp_channel;
 
-// What a program may choose about a channel. Let mp_config_init() fill it, then change fields. The
-// back end is not among them: TCP and UDP of a channel made from C are the kernel's.
+// What a program may choose about a channel. Let mp_config_init() fill it, then change fields.
 struct mp_config {
     // sizeof(struct mp_config), set by mp_config_init().
     size_t size;
@@ -150,6 +160,23 @@ struct mp_config {
     uint32_t flags;
     // Zero.
     uint32_t reserved;
+    // An enum mp_backend.
+    uint32_t backend;
+    // Local: the largest IP packet in bytes; 0 for the link's.
+    uint32_t mtu;
+    // Local: the link, such as "tap:tap0" or "xdp:eth0". Null leaves it to the environment.
+    const char *link;
+    // Local: the stack's addresses, "10.0.0.2/24,fd00::2/64"; null or empty for those of the
+    // interface, where the link shares them.
+    const char *addresses;
+    // Local: next hops for what is not on the link, at most one of each family, separated by a
+    // comma. May be null.
+    const char *gateways;
+    // Local: microseconds that the stack polls its link after the last frame before it sleeps; 0
+    // for 50.
+    uint32_t spin_us;
+    // Local: channels of the process that will share the link; 0 for one on each of its queues.
+    uint32_t channels;
 };
 
 // A channel. One per thread: only the thread that made it may use it.
@@ -263,8 +290,8 @@ struct mp_counters {
     uint64_t connections_passed;
     // Connections closed because nobody could take them.
     uint64_t connections_dropped;
-    // Datagrams of the library's own stack that came while too many waited to be read. Stays 0:
-    // channels made from C are the kernel's.
+    // Datagrams of the library's own stack that came while too many waited to be read. Stays 0 on
+    // the kernel's back end.
     uint64_t datagrams_dropped;
     // Answers of the kernel that named no live request (stays 0).
     uint64_t stray_answers;
@@ -293,6 +320,13 @@ mp_handle_t mp_register(mp_channel_t *channel,
                         int fd,
                         void *cookie,
                         uint64_t cpu_mask);
+
+// Takes an established TCP connection of the kernel's over into the channel's own stack, in the
+// middle of whatever it does; the handle is an lwsocket's. `fd` is no connection any more then,
+// and the program's to close. MP_NO_HANDLE on failure: nothing has changed.
+mp_handle_t mp_take_over(mp_channel_t *channel,
+                         int fd,
+                         void *cookie);
 
 // Takes a handle out of its channel; none of its completions is seen any more. An lwsocket is
 // closed; a descriptor of the program stays open. `rest` may be null; else it tells the bytes

@@ -11,7 +11,7 @@
 
 #![allow(non_camel_case_types, reason = "these are the names that C programs write")]
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use channel::CpuMask;
 use channel::limits;
@@ -80,7 +80,20 @@ pub enum mp_cmd {
     MP_UNREGISTER = 13,
 }
 
-/// Which kernel interface carries a channel. Either way TCP and UDP are the kernel's own.
+/// Who does TCP and UDP for a channel.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum mp_backend {
+    /// What MEGAPIPE_BACKEND in the environment says, `kernel` or `local`; without it the kernel.
+    MP_BACKEND_DEFAULT = 0,
+    /// The kernel.
+    MP_BACKEND_KERNEL = 1,
+    /// The library's own TCP/IP stack, on a link.
+    MP_BACKEND_LOCAL = 2,
+}
+
+/// Which kernel interface carries a channel: all of it on the kernel's back end, and what is
+/// neither TCP nor UDP on the other.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum mp_driver {
@@ -134,8 +147,7 @@ pub const MP_GATHER: u32 = 1;
 /// Bit of `mp_connect_options.flags`: mp_unregister() resets the connection.
 pub const MP_RESET_ON_CLOSE: u32 = 2;
 
-/// What a program may choose about a channel. Let mp_config_init() fill it, then change fields. The
-/// back end is not among them: TCP and UDP of a channel made from C are the kernel's.
+/// What a program may choose about a channel. Let mp_config_init() fill it, then change fields.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_config {
@@ -161,6 +173,23 @@ pub struct mp_config {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
+    /// An enum mp_backend.
+    pub backend: u32,
+    /// Local: the largest IP packet in bytes; 0 for the link's.
+    pub mtu: u32,
+    /// Local: the link, such as "tap:tap0" or "xdp:eth0". Null leaves it to the environment.
+    pub link: *const c_char,
+    /// Local: the stack's addresses, "10.0.0.2/24,fd00::2/64"; null or empty for those of the
+    /// interface, where the link shares them.
+    pub addresses: *const c_char,
+    /// Local: next hops for what is not on the link, at most one of each family, separated by a
+    /// comma. May be null.
+    pub gateways: *const c_char,
+    /// Local: microseconds that the stack polls its link after the last frame before it sleeps; 0
+    /// for 50.
+    pub spin_us: u32,
+    /// Local: channels of the process that will share the link; 0 for one on each of its queues.
+    pub channels: u32,
 }
 
 /// More about an accept than mp_accept() takes. Zero what is not needed, and set `size`.
@@ -243,8 +272,8 @@ pub struct mp_counters {
     pub connections_passed: u64,
     /// Connections closed because nobody could take them.
     pub connections_dropped: u64,
-    /// Datagrams of the library's own stack that came while too many waited to be read. Stays 0:
-    /// channels made from C are the kernel's.
+    /// Datagrams of the library's own stack that came while too many waited to be read. Stays 0 on
+    /// the kernel's back end.
     pub datagrams_dropped: u64,
     /// Answers of the kernel that named no live request (stays 0).
     pub stray_answers: u64,
@@ -318,9 +347,10 @@ macro_rules! layout {
     };
 }
 
-layout!(mp_config is 48: size at 0, driver at 8, batch at 12, submission_entries at 16,
+layout!(mp_config is 88: size at 0, driver at 8, batch at 12, submission_entries at 16,
     completion_entries at 20, max_lwsockets at 24, buffer_len at 28, buffer_count at 32,
-    core at 36, flags at 40, reserved at 44);
+    core at 36, flags at 40, reserved at 44, backend at 48, mtu at 52, link at 56,
+    addresses at 64, gateways at 72, spin_us at 80, channels at 84);
 layout!(mp_accept_options is 32: size at 0, count at 8, kind at 12, cookie at 16, first_read at 24);
 layout!(mp_listen_options is 32: size at 0, backlog at 8, flags at 12, cpu_mask at 16,
     cpu_mask_words at 24);

@@ -10,7 +10,8 @@ use std::fmt::{self, Write};
 use std::io;
 
 use channel::{
-    ConnectError, CreateError, DispatchError, ListenError, Misuse, OpError, RegisterError,
+    ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NetworkError,
+    OpError, PrefixedError, RegisterError,
 };
 use libc::{
     EACCES, EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO,
@@ -71,6 +72,12 @@ pub(crate) enum CallError {
     Dispatch(#[from] DispatchError),
     #[error(transparent)]
     Operation(#[from] OpError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error("config->addresses: {0}")]
+    Address(PrefixedError),
+    #[error(transparent)]
+    Move(#[from] MoveError),
     #[error("{0}")]
     Kernel(#[from] io::Error),
 }
@@ -98,6 +105,10 @@ impl CallError {
             | Self::Kernel(source) => kernel_errno(source),
             Self::Dispatch(DispatchError::Forked) => ECHILD,
             Self::Operation(error) => error.raw_os_error(),
+            Self::Network(error) => error.raw_os_error(),
+            Self::Address(_) => EINVAL,
+            Self::Move(MoveError::Misuse(misuse)) => misuse_errno(misuse),
+            Self::Move(error) => error.raw_os_error(),
             // The channel may get new reasons; until they have a value here they are EIO.
             Self::Listen(_) | Self::Connect(_) | Self::Dispatch(_) => EIO,
         }
@@ -125,7 +136,8 @@ fn misuse_errno(misuse: &Misuse) -> c_int {
 
 fn create_errno(error: &CreateError) -> c_int {
     match error {
-        CreateError::Config { .. } => EINVAL,
+        CreateError::Config { .. } | CreateError::Local(_) => EINVAL,
+        CreateError::NoQueue => EBUSY,
         CreateError::DriverUnavailable { .. } => ENOSYS,
         CreateError::Pin { source, .. } | CreateError::Kernel { source, .. } => {
             kernel_errno(source)

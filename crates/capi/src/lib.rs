@@ -6,6 +6,7 @@
 //! - `abi.rs`: the records and constants; `megapipe.h` is generated from it and from `calls/`.
 //! - `calls/`: one function for each call.
 //! - `object.rs`: the channel as an object of C, and the guard that every call passes.
+//! - `network.rs`: the links of channels on our own stack.
 //! - `registry.rs`: from a handle to its channel. `fork.rs`: whether this is still the process.
 //! - `pending.rs`, `lent.rs`, `event.rs`: where read bytes go, and the way back out.
 //! - `error.rs`, `border.rs`: errno and return values.
@@ -30,6 +31,7 @@ mod event;
 mod fork;
 mod lent;
 mod limits;
+mod network;
 mod object;
 mod pending;
 mod registry;

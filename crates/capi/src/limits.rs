@@ -13,6 +13,13 @@ pub(crate) const PARTS_MAX: usize = 1024;
 /// Words of 64 bits in the largest CPU mask.
 pub(crate) const MASK_WORDS_MAX: usize = channel::limits::CPUS_MAX / 64;
 
+/// Links of the library's own stack that are remembered for channels to come.
+pub(crate) const NETWORKS_MAX: usize = 64;
+
+/// Connections of a stack beside those that the program may have handles of: in its listeners'
+/// queues, or ending.
+pub(crate) const SLOTS_BESIDE_CONNECTIONS: u32 = 1024;
+
 /// Channel tags: a handle carries 12 bits that tell the channels of a process apart.
 pub(crate) const CHANNEL_TAGS: usize = 1 << 12;
 

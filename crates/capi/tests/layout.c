@@ -33,7 +33,7 @@ AT(mp_event, lent_index, 68);
 AT(mp_event, lent_generation, 72);
 AT(mp_event, reserved, 76);
 
-HOLDS(sizeof(struct mp_config) == 48);
+HOLDS(sizeof(struct mp_config) == 88);
 AT(mp_config, size, 0);
 AT(mp_config, driver, 8);
 AT(mp_config, batch, 12);
@@ -45,6 +45,13 @@ AT(mp_config, buffer_count, 32);
 AT(mp_config, core, 36);
 AT(mp_config, flags, 40);
 AT(mp_config, reserved, 44);
+AT(mp_config, backend, 48);
+AT(mp_config, mtu, 52);
+AT(mp_config, link, 56);
+AT(mp_config, addresses, 64);
+AT(mp_config, gateways, 72);
+AT(mp_config, spin_us, 80);
+AT(mp_config, channels, 84);
 
 HOLDS(sizeof(struct mp_accept_options) == 32);
 AT(mp_accept_options, count, 8);

@@ -83,7 +83,7 @@ pub use error::{
 pub use handle::{FIRST_LWSOCKET, Handle};
 pub use kernel::Rest;
 #[cfg(feature = "local")]
-pub use local::{LocalNetwork, NetworkError};
+pub use local::{LocalNetwork, NetworkError, Prefixed, PrefixedError};
 #[cfg(feature = "local")]
 pub use megapipe_service::{Clock, ServerConfig};
 #[cfg(feature = "local")]

@@ -2,14 +2,18 @@
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 
 use channel::{Channel, Config, DriverChoice};
 
-use crate::abi::{MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_channel_t, mp_config, mp_driver};
+use crate::abi::{
+    MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_channel_t, mp_config, mp_driver,
+};
 use crate::border::{finish, status};
 use crate::calls::{read_sized, write_sized};
 use crate::error::{CallError, Errno, Failure};
 use crate::limits::CHANNEL_TAGS;
+use crate::network;
 use crate::object::mp_channel;
 
 /// Fills a configuration with the defaults. `size` is sizeof(struct mp_config).
@@ -24,16 +28,23 @@ pub unsafe extern "C" fn mp_config_init(config: *mut mp_config, size: usize) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_t {
     let create = || {
-        let config = if config.is_null() {
-            Config::default()
+        let record = if config.is_null() {
+            defaults(size_of::<mp_config>())
         } else {
             // SAFETY: the program promises a record that begins with its size; it holds nothing
-            // but integers.
-            translate(&unsafe { read_sized(config, "config") }?)?
+            // but integers and pointers.
+            unsafe { read_sized(config, "config") }?
         };
+        let config = translate(&record)?;
+        // SAFETY: the program promises that the texts are null or end with a NUL.
+        let wanted = unsafe { network::wanted(&record) }?;
         // A tag may still belong to a channel made long ago; the next channel has the next tag.
         for _ in 1..CHANNEL_TAGS {
-            match mp_channel::create(Channel::create(config.clone())?) {
+            let channel = match &wanted {
+                None => Channel::create(config.clone())?,
+                Some(wanted) => network::create(config.clone(), wanted)?,
+            };
+            match mp_channel::create(channel) {
                 Err(failure) if matches!(failure.why(), CallError::TooManyChannels) => {}
                 result => return result,
             }
@@ -73,6 +84,13 @@ fn defaults(size: usize) -> mp_config {
         core: -1,
         flags: 0,
         reserved: 0,
+        backend: mp_backend::MP_BACKEND_DEFAULT as u32,
+        mtu: 0,
+        link: ptr::null(),
+        addresses: ptr::null(),
+        gateways: ptr::null(),
+        spin_us: 0,
+        channels: 0,
     }
 }
 

@@ -33,6 +33,24 @@ pub unsafe extern "C" fn mp_register(
     returned("mp_register", unsafe { with_channel(channel, register) })
 }
 
+/// Takes an established TCP connection of the kernel's over into the channel's own stack, in the
+/// middle of whatever it does; the handle is an lwsocket's. `fd` is no connection any more then,
+/// and the program's to close. MP_NO_HANDLE on failure: nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_take_over(
+    channel: *mut mp_channel_t,
+    fd: c_int,
+    cookie: *mut c_void,
+) -> mp_handle_t {
+    let take_over = |inner: &mut Inner| {
+        let taken = inner.channel.take_over(duplicate(fd)?, cookie as u64);
+        // The program has its own descriptor of a socket that stays.
+        Ok(taken.map_err(|refused| refused.why)?)
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    returned("mp_take_over", unsafe { with_channel(channel, take_over) })
+}
+
 /// Takes a handle out of its channel; none of its completions is seen any more. An lwsocket is
 /// closed; a descriptor of the program stays open. `rest` may be null; else it tells the bytes
 /// that had arrived and were not read, lent until mp_release().

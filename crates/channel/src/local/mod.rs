@@ -46,12 +46,14 @@ mod options;
 mod placed;
 mod placement;
 mod ports;
+mod prefixed;
 mod repair;
 mod stream;
 mod turn;
 
 pub use network::{LocalNetwork, NetworkError};
 use placed::Placed;
+pub use prefixed::{Prefixed, PrefixedError};
 
 const NO_SLOT: u32 = u32::MAX;
 

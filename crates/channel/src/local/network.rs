@@ -31,6 +31,21 @@ pub enum NetworkError {
     NoRandomness(std::io::Error),
 }
 
+impl NetworkError {
+    /// The kernel's number that is nearest.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        match self {
+            Self::Link(LinkError::Io { source, .. }) | Self::NoRandomness(source) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Self::Link(LinkError::Unavailable { .. } | LinkError::Gone { .. }) => libc::ENODEV,
+            Self::Description(_) | Self::Link(LinkError::Setting { .. }) => libc::EINVAL,
+            Self::Switch(_) => libc::ENOMEM,
+        }
+    }
+}
+
 /// A link and the addresses we have on it. Cloning gives another name for the same network; give
 /// one to the configuration of each channel that shall use it.
 #[derive(Clone)]
@@ -108,6 +123,12 @@ impl LocalNetwork {
     #[must_use]
     pub fn settings(&self) -> &ServerConfig {
         &self.0.settings
+    }
+
+    /// Somebody else has a name for it: a channel that uses it, or a configuration.
+    #[must_use]
+    pub fn is_named_elsewhere(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// How many channels can use it.

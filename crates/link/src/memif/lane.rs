@@ -311,8 +311,8 @@ impl Sending {
         Ok(room)
     }
 
-    /// Asks for the buffer and the descriptor of a frame that may follow soon: they lie in the other
-    /// core's cache, which has just read them.
+    /// Asks for the buffer and the descriptor of a frame that may follow soon: they lie in the
+    /// other core's cache, which has just read them.
     #[inline]
     fn look_ahead(&self, room: u16) {
         if room <= LOOK_AHEAD_SLOTS {

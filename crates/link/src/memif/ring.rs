@@ -182,8 +182,8 @@ impl Ring {
     }
 
     /// Writes the descriptor of the slot that `index` falls on. Relaxed: see [`Ring::read`]. Always
-    /// inlined, so that the fields go from registers into the two words: through memory the processor
-    /// would have to wait for each.
+    /// inlined, so that the fields go from registers into the two words: through memory the
+    /// processor would have to wait for each.
     #[inline(always)]
     pub(super) fn write(&self, index: u16, slot: Slot) {
         let [first, second] = &self.descriptor(index).0;

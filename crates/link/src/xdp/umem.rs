@@ -63,8 +63,8 @@ impl Umem {
     }
 }
 
-/// Asks for the transport checksum in the metadata before a frame: what is summed begins at `start`,
-/// counted from the frame, and the field is at `field` from there. The layout is that of
+/// Asks for the transport checksum in the metadata before a frame: what is summed begins at
+/// `start`, counted from the frame, and the field is at `field` from there. The layout is that of
 /// `struct xsk_tx_metadata`.
 pub(super) fn ask_for_checksum(metadata: &mut [u8], (start, field): (u16, u16)) {
     metadata.fill(0);
