@@ -296,3 +296,28 @@ fn every_connection_may_need_what_few_do_and_none_keeps_it() {
         assert!(memory.touched_bytes <= memory.reserved_bytes, "{memory:?}");
     }
 }
+
+#[test]
+fn an_answer_of_the_same_turn_carries_the_acknowledgment() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    pair.run(100);
+    // Also while each of a young connection's segments is acknowledged at once.
+    for turn in 0..40_u8 {
+        let now = pair.now;
+        pair.b.tcp.receive(b).unwrap();
+        assert!(pair.a.send(now, a, &[turn; 100]));
+        let (request, _) = pair.a.frame(now).unwrap();
+        pair.b.take(now, &request);
+        pair.b.collect(now);
+        assert!(pair.b.send(now, b, &[turn; 50]));
+        let (answer, _) = pair.b.frame(now).unwrap();
+        let packet = ipv4::View::new(&answer).unwrap();
+        let segment = crate::wire::tcp::View::new(packet.payload()).unwrap();
+        assert_eq!(segment.payload(), [turn; 50]);
+        assert_eq!(segment.ack(), pair.a.conn(a).snd_nxt, "nothing is left to acknowledge");
+        assert_eq!(pair.b.frame(now), None, "and nothing goes for its own sake");
+        pair.a.take(now, &answer);
+        pair.now += Duration::from_millis(1);
+    }
+}
