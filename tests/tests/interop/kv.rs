@@ -12,6 +12,9 @@ pub(crate) fn libmemcacheds_tools_find_a_cache(host: &Host) {
         if loss.0 <= 1 {
             capable(host);
         }
+        if loss == Loss(0) {
+            slap(host, OURS[0]);
+        }
         // The tools know no addresses of IPv6.
         tools(host, OURS[0], None);
         tools(host, OURS[0], Some("--binary"));
@@ -23,6 +26,18 @@ fn capable(host: &Host) {
     for protocol in ["-a", "-b"] {
         let said = host.must_run("memccapable", &["-h", OURS[0], "-p", "80", "-t", "20", protocol]);
         assert!(said.contains("All tests passed") && !said.contains("[FAIL]"), "{said}");
+    }
+}
+
+/// libmemcached's own load: sets, then gets, by several threads.
+fn slap(host: &Host, address: &str) {
+    let servers = format!("--servers={}", at(address, 80));
+    for test in ["--test=set", "--test=get", "--test=mget"] {
+        for protocol in [&[][..], &["--binary"]] {
+            let load = [&servers, test, "--concurrency=4", "--execute-number=300"];
+            let said = host.must_run("memcslap", &[&load[..], protocol].concat());
+            assert!(said.contains("Time"), "{said}");
+        }
     }
 }
 
@@ -41,7 +56,18 @@ fn tools(host: &Host, address: &str, protocol: Option<&str>) {
     let shown = run("memccat", "some-file");
     assert_eq!(String::from_utf8_lossy(&shown.stdout).trim_end(), content.trim_end());
     assert!(run("memcexist", "some-file").status.success());
+    assert!(run("memctouch", "some-file").status.success());
+    assert!(!run("memctouch", "another-file").status.success());
+    // It speaks text alone.
+    assert!(host.run("memcping", &[&servers]).status.success());
+    let told = run("memcstat", "--quiet");
+    let told = String::from_utf8_lossy(&told.stdout);
+    let items = told.lines().find_map(|line| line.trim().strip_prefix("curr_items: "));
+    assert!(items.is_some_and(|items| items.parse::<u64>().is_ok_and(|it| it > 0)), "{told}");
     assert!(run("memcrm", "some-file").status.success());
+    assert!(!run("memcexist", "some-file").status.success());
+    assert!(run("memccp", file.to_str().expect("a path of ours")).status.success());
+    assert!(run("memcflush", "--quiet").status.success());
     assert!(!run("memcexist", "some-file").status.success());
 }
 

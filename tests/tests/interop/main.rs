@@ -73,7 +73,7 @@ tests_on_each_wire! {
     http::wrk_and_ab_get_small_files ["wrk", "ab"]
     kv::a_client_sets_and_gets_over_both_families []
     kv::libmemcacheds_tools_find_a_cache
-        ["memccapable", "memccp", "memccat", "memcexist", "memcrm", "memcping"]
+        ["memccapable", "memccp", "memccat", "memcexist", "memcrm", "memcping", "memcslap"]
     load::our_load_gets_files_from_nginx ["nginx"]
     ping::linux_is_answered ["ping"]
     transfers::linux_asks_us_for_transfers []
