@@ -43,6 +43,8 @@ pub enum Event {
     Fsync(Result<(), OpError>),
     /// The connection's direction or directions are closed, or it was reset.
     Disconnect(Result<(), OpError>),
+    /// The connection is over in both directions: in order, or why not (for `await_end`).
+    End(Result<(), OpError>),
     /// A timer expired, so many times since its last completion.
     Timer {
         /// At least 1.

@@ -336,6 +336,27 @@ impl Channel {
         self.queue_write(index, WriteOp::new(Body::Disconnect(how), 0))
     }
 
+    /// Asks to be told when a connection is over in both directions: `Event::End`. For a program that
+    /// has read to the end, goes on writing or waiting, and wants to hear of a reset all the same.
+    ///
+    /// # Errors
+    /// [`Misuse`]: a handle that is no connection, or one whose end is awaited already.
+    pub fn await_end(&mut self, handle: Handle) -> Result<(), Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, "await_end", Kind::is_stream)?;
+        if self.state.slot(index).phase == Phase::Moving {
+            return Err(Misuse::Closing);
+        }
+        if self.state.slot(index).flags.end_awaited {
+            return Err(Misuse::TooManyOperations);
+        }
+        self.state.admit()?;
+        self.state.slot(index).flags.end_awaited = true;
+        self.driver.watch_end(&mut self.state, index);
+        Ok(())
+    }
+
     /// Turns a handle into a descriptor of the process, after the writes that are queued:
     /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
     /// Reads that wait complete as cancelled.

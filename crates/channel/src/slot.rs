@@ -337,6 +337,8 @@ pub(crate) struct Flags {
     pub(crate) congested: bool,
     /// epoll: on the run queue.
     pub(crate) queued: bool,
+    /// The program waits for the connection's end.
+    pub(crate) end_awaited: bool,
     /// epoll: what the epoll set was asked to tell.
     pub(crate) watch: Watch,
 }
@@ -393,6 +395,7 @@ impl Slot {
                 broken_silence: false,
                 congested: false,
                 queued: false,
+                end_awaited: false,
                 watch: Watch::No,
             },
         }

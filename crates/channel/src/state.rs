@@ -539,6 +539,13 @@ impl State {
         }
     }
 
+    /// The connection is over in both directions: who waits for that is told.
+    pub(crate) fn on_end(&mut self, index: u32, result: Result<(), OpError>) {
+        if std::mem::take(&mut self.slot(index).flags.end_awaited) {
+            self.complete(index, Event::End(result));
+        }
+    }
+
     /// A stream has reads that only the network can answer.
     pub(crate) fn wants_data(&mut self, index: u32) -> bool {
         let slot = self.slot(index);

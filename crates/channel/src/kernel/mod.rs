@@ -91,6 +91,10 @@ pub(crate) trait Driver {
     /// Reset the connection at once; complete the `Disconnect` when done.
     fn start_reset(&mut self, state: &mut State, slot: u32);
 
+    /// The end of a connection is awaited (`flags.end_awaited`): `State::on_end`, now or when it
+    /// comes.
+    fn watch_end(&mut self, state: &mut State, slot: u32);
+
     /// The slot was retired: take everything back from the kernel, close what the slot owns, and
     /// release the slot, now or when the last answer comes.
     fn detach(&mut self, state: &mut State, slot: u32);
@@ -273,6 +277,10 @@ impl Driver for AnyDriver {
 
     fn start_reset(&mut self, state: &mut State, slot: u32) {
         on_driver!(self, driver => driver.start_reset(state, slot))
+    }
+
+    fn watch_end(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.watch_end(state, slot))
     }
 
     fn detach(&mut self, state: &mut State, slot: u32) {

@@ -7,7 +7,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::address::Address;
-use crate::error::{ConnectError, ListenError};
+use crate::error::{ConnectError, ListenError, OpError};
 use crate::kernel::sockaddr::RawAddress;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions};
 use crate::slot::Kind;
@@ -270,6 +270,21 @@ pub(crate) fn accept_waiting(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     fcntl_setfl(listener, fcntl_getfl(listener)? | OFlags::NONBLOCK)?;
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)
+}
+
+/// How a connection ended; `None`: it has not, in one direction at least.
+pub(crate) fn end_of(fd: BorrowedFd<'_>) -> Option<Result<(), OpError>> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+    // It fails for no reason that concerns the connection; whoever asks hears later then.
+    poll(&mut polled, Some(&Timespec::default())).ok()?;
+    if !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+        return None;
+    }
+    Some(match sockopt::socket_error(fd) {
+        Ok(Err(errno)) | Err(errno) => Err(errno.into()),
+        Ok(Ok(())) => Ok(()),
+    })
 }
 
 /// A duplicate of a descriptor, close-on-exec.

@@ -34,7 +34,7 @@ use crate::kernel::{Driver, Rest};
 use crate::options::OpenOptions;
 use crate::ready::Whose;
 use crate::report::DriverReport;
-use crate::slot::{FileJob, Kind, Phase, Receiving, Slot, Target};
+use crate::slot::{End, FileJob, Kind, Phase, Receiving, Slot, Target};
 use crate::state::State;
 
 mod datagram;
@@ -319,6 +319,20 @@ impl Driver for Local {
         }
         self.reset(state, slot);
         self.ask(state);
+    }
+
+    fn watch_end(&mut self, state: &mut State, slot: u32) {
+        if !is_stacks(state.peek(slot)) {
+            return self.kernels().watch_end(state, slot);
+        }
+        // One that the stack does not know any more has ended.
+        if self.conn(state, slot).is_none() && state.peek(slot).phase != Phase::Starting {
+            let ended = match state.peek(slot).end {
+                End::Failed(error) => Err(error),
+                End::Not | End::Eof => Ok(()),
+            };
+            state.on_end(slot, ended);
+        }
     }
 
     fn detach(&mut self, state: &mut State, slot: u32) {

@@ -402,6 +402,7 @@ impl Local {
             return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));
         }
         state.on_receive_end(slot, failed.map_or(End::Eof, End::Failed));
+        state.on_end(slot, failed.map_or(Ok(()), Err));
         if !state.peek(slot).writes.is_empty() {
             self.write(state, slot);
         }

@@ -4,13 +4,14 @@ use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::thread;
 
-use megapipe::{ConnectOptions, Disconnect, Event, OpError};
+use megapipe::{ConnectOptions, Disconnect, Event, Misuse, OpError};
 use rustix::net::SendFlags;
 
 use crate::place::there;
 use crate::scene::{Case, Stream, on_each_driver, pattern, receive_to_end, reset};
 
 on_each_driver![
+    the_end_of_a_connection_is_told_to_who_awaits_it,
     the_peers_end_is_an_empty_read_now_and_later,
     bytes_before_the_end_come_before_it,
     reads_waiting_at_the_end_are_all_told,
@@ -332,4 +333,39 @@ fn urgent_data_leaves_the_stream_as_it_is(case: &Case) {
         let all: &[u8] = if in_line { b"before!after" } else { b"beforeafter" };
         assert_eq!(got, all, "{kind:?}");
     }
+}
+
+fn the_end_of_a_connection_is_told_to_who_awaits_it(case: &Case) {
+    let mut scene = case.scene();
+    // In order: the peer's end, then ours.
+    let (handle, peer) = scene.stream(Stream::Accepted4);
+    scene.await_end(handle).unwrap();
+    assert_eq!(scene.await_end(handle), Err(Misuse::TooManyOperations));
+    scene.read(handle, 10).unwrap();
+    drop(peer);
+    let Event::Read(Ok(end)) = scene.next_of(handle) else { panic!() };
+    assert!(end.is_empty());
+    scene.disconnect(handle, Disconnect::Write).unwrap();
+    // Which is told first is the driver's choice.
+    let told = [scene.next_of(handle), scene.next_of(handle)];
+    assert!(told.iter().any(|event| matches!(event, Event::End(Ok(())))), "{told:?}");
+    assert!(told.iter().any(|event| matches!(event, Event::Disconnect(Ok(())))), "{told:?}");
+    scene.unregister(handle).unwrap();
+    // By a reset that no read would tell of any more.
+    let (handle, peer) = scene.stream(Stream::Accepted4);
+    scene.read(handle, 10).unwrap();
+    drop(peer);
+    let Event::Read(Ok(end)) = scene.next_of(handle) else { panic!() };
+    assert!(end.is_empty());
+    scene.await_end(handle).unwrap();
+    scene.write(handle, "nobody hears it").unwrap();
+    scene.expect_written(handle, 15);
+    let Event::End(Err(error)) = scene.next_of(handle) else { panic!() };
+    assert!(matches!(error, OpError::Reset | OpError::BrokenPipe), "{error:?}");
+    // Asked of one that leaves: nothing is told, and nothing is left with the kernel.
+    let (handle, _peer) = scene.stream(Stream::Connected4);
+    scene.await_end(handle).unwrap();
+    scene.unregister(handle).unwrap();
+    scene.expect_silence();
+    scene.expect_no_strays();
 }

@@ -29,7 +29,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::error::{CreateError, DispatchError, OpError};
-use crate::kernel::{Driver, Rest};
+use crate::kernel::{Driver, Rest, sys};
 use crate::limits::{EVENTS_MAX, RETRY_PAUSE_MS, TURNS_PER_FETCH};
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
@@ -212,12 +212,25 @@ impl Epoll {
         flags.readable |= happened.intersects(EventFlags::IN | ended);
         flags.draining |= happened.intersects(ended);
         flags.writable |= happened.intersects(EventFlags::OUT | broken);
+        if entry.flags.end_awaited && happened.intersects(broken) {
+            self.tell_end(state, slot);
+        }
+        let entry = state.slot(slot);
+        let flags = &mut entry.flags;
         let wants_input = flags.reading
             || entry.receiving == Receiving::Yes
             || entry.phase == Phase::Starting
             || entry.kind == Kind::Listener;
         if (flags.readable && wants_input) || (flags.writable && (flags.writing || wants_input)) {
             self.enqueue(state, slot);
+        }
+    }
+
+    /// Tells of a connection's end, if it has come.
+    fn tell_end(&mut self, state: &mut State, slot: u32) {
+        let Some(fd) = state.peek(slot).fd.as_ref() else { return };
+        if let Some(ended) = sys::end_of(fd.as_fd()) {
+            state.on_end(slot, ended);
         }
     }
 
@@ -371,6 +384,14 @@ impl Driver for Epoll {
 
     fn start_reset(&mut self, state: &mut State, slot: u32) {
         self.reset(state, slot);
+    }
+
+    fn watch_end(&mut self, state: &mut State, slot: u32) {
+        if let Err(error) = self.watch(state, slot, false) {
+            return state.on_end(slot, Err(error));
+        }
+        // What has happened before was told before, and will not be again.
+        self.tell_end(state, slot);
     }
 
     fn detach(&mut self, state: &mut State, slot: u32) {

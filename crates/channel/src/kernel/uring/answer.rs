@@ -5,12 +5,13 @@
 //! - An answer to a request of a slot that was retired only counts down, gives back what it
 //!   carries, and closes the slot when it was the last.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use io_uring::cqueue;
 
 use super::{Tag, Uring};
 use crate::error::OpError;
+use crate::kernel::sys;
 use crate::slot::{End, Phase, Receiving};
 use crate::state::State;
 
@@ -30,6 +31,7 @@ impl Uring {
             Tag::Request => self.on_request(state, index, result),
             Tag::Wake => self.on_wake(state, flags),
             Tag::Ask => self.asked = Some(result),
+            Tag::End => self.on_change(state, index, result, flags),
             Tag::Connect | Tag::Disconnect | Tag::Install => {
                 self.on_rare(state, tag, index, result);
             }
@@ -125,6 +127,36 @@ impl Uring {
         }
         if !state.slot(slot).writes.is_empty() {
             self.next_write(state, slot);
+        }
+    }
+
+    /// A connection whose end is awaited changed. (A poll of the ring always tells of the peer's end,
+    /// asked or not, so it has to go on beyond that.)
+    fn on_change(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
+        let more = cqueue::more(flags);
+        if !more && !self.count_down(state, slot) {
+            return;
+        }
+        // To look takes the error away from whoever asks the socket for it later.
+        if !state.peek(slot).is_live() || !state.peek(slot).flags.end_awaited {
+            return;
+        }
+        let fd = state.peek(slot).fd.as_ref();
+        let failed = i32::from(libc::POLLERR);
+        let broken = i32::from(libc::POLLHUP) | failed;
+        let ended = match (result, fd) {
+            (..0, _) => Some(Err(OpError::from_raw_os_error(-result))),
+            (events, _) if events & broken == 0 => None,
+            (_, Some(fd)) => sys::end_of(fd.as_fd()),
+            // A direct descriptor has nobody to ask why. What breaks a connection whose handshake is
+            // over is a reset, or silence, which ends as one does.
+            (events, None) if events & failed != 0 => Some(Err(OpError::Reset)),
+            (_, None) => Some(Ok(())),
+        };
+        match ended {
+            Some(ended) => state.on_end(slot, ended),
+            None if !more => self.ask_end(state, slot),
+            None => {}
         }
     }
 

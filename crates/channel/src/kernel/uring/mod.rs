@@ -93,6 +93,8 @@ pub(super) enum Tag {
     Wake = 8,
     /// Something that is waited for at once (`Uring::asked`).
     Ask = 9,
+    /// A connection whose end is awaited changed, which may be its end.
+    End = 10,
 }
 
 impl Tag {
@@ -112,6 +114,7 @@ impl Tag {
             7 => Self::Request,
             8 => Self::Wake,
             9 => Self::Ask,
+            10 => Self::End,
             _ => return None,
         };
         Some((tag, (user_data >> 32) as u32))
@@ -522,6 +525,10 @@ impl Driver for Uring {
         self.after_submit(state, submitted)?;
         self.fetch(state);
         Ok(())
+    }
+
+    fn watch_end(&mut self, state: &mut State, slot: u32) {
+        self.ask_end(state, slot);
     }
 
     fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {

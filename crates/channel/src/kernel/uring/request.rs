@@ -210,6 +210,15 @@ impl Uring {
         );
     }
 
+    /// Asks to hear of a connection's changes, one of which is its end.
+    pub(super) fn ask_end(&mut self, state: &mut State, slot: u32) {
+        let target = state.slot(slot).target;
+        let poll = on_target!(target, fd => opcode::PollAdd::new(fd, 0).multi(true).build());
+        if let Some(poll) = poll {
+            self.ask(state, slot, poll.user_data(Tag::End.on(slot)));
+        }
+    }
+
     pub(super) fn ask_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
         let target = state.slot(slot).target;
         match job {
