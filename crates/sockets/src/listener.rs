@@ -57,6 +57,11 @@ fn share(backlog: i32) -> (usize, usize) {
     (ahead, (backlog + 1 - ahead).max(1))
 }
 
+/// The kernel lets one more wait than it is told.
+const fn kernel_backlog(behind: usize) -> i32 {
+    behind as i32 - 1
+}
+
 /// Making and naming.
 impl Sockets {
     /// A fresh TCP socket in the kernel, or only a promise of one.
@@ -151,7 +156,7 @@ impl Sockets {
                 let handle = listener.handle;
                 // Our own stack's part of the backlog stays as it was first asked for.
                 if let Ok(Some(fd)) = self.channel.descriptor(handle) {
-                    rustix::net::listen(fd, behind as i32)?;
+                    rustix::net::listen(fd, kernel_backlog(behind))?;
                 }
                 self.ask_for_connections(object);
                 return Ok(());
@@ -175,7 +180,7 @@ impl Sockets {
             return Err(Error::InvalidArgument);
         };
         let Blank::Kernel(fd) = &stream.blank else { return Err(Error::InvalidArgument) };
-        rustix::net::listen(fd, behind as i32)?;
+        rustix::net::listen(fd, kernel_backlog(behind))?;
         let Blank::Kernel(fd) = std::mem::replace(&mut stream.blank, Blank::Used) else {
             return Err(Error::InvalidArgument);
         };
@@ -260,7 +265,11 @@ impl Sockets {
             Ok(Accepted { connection: Connection::Lwsocket(handle), .. }) => {
                 listener.asked = listener.asked.saturating_sub(1);
                 let options = listener.options;
-                let stream = Stream::accepted(handle, listener.is_v6, options);
+                let mut stream = Stream::accepted(handle, listener.is_v6, options);
+                if self.is_local {
+                    let name = self.channel.local_address(handle).ok();
+                    stream.name = name.and_then(|name| name.as_inet());
+                }
                 let connection = self.insert(Kind::Stream(stream), false);
                 // It is there: it was accepted just now.
                 let _ = self.channel.set_cookie(handle, connection.into());
@@ -353,6 +362,7 @@ impl Sockets {
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         let (handle, is_v6, bound) = match &entry.kind {
             Kind::Stream(Stream { blank: Blank::Kernel(fd), .. }) => return kernel_name(fd),
+            Kind::Stream(Stream { name: Some(name), .. }) => return Ok(*name),
             Kind::Stream(stream) => (stream.handle, stream.is_v6, stream.bound),
             Kind::Listener(listener) => (listener.handle, listener.is_v6, listener.bound),
             Kind::Datagram(endpoint) => (endpoint.handle, endpoint.is_v6, endpoint.bound),

@@ -49,9 +49,20 @@ pub(crate) struct StreamFacts {
 }
 
 /// The bits of a stream socket that is no listener.
+#[inline]
 pub(crate) const fn of_stream(facts: StreamFacts) -> Events {
     let StreamFacts { progress, shut, has_data, has_room, is_urgent, has_error } = facts;
     let mut events = Events::empty();
+    // What nearly all are, nearly always.
+    if matches!(progress, Progress::Connected) && !(shut.receive || shut.send || has_error) {
+        if has_data {
+            events = events.union(Events::READABLE);
+        }
+        if has_room {
+            events = events.union(Events::WRITABLE);
+        }
+        return if is_urgent { events.union(Events::PRI) } else { events };
+    }
     if (shut.receive && shut.send) || matches!(progress, Progress::Closed) {
         events = events.union(Events::HUP);
     }

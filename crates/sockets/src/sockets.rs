@@ -78,8 +78,11 @@ pub(crate) struct Object {
     pub(crate) sleepers: u32,
     /// The turn in which a call on it last found nothing.
     pub(crate) blocked_in: u32,
+    /// The turn in which bytes were last read from it.
+    pub(crate) served_in: u32,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all are connections; a box is an allocation")]
 pub(crate) enum Kind {
     Stream(Stream),
     Listener(Box<Listener>),
@@ -167,6 +170,12 @@ impl Sockets {
         })
     }
 
+    /// Turns so far.
+    #[inline]
+    pub(crate) const fn turns(&self) -> u32 {
+        self.turns
+    }
+
     /// What time it is, from the clock's own beginning on.
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
@@ -192,6 +201,7 @@ impl Sockets {
             watchers: NIL,
             sleepers: 0,
             blocked_in: self.turns.wrapping_sub(1),
+            served_in: self.turns.wrapping_sub(1),
         };
         self.objects.insert(object) as u32
     }
@@ -267,6 +277,10 @@ impl Sockets {
         let turns = self.turns;
         let Some(entry) = self.object_mut(object) else { return false };
         let asked_before = std::mem::replace(&mut entry.blocked_in, turns) == turns;
+        // Read until there is nothing, after the turn that brought what was read.
+        if !asked_before && entry.served_in == turns && !self.freshness.is_zero() {
+            return false;
+        }
         if !asked_before && self.now().saturating_sub(self.turned_at) < self.freshness {
             return false;
         }
@@ -336,6 +350,7 @@ impl Sockets {
             Event::RecvFrom(result) => self.on_datagram(object, result),
             Event::SendTo(result) => self.on_datagram_sent(object, result),
             Event::Connect(result) => self.on_connected(object, result),
+            Event::End(result) => self.on_end(object, result),
             // Asked for where there is nothing more to be told.
             _ => {}
         }

@@ -76,6 +76,8 @@ pub(crate) struct Stream {
     pub(crate) blank: Blank,
     /// Where it is bound, if our own stack is to do it.
     pub(crate) bound: Option<Bound>,
+    /// Its own address, if our stack has given it one: known beyond the connection's end.
+    pub(crate) name: Option<SocketAddr>,
 }
 
 /// What a socket is before it is in the channel.
@@ -106,6 +108,7 @@ impl Stream {
             options: Options::DEFAULT,
             blank,
             bound: None,
+            name: None,
         }
     }
 
@@ -121,6 +124,7 @@ impl Stream {
         }
     }
 
+    #[inline]
     pub(crate) fn readiness(&self) -> Events {
         readiness::of_stream(StreamFacts {
             progress: self.progress,
@@ -154,7 +158,22 @@ impl Stream {
     }
 
     /// Takes up to `len` bytes out of the inbox (leaves them there, if `peeks`).
-    fn take(&mut self, len: usize, peeks: bool, mut each: impl FnMut(&[u8])) -> usize {
+    #[inline]
+    fn take(&mut self, len: usize, peeks: bool, mut each: impl FnMut(&[u8])) {
+        // By far the most often, all that came is one buffer, and there is room for it.
+        if self.unread <= len
+            && !peeks
+            && self.inbox.len() == 1
+            && let Some(bytes) = self.inbox.pop_front()
+        {
+            each(&bytes);
+            self.unread = 0;
+            return;
+        }
+        self.take_parts(len, peeks, &mut each);
+    }
+
+    fn take_parts(&mut self, len: usize, peeks: bool, each: &mut dyn FnMut(&[u8])) {
         let mut taken = 0;
         let mut place = 0;
         while taken < len {
@@ -173,7 +192,6 @@ impl Stream {
         if !peeks {
             self.unread -= taken;
         }
-        taken
     }
 
     /// Why there is nothing to be read; `None`: there will be.
@@ -188,6 +206,19 @@ impl Stream {
             return Some(Ok(0));
         }
         matches!(self.progress, Progress::Closed).then_some(Err(Error::NotConnected))
+    }
+
+    /// The kernel says nothing of a connection that we have shut in both directions, even if it is
+    /// reset then: whoever asks has to look.
+    #[cold]
+    fn look_for_error(&mut self, channel: &Channel) {
+        if self.error.is_none()
+            && self.shut == Shut::BOTH
+            && let Ok(Some(socket)) = channel.descriptor(self.handle)
+            && let Ok(Err(errno)) = rustix::net::sockopt::socket_error(socket)
+        {
+            self.error = Some(errno.into());
+        }
     }
 
     /// Why nothing can be written any more; `None`: something can, now or later.
@@ -216,19 +247,34 @@ impl Sockets {
         stream.reading = false;
         let happened = match result {
             Ok(bytes) if !bytes.is_empty() => {
+                if stream.shut == Shut::BOTH {
+                    return self.refuse(object);
+                }
                 stream.unread += bytes.len();
                 stream.inbox.push_back(bytes);
                 stream.ask(channel);
                 Events::READABLE
             }
             Ok(_) => {
-                stream.ended = true;
+                // Not the peer's end, if we have shut the connection ourselves.
+                stream.ended = stream.shut != Shut::BOTH;
                 stream.shut.receive = true;
+                // Nothing is read any more that would tell of a reset.
+                let _ = channel.await_end(stream.handle);
                 Events::READABLE | Events::RDHUP | Events::HUP
             }
             Err(error) => return self.on_failed(object, error.into()),
         };
         self.notify(object, happened);
+    }
+
+    /// Bytes came that nobody will ever read: the peer is told so by a reset, as by the kernel.
+    #[cold]
+    fn refuse(&mut self, object: u32) {
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        // It may be over already.
+        let _ = channel.disconnect(stream.handle, Disconnect::Reset);
+        self.on_failed(object, Error::Reset);
     }
 
     /// The connection is over, and not in order.
@@ -249,6 +295,19 @@ impl Sockets {
         self.notify(object, all);
     }
 
+    /// Both directions are over.
+    pub(crate) fn on_end(&mut self, object: u32, result: Result<(), OpError>) {
+        let Some((stream, _)) = self.stream_mut(object) else { return };
+        match result {
+            Err(error) => self.on_failed(object, error.into()),
+            Ok(()) => {
+                // Writes that the peer will never take are the program's mistake to make.
+                stream.shut = Shut::BOTH;
+                self.notify(object, Events::READABLE | Events::RDHUP | Events::HUP);
+            }
+        }
+    }
+
     pub(crate) fn on_written(&mut self, object: u32, result: Result<usize, OpError>) {
         if let Err(error) = result {
             return self.on_failed(object, error.into());
@@ -263,8 +322,12 @@ impl Sockets {
         if let Err(error) = result {
             return self.on_failed(object, error.into());
         }
+        let is_local = self.is_local;
         let Some((stream, channel)) = self.stream_mut(object) else { return };
         stream.progress = Progress::Connected;
+        if is_local {
+            stream.name = channel.local_address(stream.handle).ok().and_then(|it| it.as_inet());
+        }
         stream.ask(channel);
         self.notify(object, Events::WRITABLE);
     }
@@ -398,6 +461,7 @@ impl Sockets {
     ) -> Attempt<usize> {
         let mut looked_again = false;
         loop {
+            let turns = self.turns();
             let Self { objects, channel, .. } = self;
             let Some(entry) = objects.get_mut(object as usize) else {
                 return Attempt::Done(Err(Error::BadDescriptor));
@@ -412,6 +476,9 @@ impl Sockets {
                 false => wanted.min(stream.options.low_water()).max(1),
             };
             if stream.unread > 0 {
+                if wanted == 0 && to.filled() == 0 {
+                    return Attempt::Done(Ok(0));
+                }
                 let discards = flags.contains(MsgFlags::TRUNC);
                 if peeks {
                     to.rewind();
@@ -422,15 +489,16 @@ impl Sockets {
             let filled = to.filled();
             let is_enough = to.left() == 0 || filled >= target;
             if filled > 0 && (is_enough || stream.why_short()) {
+                entry.served_in = turns;
                 return Attempt::Done(Ok(filled));
             }
-            if filled == 0 {
-                if wanted == 0 {
-                    return Attempt::Done(Ok(0));
-                }
-                if let Some(answer) = stream.why_empty() {
-                    return Attempt::Done(answer);
-                }
+            if stream.shut == Shut::BOTH {
+                stream.look_for_error(channel);
+            }
+            if filled == 0
+                && let Some(answer) = stream.why_empty()
+            {
+                return Attempt::Done(answer);
             }
             let waits = !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over;
             if waits {
@@ -466,6 +534,9 @@ impl Sockets {
                 return Attempt::Done(Err(Error::BrokenPipe));
             };
             let sent = from.taken();
+            if stream.shut == Shut::BOTH {
+                stream.look_for_error(channel);
+            }
             if let Some(error) = stream.why_closed() {
                 if sent > 0 {
                     // What went out is told first; the next call hears why no more did.
@@ -538,6 +609,7 @@ impl Stream {
 /// Ending.
 impl Sockets {
     pub(crate) fn shutdown_stream(&mut self, object: u32, how: Shutdown) -> Result<(), Error> {
+        let is_local = self.is_local;
         let Some((stream, channel)) = self.stream_mut(object) else {
             return Err(Error::NotConnected);
         };
@@ -555,11 +627,21 @@ impl Sockets {
                 stream.shut.send |= send;
             }
             Progress::Connected => {
-                if send && !stream.shut.send {
-                    channel.disconnect(stream.handle, Disconnect::Write)?;
-                }
+                let before = stream.shut;
                 stream.shut.receive |= receive;
                 stream.shut.send |= send;
+                // Of both directions the kernel hears together, because what still arrives then is
+                // answered with a reset; of the receiving one alone it need not.
+                match stream.shut {
+                    Shut::BOTH if before == Shut::BOTH => {}
+                    Shut::BOTH if !is_local => {
+                        channel.disconnect(stream.handle, Disconnect::Both)?;
+                    }
+                    Shut { send: true, .. } if !before.send => {
+                        channel.disconnect(stream.handle, Disconnect::Write)?;
+                    }
+                    _ => {}
+                }
             }
         }
         let is_closed = matches!(stream.progress, Progress::Closed);

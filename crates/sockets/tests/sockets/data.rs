@@ -71,3 +71,21 @@ fn large_transfers_lose_nothing_and_stop_when_nobody_reads() {
         world.note_events("room again", Client, epoll);
     });
 }
+
+#[test]
+fn small_writes_one_after_the_other_all_arrive() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.no_delay(Server, server);
+        world.no_delay(Client, client);
+        for round in 0..20 {
+            world.note_send("one", Client, client, b"a", 0);
+            world.note_send("back", Server, server, b"b", 0);
+            world.note_send("two", Client, client, b"c", 0);
+            world.note_send("three", Client, client, b"d", 0);
+            world.note_recv("all", Server, server, 9, 0);
+            world.note_recv("back", Client, client, 9, 0);
+            world.note("round", &round);
+        }
+    });
+}

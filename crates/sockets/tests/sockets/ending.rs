@@ -29,6 +29,9 @@ fn a_peer_that_closes_is_heard_after_its_last_byte() {
         world.note_recv("the end", Server, server, 2, 0);
         world.note_recv("the end, still", Server, server, 2, 0);
         world.note_events("nothing left", Server, epoll);
+        world.note_send("nobody hears it", Server, server, b"x", 0);
+        world.note_events("reset", Server, epoll);
+        note_rest(world, Server, server);
     });
 }
 
@@ -116,4 +119,27 @@ fn shutting_down_what_is_not_connected() {
         world.note_recv("recv", Client, fd, 1, 0);
         world.note_send("send", Client, fd, b"x", 0);
     });
+}
+
+#[test]
+fn data_for_a_peer_that_is_deaf() {
+    for (how, closer) in [(0, Server), (1, Server), (2, Server), (0, Client), (2, Client)] {
+        compare(|world| {
+            let (server, client) = world.connection();
+            world.no_delay(Server, server);
+            world.no_delay(Client, client);
+            let (closed, side, fd) = match closer {
+                Server => (server, Client, client),
+                Client => (client, Server, server),
+            };
+            let answer = world.host(closer).shutdown(closed, how);
+            world.note(&format!("shutdown {how} by {closer:?}"), &answer);
+            world.settle();
+            for _ in 0..3 {
+                world.note_send("send", side, fd, b"x", 0);
+            }
+            world.note_recv("recv", side, fd, 9, 0);
+            world.note_recv("recv", side, fd, 9, 0);
+        });
+    }
 }

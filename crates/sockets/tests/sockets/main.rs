@@ -4,6 +4,7 @@
 //! Read first: `host.rs` (what a program can call), `world.rs` (where it runs).
 
 mod connecting;
+mod crowd;
 mod data;
 mod datagrams;
 mod ending;
@@ -12,6 +13,7 @@ mod linux;
 mod options;
 mod ours;
 mod plain;
+mod random;
 mod sets;
 mod threads;
 mod world;

@@ -84,6 +84,13 @@ impl World {
         (server, client)
     }
 
+    /// Small segments leave at once.
+    pub(crate) fn no_delay(&mut self, side: Side, fd: Fd) {
+        let on = 1_i32.to_ne_bytes();
+        let set = self.host(side).setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on);
+        set.expect("any connection takes it");
+    }
+
     /// A set that watches one descriptor, which is its data.
     pub(crate) fn watch(&mut self, side: Side, fd: Fd, events: i32) -> Fd {
         let epoll = self.host(side).epoll_create1(0).expect("a set can be had");
@@ -164,7 +171,7 @@ pub(crate) fn stack_configs(clock: &Clock) -> [Config; 2] {
     [host(Box::new(one), STACK_IPS[0]), host(Box::new(other), STACK_IPS[1])]
 }
 
-fn on_stack() -> World {
+pub(crate) fn on_stack() -> World {
     let hosts = stack_configs(&Clock::new()).map(|config| {
         Box::new(Context::create(config).expect("the stack can be had")) as Box<dyn Host>
     });
@@ -173,14 +180,19 @@ fn on_stack() -> World {
 
 /// Runs a program on Linux and on ours, and compares what each wrote down.
 pub(crate) fn compare(program: impl Fn(&mut World)) {
+    compare_on(&[("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)], program);
+}
+
+/// The same with some of the kernel's drivers only.
+pub(crate) fn compare_on(drivers: &[(&str, DriverChoice)], program: impl Fn(&mut World)) {
     let run = |mut world: World| {
         program(&mut world);
         world.log
     };
     let linux = run(on_linux());
     assert!(!linux.is_empty(), "a program that writes nothing down shows nothing");
-    for (name, driver) in [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)] {
-        match on_kernel(driver) {
+    for (name, driver) in drivers {
+        match on_kernel(*driver) {
             Ok(world) => assert_eq!(run(world), linux, "on the kernel by {name}"),
             Err(CreateError::DriverUnavailable { reason, .. }) => {
                 println!("skipped: {name}: {reason}");

@@ -1,0 +1,102 @@
+//! Many connections, full tables and full queues.
+
+use std::collections::BTreeSet;
+
+use megapipe::DriverChoice;
+use megapipe_sockets::{Bsd, Config, Context, Error, OpenFlags};
+
+use crate::host::Ctl;
+use crate::world::{Client, Server, compare_on, on_stack};
+
+const IN: u32 = libc::EPOLLIN as u32;
+
+#[test]
+fn a_thousand_connections_in_one_set() {
+    const COUNT: usize = 1000;
+    let mut world = on_stack();
+    let (listener, address) = world.listener(Server, 1024);
+    let epoll = world.host(Server).epoll_create1(0).unwrap();
+    let mut pairs = Vec::new();
+    while pairs.len() < COUNT {
+        let some: Vec<_> = (0..50).map(|_| world.tcp(Client)).collect();
+        for fd in &some {
+            assert_eq!(world.host(Client).connect(*fd, Some(address)), Err(libc::EINPROGRESS));
+        }
+        for client in some {
+            let server = loop {
+                match world.host(Server).accept4(listener, libc::SOCK_NONBLOCK) {
+                    Ok(server) => break server,
+                    Err(libc::EAGAIN) => world.settle(),
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            let event = (IN, pairs.len() as u64);
+            world.host(Server).epoll_ctl(epoll, Ctl::Add, server, event).unwrap();
+            pairs.push((server, client));
+        }
+    }
+    world.settle();
+    assert_eq!(world.host(Server).epoll_wait(epoll, COUNT).unwrap(), []);
+    let mut expected = BTreeSet::new();
+    for (_, client) in pairs.iter().step_by(3) {
+        world.host(Client).send(*client, b"x", 0).unwrap();
+    }
+    (0..50).for_each(|_| world.settle());
+    // Connections are accepted in the order in which they came, which need not be the dialers'.
+    for (place, (server, _)) in pairs.iter().enumerate() {
+        let asked = [(*server, libc::POLLIN)];
+        if world.host(Server).poll(&asked).unwrap() == [libc::POLLIN] {
+            expected.insert(place as u64);
+        }
+    }
+    assert_eq!(expected.len(), COUNT.div_ceil(3));
+    let mut told = BTreeSet::new();
+    // Level triggered, a hundred at a time: each call goes on where the last one stopped.
+    for _ in 0..COUNT.div_ceil(3).div_ceil(100) {
+        told.extend(world.host(Server).epoll_wait(epoll, 100).unwrap().iter().map(|it| it.1));
+    }
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_context_has_as_many_descriptors_as_it_was_given() {
+    let config = Config::default().descriptors(5).first_descriptor(0);
+    let mut context = Context::create(config).unwrap();
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+    let listener = context.socket(libc::AF_INET, kind, 0).unwrap();
+    context.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
+    context.listen(listener, 8).unwrap();
+    let address = context.getsockname(listener).unwrap();
+    let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    context.connect(client, Some(address)).unwrap();
+    let [reader, writer] = context.pipe2(OpenFlags::empty()).unwrap();
+    assert_eq!([listener, client, reader, writer], [0, 1, 2, 3]);
+    assert_eq!(context.pipe2(OpenFlags::empty()), Err(Error::NoDescriptors));
+    let last = context.eventfd(0, false, OpenFlags::empty()).unwrap();
+    assert_eq!(context.socket(libc::AF_INET, kind, 0), Err(Error::NoDescriptors));
+    assert_eq!(context.accept4(listener, OpenFlags::empty()), Err(Error::NoDescriptors));
+    assert_eq!(context.epoll_create1(OpenFlags::empty()), Err(Error::NoDescriptors));
+    context.close(last).unwrap();
+    assert_eq!(context.accept4(listener, OpenFlags::empty()), Ok(last), "it waited");
+}
+
+#[test]
+fn as_many_connections_wait_as_the_backlog_says_and_one_more() {
+    // A ring's multishot accept takes more from the kernel's queue than the channel has asked for.
+    compare_on(&[("epoll", DriverChoice::Epoll)], |world| {
+        let (listener, address) = world.listener(Server, 3);
+        let clients: Vec<_> = (0..8).map(|_| world.tcp(Client)).collect();
+        for fd in &clients {
+            let _ = world.host(Client).connect(*fd, Some(address));
+            world.settle();
+        }
+        world.settle();
+        let mut accepted = 0;
+        while world.host(Server).accept4(listener, 0).is_ok() {
+            accepted += 1;
+            // Those that were turned away come again in a second, not now.
+            assert!(accepted <= 8);
+        }
+        world.note("they waited", &accepted);
+    });
+}
