@@ -195,8 +195,8 @@ pub trait Link: Send {
         woken
     }
 
-    /// Called by [`Link::wait`] after a sleep, so that a driver counts it, or tells the outside that
-    /// nobody has to be woken any more.
+    /// Called by [`Link::wait`] after a sleep, so that a driver counts it, or tells the outside
+    /// that nobody has to be woken any more.
     fn slept(&mut self) {}
 
     /// What was counted since the link was opened.
