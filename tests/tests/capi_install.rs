@@ -17,15 +17,21 @@ use capi_prefix::{
 use rustix::process::{Pid, Signal};
 
 /// The calls that the header declares.
-fn calls_in_header() -> BTreeSet<String> {
-    let header = fs::read_to_string(sources().join("include/megapipe.h")).unwrap();
-    let words = header.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let names = words.filter_map(|line| {
-        let before = line.split_once('(')?.0;
-        let name = before.rsplit([' ', '*']).next()?;
-        name.starts_with("mp_").then(|| name.to_owned())
-    });
-    names.collect()
+fn calls_in_headers() -> BTreeSet<String> {
+    let mut calls = BTreeSet::new();
+    for header in ["megapipe.h", "mtcp_api.h", "mtcp_epoll.h"] {
+        let header = fs::read_to_string(sources().join("include").join(header)).unwrap();
+        let is_comment = |line: &&str| line.starts_with("//") || line.starts_with(['*', '/']);
+        let lines = header.lines().map(str::trim_start).filter(|line| !is_comment(line));
+        let names = lines.filter_map(|line| {
+            let before = line.split_once('(')?.0;
+            let name = before.rsplit([' ', '*']).next()?;
+            let is_ours = ["mp_", "mtcp_", "EventToString"].iter().any(|it| name.starts_with(it));
+            is_ours.then(|| name.to_owned())
+        });
+        calls.extend(names);
+    }
+    calls
 }
 
 #[test]
@@ -56,7 +62,7 @@ fn every_symbol_has_a_version_and_no_other_is_visible() {
     let symbols = text.lines().filter_map(|line| line.split_whitespace().last());
     let symbols: BTreeSet<String> =
         symbols.filter(|&name| name != "MEGAPIPE_0.1").map(str::to_owned).collect();
-    let expected = calls_in_header().into_iter().map(|call| format!("{call}@@MEGAPIPE_0.1"));
+    let expected = calls_in_headers().into_iter().map(|call| format!("{call}@@MEGAPIPE_0.1"));
     assert_eq!(symbols, expected.collect());
 }
 
@@ -174,7 +180,8 @@ fn the_manuals_pages_are_installed_in_their_sections() {
     let Some(prefix) = prefix("the_manuals_pages_are_installed_in_their_sections") else { return };
     let man = prefix.join("share/man");
     assert!(man.join("man7/megapipe.7").is_file());
-    for call in calls_in_header() {
+    assert!(man.join("man7/mtcp.7").is_file());
+    for call in calls_in_headers().iter().filter(|call| call.starts_with("mp_")) {
         assert!(man.join(format!("man3/{call}.3")).is_file(), "{call}");
     }
 }

@@ -31,7 +31,9 @@ pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Err
     let capi = root.join("crates/capi");
     let archive = build(root, profile)?;
     let lib = prefix.join("lib");
-    copy(&capi.join("include/megapipe.h"), &prefix.join("include"))?;
+    for header in files_in(&capi.join("include"))? {
+        copy(&header, &prefix.join("include"))?;
+    }
     copy(&archive, &lib)?;
     link(&archive, &capi.join("megapipe.map"), &lib)?;
     write_pkg_config(&capi.join("megapipe.pc.in"), &prefix)?;
@@ -39,7 +41,9 @@ pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Err
         let section = page.extension().unwrap_or_default().to_string_lossy();
         copy(&page, &prefix.join("share/man").join(format!("man{section}")))?;
     }
-    copy(&capi.join("examples/pingpong.c"), &prefix.join("share/doc/megapipe/examples"))?;
+    for example in files_in(&capi.join("examples"))? {
+        copy(&example, &prefix.join("share/doc/megapipe/examples"))?;
+    }
     println!("installed libmegapipe {VERSION} below {}", prefix.display());
     Ok(true)
 }

@@ -15,7 +15,7 @@ use channel::{
 };
 use libc::{
     EACCES, EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO,
-    ENFILE, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
+    ENFILE, ENODEV, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
 };
 use thiserror::Error;
 
@@ -58,6 +58,20 @@ pub(crate) enum CallError {
     Argument(&'static str),
     #[error("the process has as many channels as it may have")]
     TooManyChannels,
+    #[error("there is no such context")]
+    NoContext,
+    #[error("core {0} has a context already")]
+    Occupied(usize),
+    #[error("mtcp_init() was not called, or failed")]
+    NotInitialised,
+    #[error("{path}: {reason}")]
+    File { path: String, reason: String },
+    #[error("configuration: {0}")]
+    Unusable(String),
+    #[error(transparent)]
+    Socket(#[from] sockets::Error),
+    #[error(transparent)]
+    Sockets(#[from] sockets::CreateError),
     #[error(transparent)]
     Misuse(#[from] Misuse),
     #[error(transparent)]
@@ -90,8 +104,13 @@ impl CallError {
             Self::WrongThread => EPERM,
             Self::Reentered => EDEADLK,
             Self::Broken => ENOTRECOVERABLE,
-            Self::NoChannel => EBADF,
-            Self::NotLent | Self::Argument(_) => EINVAL,
+            Self::NoChannel | Self::NoContext => EBADF,
+            Self::NotLent | Self::Argument(_) | Self::File { .. } | Self::Unusable(_) => EINVAL,
+            Self::Occupied(_) => EEXIST,
+            Self::NotInitialised => ENODEV,
+            Self::Socket(error) => error.raw_os_error(),
+            Self::Sockets(sockets::CreateError::Channel(error)) => create_errno(error),
+            Self::Sockets(_) => EINVAL,
             Self::TooManyChannels => ENFILE,
             Self::Misuse(misuse) => misuse_errno(misuse),
             Self::Create(error) => create_errno(error),

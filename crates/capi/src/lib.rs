@@ -10,6 +10,7 @@
 //! - `registry.rs`: from a handle to its channel. `fork.rs`: whether this is still the process.
 //! - `pending.rs`, `lent.rs`, `event.rs`: where read bytes go, and the way back out.
 //! - `error.rs`, `border.rs`: errno and return values.
+//! - `mtcp/`: mTCP's own API, by its own headers.
 //!
 //! Invariants
 //! - No panic crosses the border, and no call works on a channel of another thread.
@@ -31,6 +32,8 @@ mod event;
 mod fork;
 mod lent;
 mod limits;
+/// cbindgen:ignore
+pub mod mtcp;
 mod network;
 mod object;
 mod pending;

@@ -30,3 +30,20 @@ const _: () = assert!(PARTS_MAX <= channel::limits::WRITE_PARTS_MAX);
 const UNSENT_BYTES_MAX: usize =
     (channel::limits::OPERATIONS_MAX + 1) * channel::limits::WRITE_LEN_MAX;
 const _: () = assert!(UNSENT_BYTES_MAX <= libc::ssize_t::MAX as usize);
+
+/// Contexts of mTCP's API in a process, one for each core.
+pub(crate) const MTCP_CONTEXTS_MAX: usize = 256;
+
+/// Descriptors of a context beside those of `max_concurrency` connections: listeners, sets, pipes.
+pub(crate) const MTCP_DESCRIPTORS_BESIDE: u32 = 1024;
+
+/// Events that one `mtcp_epoll_wait()` gives at most, whatever room the program has.
+pub(crate) const MTCP_EVENTS_MAX: usize = 1 << 16;
+
+/// Receive buffers of a context: `max_num_buffers`, a power of two between these.
+pub(crate) const MTCP_BUFFERS_MIN: u16 = 64;
+/// As above.
+pub(crate) const MTCP_BUFFERS_MAX: u16 = 4096;
+
+/// Bytes of a configuration file that are worth reading.
+pub(crate) const MTCP_FILE_BYTES_MAX: u64 = 1 << 20;

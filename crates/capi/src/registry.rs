@@ -35,6 +35,11 @@ impl ThreadNumber {
             number.get()
         }))
     }
+
+    /// The number.
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
 }
 
 struct Entry {

@@ -154,6 +154,13 @@ impl Context {
         self.sockets.turn(timeout)
     }
 
+    /// Ends a [`Context::turn`], or the wait of a call, from any thread: the call is tried again, and
+    /// waits on if nothing came of it. May be used in a signal handler.
+    #[must_use]
+    pub fn waker(&self) -> megapipe::Waker {
+        self.sockets.channel.waker()
+    }
+
     /// What serves the context, and why.
     #[must_use]
     pub const fn report(&self) -> &megapipe::DriverReport {

@@ -210,7 +210,9 @@ impl Sockets {
             }
         };
         ports.listen(bound)?;
-        let options = ListenOptions::default().backlog(behind as u32).share(false);
+        // With SO_REUSEPORT, contexts of the process's other shards may listen there too.
+        let is_shared = stream.options.sharing.port;
+        let options = ListenOptions::default().backlog(behind as u32).share(is_shared);
         let address = Address::Inet(bound.address);
         channel.listen(&address, &options, object.into()).map_err(|error| match error {
             ListenError::Kernel { source, .. } => source.into(),

@@ -13,11 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-scripts", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
     ("megapipe-sockets", &["megapipe", "megapipe-link"]),
-    (
-        "megapipe-packetdrill",
-        &["megapipe", "megapipe-link", "megapipe-scripts", "megapipe-sockets"],
-    ),
-    ("megapipe-capi", &["megapipe"]),
+    ("megapipe-capi", &["megapipe", "megapipe-link", "megapipe-sockets"]),
     ("megapipe-apps", &["megapipe"]),
     (
         "megapipe-bench",

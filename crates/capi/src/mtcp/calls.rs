@@ -1,0 +1,298 @@
+//! The socket calls of `mtcp_api.h`, as their namesakes of section 2, in a context.
+
+use std::ffi::{c_char, c_int};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+
+use channel::Address;
+use libc::{iovec, sockaddr, socklen_t, ssize_t};
+use sockets::{Bsd, MsgFlags, OpenFlags};
+
+use super::context::{Waiting, mctx_t, with_context};
+use crate::address;
+use crate::border::{finish, status};
+use crate::error::{CallError, Failure};
+use crate::limits::PARTS_MAX;
+use crate::pending::Sender;
+
+/// Makes a socket: AF_INET or AF_INET6, SOCK_STREAM (or MTCP_SOCK_STREAM, which is the same).
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_socket(mctx: mctx_t, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let socket = with_context(mctx, |waiting| Ok(waiting.socket(domain, kind, protocol)?));
+    finish("mtcp_socket", socket)
+}
+
+/// Binds a socket to an address of ours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_bind(
+    mctx: mctx_t,
+    sockid: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> c_int {
+    // SAFETY: the program promises an address of that size, or null.
+    let result = unsafe { inet(addr, addrlen) }
+        .and_then(|to| with_context(mctx, |waiting| Ok(waiting.bind(sockid, to)?)));
+    status("mtcp_bind", result)
+}
+
+/// Listens.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_listen(mctx: mctx_t, sockid: c_int, backlog: c_int) -> c_int {
+    status("mtcp_listen", with_context(mctx, |waiting| Ok(waiting.listen(sockid, backlog)?)))
+}
+
+/// Accepts a connection; `addr` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_accept(
+    mctx: mctx_t,
+    sockid: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    let accept = |waiting: &mut Waiting| {
+        let accepted = waiting.accept4(sockid, OpenFlags::empty())?;
+        if !addr.is_null() {
+            // One that is over already has no peer to name any more.
+            let peer = waiting.getpeername(accepted).ok().map(Address::from);
+            // SAFETY: the program promises room for an address, as large as it says.
+            unsafe { address::write(Sender { address: addr, size: addrlen }, peer.as_ref()) };
+        }
+        Ok(accepted)
+    };
+    finish("mtcp_accept", with_context(mctx, accept))
+}
+
+/// Connects. With mtcp_init_rss() for this server, from the next of its addresses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_connect(
+    mctx: mctx_t,
+    sockid: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> c_int {
+    let connect = |to: SocketAddr| {
+        with_context(mctx, |waiting| {
+            let source = waiting.sources.as_mut().and_then(|sources| sources.next(to));
+            if let Some(source) = source
+                && waiting.getsockname(sockid)?.port() == 0
+            {
+                waiting.bind(sockid, source)?;
+            }
+            Ok(waiting.connect(sockid, Some(to))?)
+        })
+    };
+    // SAFETY: the program promises an address of that size, or null.
+    status("mtcp_connect", unsafe { inet(addr, addrlen) }.and_then(connect))
+}
+
+/// Closes a descriptor.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_close(mctx: mctx_t, sockid: c_int) -> c_int {
+    status("mtcp_close", with_context(mctx, |waiting| Ok(waiting.close(sockid)?)))
+}
+
+/// The address that a socket is bound to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getsockname(
+    mctx: mctx_t,
+    sock: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    let name = |waiting: &mut Waiting| Ok(waiting.getsockname(sock)?);
+    // SAFETY: the program promises room for an address, as large as it says.
+    status("mtcp_getsockname", unsafe { named(mctx, addr, addrlen, name) })
+}
+
+/// The address that a socket is connected to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getpeername(
+    mctx: mctx_t,
+    sock: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    let name = |waiting: &mut Waiting| Ok(waiting.getpeername(sock)?);
+    // SAFETY: the program promises room for an address, as large as it says.
+    status("mtcp_getpeername", unsafe { named(mctx, addr, addrlen, name) })
+}
+
+/// Reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_read(
+    mctx: mctx_t,
+    sockid: c_int,
+    buf: *mut c_char,
+    len: usize,
+) -> ssize_t {
+    // SAFETY: the program promises `len` writable bytes.
+    finish("mtcp_read", unsafe { received(mctx, sockid, buf, len, None) })
+}
+
+/// Reads, with flags as in recv(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_recv(
+    mctx: mctx_t,
+    sockid: c_int,
+    buf: *mut c_char,
+    len: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program promises `len` writable bytes.
+    finish("mtcp_recv", unsafe { received(mctx, sockid, buf, len, Some(flags)) })
+}
+
+/// Reads into several pieces of memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_readv(
+    mctx: mctx_t,
+    sockid: c_int,
+    iov: *const iovec,
+    num_iov: c_int,
+) -> c_int {
+    let read = || {
+        let count = parts(iov, num_iov)?;
+        let piece = |index| {
+            // SAFETY: the program promises `num_iov` pieces.
+            let piece = unsafe { iov.wrapping_add(index).read() };
+            // SAFETY: it promises that each is writable memory of its own.
+            IoSliceMut::new(unsafe { memory_mut(piece.iov_base.cast(), piece.iov_len) })
+        };
+        let mut pieces: Vec<IoSliceMut<'_>> = (0..count).map(piece).collect();
+        let len = with_context(mctx, |waiting| Ok(waiting.readv(sockid, &mut pieces)?))?;
+        Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
+    };
+    finish("mtcp_readv", read())
+}
+
+/// Writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_write(
+    mctx: mctx_t,
+    sockid: c_int,
+    buf: *const c_char,
+    len: usize,
+) -> ssize_t {
+    let write = || {
+        if buf.is_null() && len > 0 {
+            return Err(CallError::Null("buf").into());
+        }
+        // SAFETY: the program promises `len` readable bytes.
+        let bytes = unsafe { memory(buf.cast(), len) };
+        with_context(mctx, |waiting| Ok(waiting.write(sockid, bytes)? as ssize_t))
+    };
+    finish("mtcp_write", write())
+}
+
+/// Writes several pieces of memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_writev(
+    mctx: mctx_t,
+    sockid: c_int,
+    iov: *const iovec,
+    num_iov: c_int,
+) -> c_int {
+    let write = || {
+        let count = parts(iov, num_iov)?;
+        let piece = |index| {
+            // SAFETY: the program promises `num_iov` pieces.
+            let piece = unsafe { iov.wrapping_add(index).read() };
+            // SAFETY: it promises that each is readable memory.
+            IoSlice::new(unsafe { memory(piece.iov_base.cast_const().cast(), piece.iov_len) })
+        };
+        let pieces: Vec<IoSlice<'_>> = (0..count).map(piece).collect();
+        let len = with_context(mctx, |waiting| Ok(waiting.writev(sockid, &pieces)?))?;
+        Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
+    };
+    finish("mtcp_writev", write())
+}
+
+/// An internet address of the program's.
+///
+/// # Safety
+/// `addr` is null or points to `addrlen` readable bytes.
+unsafe fn inet(addr: *const sockaddr, addrlen: socklen_t) -> Result<SocketAddr, Failure> {
+    // SAFETY: the caller keeps the contract.
+    match unsafe { address::read(addr, addrlen, "addr") }? {
+        Address::Inet(inet) => Ok(inet),
+        Address::Unix(_) => Err(sockets::Error::FamilyNotSupported.into()),
+    }
+}
+
+/// Writes the address that `name` gives.
+///
+/// # Safety
+/// As [`address::write`].
+unsafe fn named(
+    mctx: mctx_t,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+    name: impl FnOnce(&mut Waiting) -> Result<SocketAddr, Failure>,
+) -> Result<(), Failure> {
+    if addr.is_null() || addrlen.is_null() {
+        return Err(CallError::Null("addr or addrlen").into());
+    }
+    let address = with_context(mctx, name)?.into();
+    // SAFETY: the caller keeps the contract.
+    unsafe { address::write(Sender { address: addr, size: addrlen }, Some(&address)) };
+    Ok(())
+}
+
+/// Reads, which any descriptor can, or receives, which a socket can.
+///
+/// # Safety
+/// `buf` is null or points to `len` writable bytes.
+unsafe fn received(
+    mctx: mctx_t,
+    sockid: c_int,
+    buf: *mut c_char,
+    len: usize,
+    flags: Option<c_int>,
+) -> Result<ssize_t, Failure> {
+    if buf.is_null() && len > 0 {
+        return Err(CallError::Null("buf").into());
+    }
+    // SAFETY: the caller promises `len` writable bytes.
+    let to = unsafe { memory_mut(buf.cast(), len) };
+    let flags = flags.map(MsgFlags::from_bits_retain);
+    with_context(mctx, |waiting| {
+        let len = match flags {
+            None => waiting.read(sockid, to)?,
+            Some(flags) => waiting.recv(sockid, to, flags)?,
+        };
+        Ok(len as ssize_t)
+    })
+}
+
+/// How many pieces there are.
+fn parts(iov: *const iovec, count: c_int) -> Result<usize, Failure> {
+    let count = usize::try_from(count).ok().filter(|&count| count <= PARTS_MAX);
+    let count = count.ok_or(CallError::Argument("numIOV"))?;
+    if iov.is_null() && count > 0 {
+        return Err(CallError::Null("iov").into());
+    }
+    Ok(count)
+}
+
+/// Memory of the program's; none of it where the pointer is null.
+///
+/// # Safety
+/// `at` is null, or points to `len` bytes that are readable and not written as long as `'a` lasts.
+unsafe fn memory<'a>(at: *const u8, len: usize) -> &'a [u8] {
+    match at.is_null() {
+        true => &[],
+        // SAFETY: the caller promises the bytes.
+        false => unsafe { std::slice::from_raw_parts(at, len) },
+    }
+}
+
+/// # Safety
+/// As [`memory`], for bytes that nobody else reads or writes.
+unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
+    match at.is_null() {
+        true => &mut [],
+        // SAFETY: the caller promises the bytes.
+        false => unsafe { std::slice::from_raw_parts_mut(at, len) },
+    }
+}

@@ -1,0 +1,320 @@
+//! mTCP's configuration file: lines of `key = value`, `#` begins a comment.
+//!
+//! Read first: `man/mtcp.7`, which lists the keys. Pure: text in, a configuration and warnings out.
+//!
+//! Invariant: each line either has its effect, or is named in a warning that says what happens
+//! instead, or is an error that names the line. Nothing is passed over in silence.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+/// What a program may ask and change by `mtcp_getconf()` and `mtcp_setconf()`; the fields of
+/// `struct mtcp_conf`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub(crate) num_cores: i32,
+    pub(crate) max_concurrency: i32,
+    pub(crate) max_num_buffers: i32,
+    pub(crate) rcvbuf_bytes: i32,
+    pub(crate) sndbuf_bytes: i32,
+    /// Seconds in TIME-WAIT.
+    pub(crate) tcp_timewait_s: i32,
+    /// Seconds until a silent peer is given up; -1: never.
+    pub(crate) tcp_timeout_s: i32,
+}
+
+/// A whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Conf {
+    pub(crate) numbers: Numbers,
+    /// Where frames come from; none: nothing said so.
+    pub(crate) io: Option<Io>,
+    /// The devices, as `port` names them.
+    pub(crate) ports: Vec<String>,
+    /// Our addresses with the bits of their prefix, where the link does not bring its own.
+    pub(crate) addresses: Vec<(IpAddr, u8)>,
+    pub(crate) gateways: Vec<IpAddr>,
+    pub(crate) mtu: Option<u16>,
+    /// What to tell the user.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Which driver carries the frames, or who else does TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// Linux does TCP.
+    Kernel,
+    /// A driver of ours, by its name in link descriptions.
+    Link(&'static str),
+}
+
+/// A line that cannot be obeyed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("line {line}: {fault}")]
+pub(crate) struct ConfError {
+    pub(crate) line: usize,
+    pub(crate) fault: Fault,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum Fault {
+    #[error("{0} has no value")]
+    NoValue(String),
+    #[error("{key} = {value} is not a number from {min} to {max}")]
+    Number { key: &'static str, value: String, min: i32, max: i32 },
+    #[error("{0:?} is not ADDRESS/BITS, as 10.0.0.2/24")]
+    Address(String),
+    #[error("{0:?} is not an address")]
+    Gateway(String),
+    #[error("io = {0}: there are xdp, packet, tap, memif and kernel")]
+    Io(String),
+    #[error("there is no key {0:?}")]
+    Key(String),
+}
+
+/// mTCP's I/O modules, none of which is here.
+const FOREIGN_IO: [&str; 5] = ["psio", "dpdk", "netmap", "onvm", "ixgbe"];
+const LINKS: [&str; 4] = ["xdp", "packet", "tap", "memif"];
+/// Keys of mTCP that have nothing to say here, and why.
+const MEANINGLESS: [(&str, &str); 6] = [
+    ("num_mem_ch", "memory channels are DPDK's"),
+    ("core_mask", "a context is pinned where it is made"),
+    ("onvm_serv", "there is no ONVM here"),
+    ("onvm_inst", "there is no ONVM here"),
+    ("onvm_dest", "there is no ONVM here"),
+    ("cc", "congestion control is CUBIC"),
+];
+
+impl Conf {
+    /// mTCP's defaults, on a machine with so many cores.
+    pub(crate) const fn new(cores: i32) -> Self {
+        let numbers = Numbers {
+            num_cores: cores,
+            max_concurrency: 100_000,
+            max_num_buffers: 100_000,
+            rcvbuf_bytes: 8_192,
+            sndbuf_bytes: 8_192,
+            tcp_timewait_s: 0,
+            tcp_timeout_s: 30,
+        };
+        Self {
+            numbers,
+            io: None,
+            ports: Vec::new(),
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            mtu: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Reads the text of a file over what is there.
+    pub(crate) fn read(&mut self, text: &str) -> Result<(), ConfError> {
+        let (mut receive, mut send) = (None, None);
+        for (index, line) in text.lines().enumerate() {
+            let words = words(line);
+            let Some((key, value)) = words.split_first() else { continue };
+            let buffer = match *key {
+                "rcvbuf" => &mut receive,
+                "sndbuf" => &mut send,
+                _ => {
+                    let line = index + 1;
+                    self.line(key, value).map_err(|fault| ConfError { line, fault })?;
+                    continue;
+                }
+            };
+            let name = if *key == "rcvbuf" { "rcvbuf" } else { "sndbuf" };
+            let bytes = number(name, value, 64, BUFFER_BYTES_MAX);
+            *buffer = Some(bytes.map_err(|fault| ConfError { line: index + 1, fault })?);
+        }
+        // One that is not set is as large as the other.
+        if let Some(bytes) = receive.or(send) {
+            self.numbers.rcvbuf_bytes = bytes;
+            self.numbers.sndbuf_bytes = send.unwrap_or(bytes);
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, key: &str, value: &[&str]) -> Result<(), Fault> {
+        let first = *value.first().ok_or_else(|| Fault::NoValue(key.to_owned()))?;
+        let numbers = &mut self.numbers;
+        match key {
+            "num_cores" => numbers.num_cores = number("num_cores", value, 1, CORES_MAX)?,
+            "max_concurrency" => {
+                numbers.max_concurrency = number("max_concurrency", value, 1, CONCURRENCY_MAX)?;
+            }
+            "max_num_buffers" => {
+                numbers.max_num_buffers = number("max_num_buffers", value, 1, CONCURRENCY_MAX)?;
+            }
+            "tcp_timewait" => {
+                numbers.tcp_timewait_s = number("tcp_timewait", value, 0, SECONDS_MAX)?;
+            }
+            "tcp_timeout" => {
+                numbers.tcp_timeout_s = number("tcp_timeout", value, -1, SECONDS_MAX)?;
+            }
+            "io" => self.io(first)?,
+            "port" => self.ports.extend(value.iter().map(|&port| port.to_owned())),
+            "address" => {
+                let (ip, bits) = prefixed(first).ok_or_else(|| Fault::Address(first.to_owned()))?;
+                self.addresses.push((ip, bits));
+            }
+            "gateway" => {
+                let ip = first.parse().map_err(|_| Fault::Gateway(first.to_owned()))?;
+                self.gateways.push(ip);
+            }
+            "mtu" => self.mtu = Some(number("mtu", value, 576, 65_535)? as u16),
+            "num_ip" => {
+                self.warn(format_args!(
+                    "num_ip = {first} has no meaning here: mtcp_init_rss() says how many"
+                ));
+            }
+            "stat_print" => {
+                self.warn(format_args!(
+                    "stat_print = {first} has no meaning here: mtcp_destroy_context() prints the \
+                     counters if MEGAPIPE_STATS is in the environment"
+                ));
+            }
+            "multiprocess" => {
+                self.warn(format_args!(
+                    "multiprocess = {first} has no meaning here: give each process a port"
+                ));
+            }
+            _ => match MEANINGLESS.iter().find(|(name, _)| *name == key) {
+                Some((name, why)) => self.warn(format_args!("{name} has no meaning here: {why}")),
+                None => return Err(Fault::Key(key.to_owned())),
+            },
+        }
+        Ok(())
+    }
+
+    fn io(&mut self, name: &str) -> Result<(), Fault> {
+        self.io = if let Some(link) = LINKS.iter().find(|link| **link == name) {
+            Some(Io::Link(link))
+        } else if name == "kernel" {
+            Some(Io::Kernel)
+        } else if FOREIGN_IO.contains(&name) {
+            self.warn(format_args!("io = {name} is not here: xdp (AF_XDP) takes its place"));
+            Some(Io::Link("xdp"))
+        } else {
+            return Err(Fault::Io(name.to_owned()));
+        };
+        Ok(())
+    }
+
+    pub(crate) fn warn(&mut self, warning: fmt::Arguments<'_>) {
+        self.warnings.push(warning.to_string());
+    }
+}
+
+const CORES_MAX: i32 = crate::limits::MTCP_CONTEXTS_MAX as i32;
+const CONCURRENCY_MAX: i32 = 1 << 20;
+const BUFFER_BYTES_MAX: i32 = 1 << 30;
+const SECONDS_MAX: i32 = 86_400;
+
+/// What stands in a line before its comment: the key, and the words of its value.
+fn words(line: &str) -> Vec<&str> {
+    let text = line.split_once('#').map_or(line, |(text, _)| text);
+    // Only the first `=` divides: a device may have one in its description.
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    key.split_whitespace().chain(value.split_whitespace()).collect()
+}
+
+fn number(key: &'static str, value: &[&str], min: i32, max: i32) -> Result<i32, Fault> {
+    let text = *value.first().ok_or_else(|| Fault::NoValue(key.to_owned()))?;
+    let wrong = || Fault::Number { key, value: text.to_owned(), min, max };
+    let number = text.parse().map_err(|_| wrong())?;
+    if (min..=max).contains(&number) { Ok(number) } else { Err(wrong()) }
+}
+
+/// `ADDRESS/BITS`.
+pub(super) fn prefixed(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+    let width = if address.is_ipv4() { 32 } else { 128 };
+    (bits <= width).then_some((address, bits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Conf, ConfError> {
+        let mut conf = Conf::new(4);
+        conf.read(text).map(|()| conf)
+    }
+
+    #[test]
+    fn a_file_as_mtcp_programs_have_it_is_read_and_what_is_foreign_is_named() {
+        let conf = read(
+            "# a server\n\nio = dpdk\nnum_cores = 2 # two\n  num_mem_ch=4\nport = dpdk0\n\
+             max_concurrency = 10000\nmax_num_buffers = 20000\nrcvbuf = 4096\ntcp_timeout = -1\n\
+             tcp_timewait = 1\nstat_print = dpdk0\nmultiprocess = 0 master\n",
+        )
+        .unwrap();
+        let numbers = Numbers {
+            num_cores: 2,
+            max_concurrency: 10_000,
+            max_num_buffers: 20_000,
+            rcvbuf_bytes: 4_096,
+            sndbuf_bytes: 4_096,
+            tcp_timewait_s: 1,
+            tcp_timeout_s: -1,
+        };
+        assert_eq!((conf.numbers, conf.io), (numbers, Some(Io::Link("xdp"))));
+        assert_eq!(conf.ports, ["dpdk0"]);
+        let named = |key: &str| conf.warnings.iter().any(|warning| warning.starts_with(key));
+        for key in ["io = dpdk", "num_mem_ch", "stat_print", "multiprocess"] {
+            assert!(named(key), "{key}: {:?}", conf.warnings);
+        }
+        assert_eq!(conf.warnings.len(), 4);
+    }
+
+    #[test]
+    fn links_of_ours_are_described_whole() {
+        let conf = read(
+            "io = memif\nport = /run/memif.sock,role=server\naddress = 10.0.0.2/24\n\
+             address = fd00::2/64\ngateway = 10.0.0.1\nmtu = 9000\n",
+        )
+        .unwrap();
+        assert_eq!(conf.io, Some(Io::Link("memif")));
+        assert_eq!(conf.ports, ["/run/memif.sock,role=server"]);
+        assert_eq!(conf.addresses.len(), 2);
+        assert_eq!((conf.gateways.len(), conf.mtu), (1, Some(9000)));
+        assert!(conf.warnings.is_empty());
+    }
+
+    #[test]
+    fn buffers_are_as_large_as_each_other_unless_both_are_given() {
+        let buffers = |text: &str| {
+            let numbers = read(text).unwrap().numbers;
+            (numbers.rcvbuf_bytes, numbers.sndbuf_bytes)
+        };
+        assert_eq!(buffers(""), (8_192, 8_192));
+        assert_eq!(buffers("sndbuf = 100"), (100, 100));
+        assert_eq!(buffers("rcvbuf = 200\nsndbuf = 100"), (200, 100));
+        assert_eq!(buffers("sndbuf = 100\nrcvbuf = 200"), (200, 100));
+    }
+
+    #[test]
+    fn what_cannot_be_obeyed_names_its_line() {
+        let fault = |text: &str| {
+            let error = read(text).unwrap_err();
+            (error.line, error.fault)
+        };
+        let wrong =
+            |key, value: &str, min, max| Fault::Number { key, value: value.to_owned(), min, max };
+        assert_eq!(fault("\nnum_cores = 0"), (2, wrong("num_cores", "0", 1, CORES_MAX)));
+        assert_eq!(fault("rcvbuf = 63"), (1, wrong("rcvbuf", "63", 64, BUFFER_BYTES_MAX)));
+        assert_eq!(fault("mtu = many"), (1, wrong("mtu", "many", 576, 65_535)));
+        assert_eq!(fault("port ="), (1, Fault::NoValue("port".to_owned())));
+        assert_eq!(fault("rcvbuf"), (1, Fault::NoValue("rcvbuf".to_owned())));
+        assert_eq!(fault("io = carrier-pigeon"), (1, Fault::Io("carrier-pigeon".to_owned())));
+        assert_eq!(fault("address = 10.0.0.1"), (1, Fault::Address("10.0.0.1".to_owned())));
+        assert_eq!(fault("gateway = x"), (1, Fault::Gateway("x".to_owned())));
+        assert_eq!(fault("turbo = on"), (1, Fault::Key("turbo".to_owned())));
+        assert!(read("address = 10.0.0.1/33").is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! `mtcp_epoll.h`: sets of sockets, as epoll(7) has them.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::time::Duration;
+
+use sockets::{Bsd, EpollEvent, EpollOp, Events, OpenFlags};
+
+use super::context::{mctx_t, with_context};
+use crate::border::{finish, status};
+use crate::error::{CallError, Failure};
+use crate::limits::MTCP_EVENTS_MAX;
+
+/// An event of a socket, or how it is watched.
+#[allow(non_camel_case_types, reason = "the name in C")]
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct mtcp_epoll_event {
+    /// Bits of MTCP_EPOLL.
+    pub events: u32,
+    /// The program's: `union mtcp_epoll_data`.
+    pub data: u64,
+}
+
+const _: () = assert!(size_of::<mtcp_epoll_event>() == 16);
+const _: () = assert!(std::mem::offset_of!(mtcp_epoll_event, data) == 8);
+
+const CTL_ADD: c_int = 1;
+const CTL_DEL: c_int = 2;
+const CTL_MOD: c_int = 3;
+
+/// Makes a set; `size` has to be over 0, and has no other meaning.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_epoll_create(mctx: mctx_t, size: c_int) -> c_int {
+    finish(
+        "mtcp_epoll_create",
+        match size {
+            1.. => create(mctx, 0),
+            _ => Err(CallError::Argument("size").into()),
+        },
+    )
+}
+
+/// Makes a set; `flags` as in epoll_create1(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_epoll_create1(mctx: mctx_t, flags: c_int) -> c_int {
+    finish("mtcp_epoll_create1", create(mctx, flags))
+}
+
+fn create(mctx: mctx_t, flags: c_int) -> Result<c_int, Failure> {
+    let flags = OpenFlags::from_bits(flags).filter(|flags| OpenFlags::CLOEXEC.contains(*flags));
+    let flags = flags.ok_or(CallError::Argument("flags"))?;
+    with_context(mctx, |waiting| Ok(waiting.epoll_create1(flags)?))
+}
+
+/// Adds, changes or removes a socket of a set, as epoll_ctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_epoll_ctl(
+    mctx: mctx_t,
+    epid: c_int,
+    op: c_int,
+    sockid: c_int,
+    event: *const mtcp_epoll_event,
+) -> c_int {
+    let read = || {
+        if event.is_null() {
+            return Err(CallError::Null("event"));
+        }
+        // SAFETY: the program promises a readable event.
+        let mtcp_epoll_event { events, data } = unsafe { event.read() };
+        Ok(EpollEvent { events: Events::from_bits_truncate(events), data })
+    };
+    let control = || {
+        let op = match op {
+            CTL_ADD => EpollOp::Add(read()?),
+            CTL_MOD => EpollOp::Modify(read()?),
+            CTL_DEL => EpollOp::Delete,
+            _ => return Err(CallError::Argument("op").into()),
+        };
+        with_context(mctx, |waiting| Ok(waiting.epoll_ctl(epid, op, sockid)?))
+    };
+    status("mtcp_epoll_ctl", control())
+}
+
+/// Waits for events of a set, at most `timeout` milliseconds (-1: for ever); a signal ends it. How
+/// many there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_epoll_wait(
+    mctx: mctx_t,
+    epid: c_int,
+    events: *mut mtcp_epoll_event,
+    maxevents: c_int,
+    timeout: c_int,
+) -> c_int {
+    let wait = || {
+        let max = usize::try_from(maxevents).ok().filter(|&max| max > 0);
+        let max = max.ok_or(CallError::Argument("maxevents"))?.min(MTCP_EVENTS_MAX);
+        if events.is_null() {
+            return Err(CallError::Null("events").into());
+        }
+        let patience = u64::try_from(timeout).ok().map(Duration::from_millis);
+        with_context(mctx, |waiting| {
+            let mut found = waiting.take_events(max);
+            let count = waiting.epoll_wait(epid, &mut found[..max], patience);
+            for (index, event) in found[..*count.as_ref().unwrap_or(&0)].iter().enumerate() {
+                let event = mtcp_epoll_event { events: event.events.bits(), data: event.data };
+                // SAFETY: the program promises room for `maxevents` events, and `max` is not more.
+                unsafe { events.wrapping_add(index).write(event) };
+            }
+            waiting.put_events(found);
+            Ok(count? as c_int)
+        })
+    };
+    finish("mtcp_epoll_wait", wait())
+}
+
+const NAMES: [(u32, &CStr); 14] = [
+    (0x000, c"MTCP_EPOLLNONE"),
+    (0x001, c"MTCP_EPOLLIN"),
+    (0x002, c"MTCP_EPOLLPRI"),
+    (0x004, c"MTCP_EPOLLOUT"),
+    (0x008, c"MTCP_EPOLLERR"),
+    (0x010, c"MTCP_EPOLLHUP"),
+    (0x040, c"MTCP_EPOLLRDNORM"),
+    (0x080, c"MTCP_EPOLLRDBAND"),
+    (0x100, c"MTCP_EPOLLWRNORM"),
+    (0x200, c"MTCP_EPOLLWRBAND"),
+    (0x400, c"MTCP_EPOLLMSG"),
+    (0x2000, c"MTCP_EPOLLRDHUP"),
+    (1 << 30, c"MTCP_EPOLLONESHOT"),
+    (1 << 31, c"MTCP_EPOLLET"),
+];
+
+/// The name of one event; null for what is none, or several. Not to be freed or changed.
+#[unsafe(no_mangle)]
+pub extern "C" fn EventToString(event: u32) -> *mut c_char {
+    let name = NAMES.iter().find(|(bits, _)| *bits == event);
+    name.map_or(ptr::null_mut(), |(_, name)| name.as_ptr().cast_mut())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_the_names_of_the_header() {
+        let name = |event: u32| {
+            let name = EventToString(event);
+            // SAFETY: a name that is not null is text of ours with a NUL.
+            (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_str().unwrap())
+        };
+        assert_eq!(name(Events::IN.bits()), Some("MTCP_EPOLLIN"));
+        assert_eq!(name(Events::EDGE.bits()), Some("MTCP_EPOLLET"));
+        assert_eq!(name(Events::ONE_SHOT.bits()), Some("MTCP_EPOLLONESHOT"));
+        assert_eq!(name(Events::RDHUP.bits()), Some("MTCP_EPOLLRDHUP"));
+        assert_eq!((name(0), name(3), name(1 << 20)), (Some("MTCP_EPOLLNONE"), None, None));
+    }
+}

@@ -1,0 +1,453 @@
+//! From a configuration to a network: `mtcp_init` and what is about the whole process, and the
+//! making of contexts.
+//!
+//! A file is read and checked by `mtcp_init`; the link is opened with the first context, because
+//! programs of mTCP's kind change numbers in between (`mtcp_setconf`).
+//!
+//! Invariant: the link is opened once, with one shard for each of `num_cores` contexts.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use channel::{Backend, LocalNetwork, ServerConfig};
+use libc::in_addr_t;
+use sockets::Context;
+
+use super::conf::{Conf, Io, Numbers};
+use super::context::{self, Sources, mctx_t, with_context};
+use super::tables;
+use crate::border::{finish, status};
+use crate::error::{CallError, Errno, Failure, set_last};
+use crate::limits::{
+    MTCP_BUFFERS_MAX, MTCP_BUFFERS_MIN, MTCP_DESCRIPTORS_BESIDE, MTCP_FILE_BYTES_MAX,
+};
+
+/// Where mTCP looks for its tables, from the directory that the program runs in.
+const ROUTE_FILE: &str = "config/route.conf";
+const ARP_FILE: &str = "config/arp.conf";
+
+/// Numbers that a program may ask for and change.
+#[allow(non_camel_case_types, reason = "the name in C")]
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct mtcp_conf {
+    /// Contexts, one for each core.
+    pub num_cores: c_int,
+    /// Connections of a context.
+    pub max_concurrency: c_int,
+    /// Receive buffers of a context.
+    pub max_num_buffers: c_int,
+    /// Bytes of a connection's receive buffer.
+    pub rcvbuf_size: c_int,
+    /// Bytes of a connection's send buffer.
+    pub sndbuf_size: c_int,
+    /// Seconds in TIME-WAIT.
+    pub tcp_timewait: c_int,
+    /// Seconds until a silent peer is given up; -1: never.
+    pub tcp_timeout: c_int,
+}
+
+/// What the process was told.
+struct Setup {
+    conf: Option<Conf>,
+    is_initialised: bool,
+    backend: Option<Backend>,
+}
+
+static SETUP: Mutex<Setup> = Mutex::new(Setup { conf: None, is_initialised: false, backend: None });
+
+fn setup() -> MutexGuard<'static, Setup> {
+    // What a panicking thread left is whole: each field is replaced at once.
+    SETUP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Setup {
+    fn conf(&mut self) -> &mut Conf {
+        self.conf.get_or_insert_with(|| Conf::new(cores()))
+    }
+}
+
+/// Cores of the machine, as far as they are numbered.
+fn cores() -> c_int {
+    // SAFETY: asks for a number.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    c_int::try_from(count).unwrap_or(1).max(1)
+}
+
+/// Reads the configuration file. Warnings go to standard error, as mTCP's own do: nobody else
+/// hears them in a program that was written for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
+    let init = || {
+        if config_file.is_null() {
+            return Err(CallError::Null("config_file").into());
+        }
+        // SAFETY: the program promises text that ends with a NUL.
+        let path = unsafe { CStr::from_ptr(config_file) };
+        init_from(Path::new(OsStr::from_bytes(path.to_bytes())))
+    };
+    let result = caught(init);
+    if let Err(failure) = &result {
+        tell(format_args!("mtcp_init: {}", failure.why()));
+    }
+    status("mtcp_init", result)
+}
+
+fn init_from(path: &Path) -> Result<(), Failure> {
+    let mut setup = setup();
+    let mut conf = setup.conf().clone();
+    conf.warnings.clear();
+    let failed = |reason: String| CallError::File { path: path.display().to_string(), reason };
+    let text = text_of(path).map_err(|error| failed(error.to_string()))?;
+    conf.read(&text).map_err(|error| failed(error.to_string()))?;
+    read_tables(&mut conf)?;
+    description(&conf)?;
+    for warning in mem::take(&mut conf.warnings) {
+        tell(format_args!("{}: {warning}", path.display()));
+    }
+    *setup = Setup { conf: Some(conf), is_initialised: true, backend: None };
+    Ok(())
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MTCP_FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Routes to our only device are what the address's prefix and the gateway say anyway; neighbours
+/// are found by ARP. So the tables are read, checked, and told apart from what they would mean.
+fn read_tables(conf: &mut Conf) -> Result<(), Failure> {
+    let failed = |path: &str, reason: String| CallError::File { path: path.to_owned(), reason };
+    if let Ok(text) = text_of(Path::new(ROUTE_FILE)) {
+        let routes = tables::routes(&text).map_err(|why| failed(ROUTE_FILE, why.to_string()))?;
+        for route in routes.iter().filter(|route| !conf.ports.contains(&route.device)) {
+            let (prefix, bits) = route.prefix;
+            let device = &route.device;
+            conf.warnings.push(format!(
+                "{ROUTE_FILE}: {prefix}/{bits} by {device} has no meaning here: no port has \
+                 that name"
+            ));
+        }
+    }
+    if let Ok(text) = text_of(Path::new(ARP_FILE)) {
+        let neighbours =
+            tables::neighbours(&text).map_err(|why| failed(ARP_FILE, why.to_string()))?;
+        for neighbour in neighbours {
+            let ((prefix, bits), mac) = (neighbour.prefix, neighbour.mac);
+            let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+            conf.warnings.push(format!(
+                "{ARP_FILE}: {prefix}/{bits} at {mac} has no meaning here: neighbours are asked \
+                 for their address"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Forgets the configuration. Contexts are to be destroyed before, each by its thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_destroy() {
+    *setup() = Setup { conf: None, is_initialised: false, backend: None };
+}
+
+/// Tells the numbers that hold now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getconf(conf: *mut mtcp_conf) -> c_int {
+    let get = || {
+        if conf.is_null() {
+            return Err(CallError::Null("conf").into());
+        }
+        let numbers = setup().conf().numbers;
+        let known = mtcp_conf {
+            num_cores: numbers.num_cores,
+            max_concurrency: numbers.max_concurrency,
+            max_num_buffers: numbers.max_num_buffers,
+            rcvbuf_size: numbers.rcvbuf_bytes,
+            sndbuf_size: numbers.sndbuf_bytes,
+            tcp_timewait: numbers.tcp_timewait_s,
+            tcp_timeout: numbers.tcp_timeout_s,
+        };
+        // SAFETY: the program promises a writable record.
+        unsafe { conf.write(known) };
+        Ok(())
+    };
+    status("mtcp_getconf", caught(get))
+}
+
+/// Changes the numbers, for contexts to come; fields that are 0 stay as they are. What a file says
+/// in `mtcp_init` counts more than what was set before it. The link's numbers are those of the
+/// first context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_setconf(conf: *const mtcp_conf) -> c_int {
+    let set = || {
+        if conf.is_null() {
+            return Err(CallError::Null("conf").into());
+        }
+        // SAFETY: the program promises a readable record.
+        let given = unsafe { conf.read() };
+        let mut setup = setup();
+        let numbers = &mut setup.conf().numbers;
+        *numbers = changed(*numbers, &given)?;
+        Ok(())
+    };
+    status("mtcp_setconf", caught(set))
+}
+
+fn changed(numbers: Numbers, given: &mtcp_conf) -> Result<Numbers, Failure> {
+    let change = |now: i32, given: c_int, least: i32, name| match given {
+        0 => Ok(now),
+        given if given >= least => Ok(given),
+        _ => Err(Failure::from(CallError::Argument(name))),
+    };
+    Ok(Numbers {
+        num_cores: change(numbers.num_cores, given.num_cores, 1, "num_cores")?,
+        max_concurrency: change(
+            numbers.max_concurrency,
+            given.max_concurrency,
+            1,
+            "max_concurrency",
+        )?,
+        max_num_buffers: change(
+            numbers.max_num_buffers,
+            given.max_num_buffers,
+            1,
+            "max_num_buffers",
+        )?,
+        rcvbuf_bytes: change(numbers.rcvbuf_bytes, given.rcvbuf_size, 64, "rcvbuf_size")?,
+        sndbuf_bytes: change(numbers.sndbuf_bytes, given.sndbuf_size, 64, "sndbuf_size")?,
+        tcp_timewait_s: change(numbers.tcp_timewait_s, given.tcp_timewait, 1, "tcp_timewait")?,
+        tcp_timeout_s: change(numbers.tcp_timeout_s, given.tcp_timeout, -1, "tcp_timeout")?,
+    })
+}
+
+/// Pins the calling thread to a core.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
+    let pin = || {
+        let cpu = usize::try_from(cpu).ok().filter(|&cpu| cpu < libc::CPU_SETSIZE as usize);
+        let cpu = cpu.ok_or(CallError::Argument("cpu"))?;
+        // SAFETY: a set of zeros is the empty one.
+        let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+        // SAFETY: the number is within the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        // SAFETY: the set is ours and as large as is said.
+        match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error().into()),
+        }
+    };
+    status("mtcp_core_affinitize", caught(pin))
+}
+
+/// Makes the context of a core, for the calling thread; null on failure. Where the stack is our
+/// own it takes one of the link's shards, of which there are `num_cores`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
+    let create = || {
+        let (conf, backend) = {
+            let mut setup = setup();
+            if !setup.is_initialised {
+                return Err(CallError::NotInitialised.into());
+            }
+            let conf = setup.conf().clone();
+            let backend = match &setup.backend {
+                Some(backend) => backend.clone(),
+                None => setup.backend.insert(open(&conf)?).clone(),
+            };
+            (conf, backend)
+        };
+        let core = usize::try_from(cpu).ok();
+        let core = core.filter(|&core| core < conf.numbers.num_cores as usize);
+        let core = core.ok_or(CallError::Argument("cpu"))?;
+        context::create(core, || Ok(Context::create(context_config(&conf, backend))?))
+    };
+    let result = caught(create);
+    if let Err(failure) = &result {
+        tell(format_args!("mtcp_create_context: {}", failure.why()));
+    }
+    finish("mtcp_create_context", result)
+}
+
+/// Ends a context: its connections are closed, its descriptors are gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) {
+    if let Err(failure) = context::destroy(mctx) {
+        set_last("mtcp_destroy_context", failure.why());
+    }
+}
+
+/// Lets connections to one server come from `num_addr` addresses in turn, the first of which is
+/// `saddr_base` (INADDR_ANY: the first of ours). Addresses and port in network order.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_init_rss(
+    mctx: mctx_t,
+    saddr_base: in_addr_t,
+    num_addr: c_int,
+    daddr: in_addr_t,
+    dport: in_addr_t,
+) -> c_int {
+    let init = || {
+        let count = u32::try_from(num_addr).ok().filter(|&count| count > 0);
+        let count = count.ok_or(CallError::Argument("num_addr"))?;
+        let port = u16::try_from(dport).map_err(|_| CallError::Argument("dport"))?;
+        let to =
+            SocketAddr::new(Ipv4Addr::from_bits(u32::from_be(daddr)).into(), u16::from_be(port));
+        let first = match u32::from_be(saddr_base) {
+            0 => first_address(),
+            first => Some(first),
+        };
+        let sources = match (first, count) {
+            // The network chooses.
+            (_, 1) if saddr_base == 0 => None,
+            (Some(first), count) => Some(Sources { to, first, count, next: 0 }),
+            (None, _) => return Err(CallError::Argument("saddr_base").into()),
+        };
+        with_context(mctx, |waiting| {
+            waiting.sources = sources;
+            Ok(())
+        })
+    };
+    status("mtcp_init_rss", caught(init))
+}
+
+/// Our first address, where the configuration says it.
+fn first_address() -> Option<u32> {
+    let mut setup = setup();
+    setup.conf().addresses.iter().find_map(|(ip, _)| match ip {
+        std::net::IpAddr::V4(ip) => Some(ip.to_bits()),
+        std::net::IpAddr::V6(_) => None,
+    })
+}
+
+/// Runs what is not inside a context; a panic is an error here too, and errno is left alone.
+fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let errno = Errno::now();
+    let result = catch_unwind(AssertUnwindSafe(work));
+    errno.put_back();
+    result.unwrap_or_else(|_| Err(CallError::Broken.into()))
+}
+
+/// What a person has to know. A program that was written for mTCP asks nobody for warnings.
+fn tell(text: std::fmt::Arguments<'_>) {
+    let errno = Errno::now();
+    // Standard error that is closed is no reason to fail.
+    let _ = writeln!(io::stderr(), "megapipe: {text}");
+    errno.put_back();
+}
+
+/// The link in the words of link descriptions; none: Linux does TCP.
+fn description(conf: &Conf) -> Result<Option<String>, Failure> {
+    let unusable = |why: &str| CallError::Unusable(why.to_owned());
+    let driver = match (conf.io, conf.ports.is_empty()) {
+        (Some(Io::Kernel), _) => return Ok(None),
+        (Some(Io::Link(driver)), false) => driver,
+        (None, false) => "xdp",
+        (Some(Io::Link(_)), true) => return Err(unusable("io needs a port").into()),
+        (None, true) => {
+            return Err(unusable("io: xdp, packet, tap or memif, with a port; or kernel").into());
+        }
+    };
+    match conf.ports.as_slice() {
+        [port] => Ok(Some(format!("{driver}:{port}"))),
+        _ => Err(unusable("there can be one port, with as many queues as it has").into()),
+    }
+}
+
+fn open(conf: &Conf) -> Result<Backend, Failure> {
+    let Some(link) = description(conf)? else { return Ok(Backend::Kernel) };
+    let network = LocalNetwork::open(&link, server_config(conf));
+    let network = network.map_err(|error| CallError::Unusable(format!("{link}: {error}")))?;
+    Ok(Backend::Local(network))
+}
+
+fn server_config(conf: &Conf) -> ServerConfig {
+    let numbers = &conf.numbers;
+    let mut config = ServerConfig {
+        addresses: conf.addresses.clone(),
+        gateways: conf.gateways.clone(),
+        mtu: conf.mtu,
+        connections: (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE),
+        shards: Some(u16::try_from(numbers.num_cores).unwrap_or(1)),
+        ..ServerConfig::default()
+    };
+    let tcp = &mut config.tcp;
+    // Buffers are as large as the program says, and do not grow.
+    tcp.receive_buffer = numbers.rcvbuf_bytes as u32;
+    tcp.receive_buffer_max = tcp.receive_buffer;
+    tcp.send_buffer = numbers.sndbuf_bytes as u32;
+    tcp.send_buffer_max = tcp.send_buffer;
+    // TIME-WAIT lasts two segment lifetimes (RFC 9293 §3.6.1).
+    tcp.msl = Duration::from_secs(numbers.tcp_timewait_s as u64) / 2;
+    // A peer that is silent for so long is asked, and given up if it does not answer.
+    let timeout = u64::try_from(numbers.tcp_timeout_s).ok().map(Duration::from_secs);
+    let timeout = timeout.filter(|timeout| !timeout.is_zero());
+    tcp.user_timeout = timeout;
+    tcp.keepalive_idle = timeout;
+    config
+}
+
+fn context_config(conf: &Conf, backend: Backend) -> sockets::Config {
+    let numbers = &conf.numbers;
+    let connections = (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE);
+    let buffers = u16::try_from(numbers.max_num_buffers).unwrap_or(u16::MAX);
+    let buffers = buffers.clamp(MTCP_BUFFERS_MIN, MTCP_BUFFERS_MAX);
+    let channel = channel::Config::default()
+        .backend(backend)
+        .max_lwsockets(connections)
+        .buffer_count(1 << buffers.ilog2());
+    // Some programs take 0 for no descriptor.
+    sockets::Config::default().channel(channel).descriptors(connections).first_descriptor(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_change_only_where_they_are_given_and_possible() {
+        let before = Conf::new(4).numbers;
+        let given = mtcp_conf { num_cores: 2, tcp_timeout: -1, ..mtcp_conf::default() };
+        let after = changed(before, &given).unwrap();
+        assert_eq!(after, Numbers { num_cores: 2, tcp_timeout_s: -1, ..before });
+        let small = mtcp_conf { rcvbuf_size: 63, ..mtcp_conf::default() };
+        assert_eq!(changed(before, &small).unwrap_err().why().errno(), libc::EINVAL);
+    }
+
+    #[test]
+    fn a_link_is_its_driver_and_its_port() {
+        let with = |text: &str| {
+            let mut conf = Conf::new(1);
+            conf.read(text).unwrap();
+            description(&conf).map_err(|failure| failure.why().to_string())
+        };
+        assert_eq!(with("io = kernel"), Ok(None));
+        assert_eq!(with("io = tap\nport = tap0"), Ok(Some("tap:tap0".to_owned())));
+        assert_eq!(with("io = dpdk\nport = eth0"), Ok(Some("xdp:eth0".to_owned())));
+        assert_eq!(with("port = eth0"), Ok(Some("xdp:eth0".to_owned())));
+        for wrong in ["", "io = tap", "io = xdp\nport = a b"] {
+            assert!(with(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_stack_gets_the_programs_numbers() {
+        let mut conf = Conf::new(2);
+        conf.read("rcvbuf = 4096\nsndbuf = 2048\ntcp_timewait = 3\ntcp_timeout = -1").unwrap();
+        let config = server_config(&conf);
+        assert_eq!((config.tcp.receive_buffer, config.tcp.send_buffer_max), (4096, 2048));
+        assert_eq!(config.tcp.msl, Duration::from_millis(1500));
+        assert_eq!((config.tcp.user_timeout, config.shards), (None, Some(2)));
+        conf.numbers.max_num_buffers = 1000;
+        let context = context_config(&conf, Backend::Kernel);
+        assert_eq!(context.channel.buffer_count, 512, "the power of two below");
+    }
+}

@@ -1,0 +1,124 @@
+//! mTCP's route and ARP files, `config/route.conf` and `config/arp.conf` where the program runs.
+//!
+//! A file has a line with the number of entries and then the entries:
+//!
+//! ```text
+//! ROUTES 1                     ARP_ENTRY 1
+//! 10.0.1.0/24 dpdk0            10.0.0.1/32 90:e2:ba:25:10:c0
+//! ```
+//!
+//! Pure: text in, entries or an error with its line out. What the entries mean here is decided in
+//! `setup.rs`.
+
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use super::conf::prefixed;
+
+/// Packets for a prefix leave by a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) prefix: (IpAddr, u8),
+    pub(super) device: String,
+}
+
+/// Hosts of a prefix are reached at a hardware address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Neighbour {
+    pub(super) prefix: (IpAddr, u8),
+    pub(super) mac: [u8; 6],
+}
+
+/// A table that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum TableError {
+    #[error("line {line}: {text:?} is not {shape}")]
+    Entry { line: usize, text: String, shape: &'static str },
+    #[error("{stated} entries are stated, there are {found}")]
+    Count { stated: usize, found: usize },
+}
+
+const ROUTE_SHAPE: &str = "PREFIX/BITS DEVICE";
+const NEIGHBOUR_SHAPE: &str = "PREFIX/BITS MAC";
+
+pub(super) fn routes(text: &str) -> Result<Vec<Route>, TableError> {
+    entries(text, "ROUTES", ROUTE_SHAPE, |prefix, device| {
+        Some(Route { prefix: prefixed(prefix)?, device: device.to_owned() })
+    })
+}
+
+pub(super) fn neighbours(text: &str) -> Result<Vec<Neighbour>, TableError> {
+    entries(text, "ARP_ENTRY", NEIGHBOUR_SHAPE, |prefix, mac| {
+        Some(Neighbour { prefix: prefixed(prefix)?, mac: parsed_mac(mac)? })
+    })
+}
+
+fn entries<T>(
+    text: &str,
+    heading: &str,
+    shape: &'static str,
+    parse: impl Fn(&str, &str) -> Option<T>,
+) -> Result<Vec<T>, TableError> {
+    let mut stated = 0;
+    let mut entries = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line_text = line.split_once('#').map_or(line, |(text, _)| text).trim();
+        let mut words = line_text.split_whitespace();
+        let wrong =
+            |shape| TableError::Entry { line: index + 1, text: line_text.to_owned(), shape };
+        match (words.next(), words.next(), words.next()) {
+            (None, ..) => {}
+            (Some(word), Some(count), None) if word == heading => {
+                stated = count.parse().map_err(|_| wrong("a number of entries"))?;
+            }
+            (Some(first), Some(second), None) => {
+                entries.push(parse(first, second).ok_or_else(|| wrong(shape))?);
+            }
+            _ => return Err(wrong(shape)),
+        }
+    }
+    let found = entries.len();
+    if stated == found { Ok(entries) } else { Err(TableError::Count { stated, found }) }
+}
+
+fn parsed_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_with_their_comments() {
+        let text = "# where to\nROUTES 2\n10.0.1.0/24 dpdk0 # east\n\n0.0.0.0/0 dpdk1\n";
+        let routes = routes(text).unwrap();
+        assert_eq!(routes.len(), 2);
+        assert_eq!(routes[0].prefix, (IpAddr::from([10, 0, 1, 0]), 24));
+        assert_eq!(routes[1].device, "dpdk1");
+        let neighbours = neighbours("ARP_ENTRY 1\n10.0.0.1/32 90:e2:BA:25:10:c0\n").unwrap();
+        assert_eq!(neighbours[0].mac, [0x90, 0xe2, 0xba, 0x25, 0x10, 0xc0]);
+        assert_eq!(self::routes("").unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert_eq!(
+            routes("ROUTES 2\n10.0.1.0/24 a\n"),
+            Err(TableError::Count { stated: 2, found: 1 })
+        );
+        for (text, line) in [("ROUTES 1\n10.0.1.0 a", 2), ("ROUTES x", 1), ("a b c d", 1)] {
+            let error = routes(text).unwrap_err();
+            assert!(matches!(error, TableError::Entry { line: at, .. } if at == line), "{error}");
+        }
+        for mac in ["1:2:3:4:5", "1:2:3:4:5:6:7", "1:2:3:4:5:g", "1:2:3:4:5:100"] {
+            assert!(neighbours(&format!("ARP_ENTRY 1\n1.2.3.4/32 {mac}")).is_err(), "{mac}");
+        }
+    }
+}

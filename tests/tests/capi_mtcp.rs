@@ -1,0 +1,207 @@
+//! mTCP's API in C: its own test program, and the web server and the fetcher of the examples, on
+//! Linux's TCP and on our own stack.
+
+#![forbid(unsafe_code)]
+
+mod capi_prefix;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use capi_prefix::{C11, compile, is_installed, prefix, run, sources};
+
+/// A directory that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("mp-mtcp-{name}-{}", std::process::id()));
+        fs::create_dir_all(path.join("www")).expect("a directory");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).expect("a file");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Somebody else's mess in it is no fault of the test's.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The server of the examples, until it is dropped.
+struct WebServer(Child);
+
+impl WebServer {
+    /// Starts it and waits until each core serves.
+    fn start(program: &Path, conf: &Path, root: &Path, port: u16, cores: usize) -> Self {
+        let mut server = Self::launch(program, conf, root, port);
+        server.wait_for(cores);
+        server
+    }
+
+    fn launch(program: &Path, conf: &Path, root: &Path, port: u16) -> Self {
+        let mut command = Command::new(program);
+        command.arg(conf).arg(root).arg(port.to_string()).stdout(Stdio::piped());
+        Self(command.spawn().expect("the server starts"))
+    }
+
+    fn wait_for(&mut self, cores: usize) {
+        let lines = BufReader::new(self.0.stdout.as_mut().expect("its output"));
+        let ready = lines.lines().take(cores).map_while(Result::ok);
+        assert_eq!(ready.filter(|line| line.ends_with("serves")).count(), cores);
+    }
+
+    /// SIGINT, and the exit status.
+    fn stop(mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().expect("its end") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+}
+
+impl Drop for WebServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn example(prefix: &Path, name: &str) -> PathBuf {
+    compile(prefix, &sources().join(format!("examples/{name}.c")), name, C11)
+}
+
+/// Bytes that are not all alike.
+fn page(len: usize) -> Vec<u8> {
+    (0..len).map(|index| (index * 31 % 251) as u8).collect()
+}
+
+fn free_port() -> u16 {
+    let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
+    probe.local_addr().expect("its address").port()
+}
+
+#[test]
+fn calls_do_what_mtcps_do() {
+    let Some(prefix) = prefix("calls_do_what_mtcps_do") else { return };
+    let scratch = Scratch::new("calls");
+    let program = compile(prefix, &sources().join("tests/mtcp.c"), "mtcp", C11);
+    let (status, text) = run(Command::new(program).arg(&scratch.0));
+    assert!(status.success(), "{status}\n{text}");
+    assert!(text.contains("num_mem_ch has no meaning here"), "warnings are told: {text}");
+}
+
+#[test]
+fn curl_gets_pages_from_the_web_server_on_each_of_its_cores() {
+    let test = "curl_gets_pages_from_the_web_server_on_each_of_its_cores";
+    let Some(prefix) = prefix(test) else { return };
+    if !is_installed("curl") {
+        println!("skipped: {test}: curl is not installed");
+        return;
+    }
+    let scratch = Scratch::new("curl");
+    let pages = [("small", page(64)), ("large", page(3_000_000)), ("empty", Vec::new())];
+    for (name, bytes) in &pages {
+        scratch.write(&format!("www/{name}"), bytes);
+    }
+    let conf = scratch.write("server.conf", b"io = kernel\nnum_cores = 2\n");
+    let (program, port) = (example(prefix, "mtcp_web_server"), free_port());
+    let server = WebServer::start(&program, &conf, &scratch.0.join("www"), port, 2);
+    let curl = |args: &[&str]| {
+        let output = Command::new("curl").args(["-s", "--max-time", "20"]).args(args).output();
+        output.expect("curl runs").stdout
+    };
+    let url = |name: &str| format!("http://127.0.0.1:{port}/{name}");
+    for _ in 0..20 {
+        for (name, bytes) in &pages {
+            assert!(curl(&[&url(name)]) == *bytes, "{name}");
+        }
+    }
+    // Two on one connection, and what is not there.
+    let both = curl(&[&url("small"), &url("small")]);
+    assert_eq!(both, [page(64), page(64)].concat());
+    let missing = curl(&["-o", "/dev/null", "-w", "%{http_code}", &url("missing")]);
+    assert_eq!(missing, b"404");
+    let head = curl(&["-I", &url("large")]);
+    assert!(String::from_utf8_lossy(&head).contains("Content-Length: 3000000"));
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn the_fetcher_gets_every_page_from_the_web_server_over_our_own_stack() {
+    let test = "the_fetcher_gets_every_page_from_the_web_server_over_our_own_stack";
+    let Some(prefix) = prefix(test) else { return };
+    let server_program = example(prefix, "mtcp_web_server");
+    let fetcher = example(prefix, "mtcp_web_fetcher");
+    for (cores, len, requests) in [(1, 64, 2_000), (1, 200_000, 100), (2, 1_000, 1_000)] {
+        let scratch = Scratch::new(&format!("memif-{cores}-{len}"));
+        scratch.write("www/page", &page(len));
+        let socket = scratch.0.join("memif.sock");
+        let conf = |role: &str, host: u8, cores: usize| {
+            format!(
+                "io = memif\nport = {},role={role}\naddress = 10.9.8.{host}/24\n\
+                 num_cores = {cores}\nrcvbuf = 65536\nsndbuf = 65536\n",
+                socket.display()
+            )
+        };
+        let server_conf = scratch.write("server.conf", conf("server", 1, cores).as_bytes());
+        let client_conf = scratch.write("client.conf", conf("client", 2, 1).as_bytes());
+        let root = scratch.0.join("www");
+        let mut server = WebServer::launch(&server_program, &server_conf, &root, 80);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !socket.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let fetch = |requests: u32, connections: &str| {
+            let mut command = Command::new(&fetcher);
+            command.arg(&client_conf).args(["10.9.8.1", "80", "/page"]);
+            run(command.args([&requests.to_string(), connections]))
+        };
+        // The server has its link when the first client has come, and listens after that.
+        while !fetch(1, "1").0.success() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // It listens for the next client as soon as it has seen that this one left.
+        let (mut status, mut text) = fetch(requests, "32");
+        while text.contains("no server is listening") && Instant::now() < deadline {
+            (status, text) = fetch(requests, "32");
+        }
+        let expected = format!("{requests} responses of {len} bytes");
+        assert!(status.success() && text.contains(&expected), "{cores} cores: {status}\n{text}");
+        server.wait_for(cores);
+        assert_eq!(server.stop(), Some(0), "{cores} cores, {len} bytes");
+    }
+}
+
+#[test]
+fn a_web_server_that_cannot_have_its_link_says_why() {
+    let test = "a_web_server_that_cannot_have_its_link_says_why";
+    let Some(prefix) = prefix(test) else { return };
+    let scratch = Scratch::new("refused");
+    let conf = scratch.write("server.conf", b"io = dpdk\nport = nosuch0\nnum_cores = 1\n");
+    let mut command = Command::new(example(prefix, "mtcp_web_server"));
+    command.arg(&conf).arg(scratch.0.join("www")).arg("80").stderr(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).spawn().expect("the server starts");
+    let mut said = String::new();
+    let stderr = child.stderr.as_mut().expect("its output");
+    stderr.read_to_string(&mut said).expect("text");
+    assert_eq!(child.wait().expect("its end").code(), Some(1));
+    assert!(said.contains("io = dpdk is not here: xdp (AF_XDP) takes its place"), "{said}");
+    assert!(said.contains("xdp:nosuch0"), "{said}");
+}
