@@ -13,7 +13,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-scripts", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
     ("megapipe-sockets", &["megapipe", "megapipe-link"]),
-    ("megapipe-capi", &["megapipe", "megapipe-link", "megapipe-sockets"]),
+    (
+        "megapipe-packetdrill",
+        &["megapipe", "megapipe-link", "megapipe-scripts", "megapipe-sockets"],
+    ),
+    ("megapipe-capi", &["megapipe", "megapipe-sockets"]),
     ("megapipe-apps", &["megapipe"]),
     (
         "megapipe-bench",
