@@ -336,8 +336,8 @@ impl Channel {
         self.queue_write(index, WriteOp::new(Body::Disconnect(how), 0))
     }
 
-    /// Asks to be told when a connection is over in both directions: `Event::End`. For a program that
-    /// has read to the end, goes on writing or waiting, and wants to hear of a reset all the same.
+    /// Asks to be told when a connection is over in both directions: `Event::End`. For a program
+    /// that has read to the end, goes on writing or waiting, and wants to hear of a reset all the same.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection, or one whose end is awaited already.

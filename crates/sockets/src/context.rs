@@ -154,8 +154,8 @@ impl Context {
         self.sockets.turn(timeout)
     }
 
-    /// Ends a [`Context::turn`], or the wait of a call, from any thread: the call is tried again, and
-    /// waits on if nothing came of it. May be used in a signal handler.
+    /// Ends a [`Context::turn`], or the wait of a call, from any thread: the call is tried again,
+    /// and waits on if nothing came of it. May be used in a signal handler.
     #[must_use]
     pub fn waker(&self) -> megapipe::Waker {
         self.sockets.channel.waker()

@@ -5,8 +5,8 @@
 //! one of a context that is gone or of another thread gives errno, and is not followed.
 //!
 //! Invariants
-//! - Only the thread in `owner` changes an entry or looks into `inner`; others read `owner`, and set
-//!   `interrupted` and ring `waker` from signal handlers.
+//! - Only the thread in `owner` changes an entry or looks into `inner`; others read `owner`, and
+//!   set `interrupted` and ring `waker` from signal handlers.
 //! - A `&mut Waiting` exists only while the state is busy, so there is never a second one.
 //! - `waker` points to a bell as long as a handler may ring it: see [`Entry::take_waker`].
 

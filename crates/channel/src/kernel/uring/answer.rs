@@ -130,8 +130,8 @@ impl Uring {
         }
     }
 
-    /// A connection whose end is awaited changed. (A poll of the ring always tells of the peer's end,
-    /// asked or not, so it has to go on beyond that.)
+    /// A connection whose end is awaited changed. (A poll of the ring always tells of the peer's
+    /// end, asked or not, so it has to go on beyond that.)
     fn on_change(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
         let more = cqueue::more(flags);
         if !more && !self.count_down(state, slot) {
@@ -148,8 +148,8 @@ impl Uring {
             (..0, _) => Some(Err(OpError::from_raw_os_error(-result))),
             (events, _) if events & broken == 0 => None,
             (_, Some(fd)) => sys::end_of(fd.as_fd()),
-            // A direct descriptor has nobody to ask why. What breaks a connection whose handshake is
-            // over is a reset, or silence, which ends as one does.
+            // A direct descriptor has nobody to ask why. What breaks a connection whose handshake
+            // is over is a reset, or silence, which ends as one does.
             (events, None) if events & failed != 0 => Some(Err(OpError::Reset)),
             (_, None) => Some(Ok(())),
         };
