@@ -337,7 +337,8 @@ impl Channel {
     }
 
     /// Asks to be told when a connection is over in both directions: `Event::End`. For a program
-    /// that has read to the end, goes on writing or waiting, and wants to hear of a reset all the same.
+    /// that has read to the end, goes on writing or waiting, and wants to hear of a reset all the
+    /// same.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection, or one whose end is awaited already.
