@@ -282,6 +282,19 @@ impl Ours {
         self.ends.iter().all(|end| end.is_over)
     }
 
+    /// All that is left is for the peer to send: we have sent everything, it is acknowledged, our
+    /// window is open and nothing is unread.
+    pub(crate) fn is_peers_turn(&self) -> bool {
+        self.ends.iter().filter(|end| !end.is_over).all(|end| {
+            let info = end.conn.and_then(|conn| self.stack.info(conn).ok());
+            end.is_shut
+                && info.is_some_and(|info| {
+                    let sent = info.flight_bytes + info.queued_bytes == 0;
+                    sent && info.unread_bytes == 0 && info.rcv_wnd > 0
+                })
+        })
+    }
+
     /// How the connections stand that are not over.
     pub(crate) fn state(&self) -> String {
         let open = self.ends.iter().enumerate().filter(|(_, end)| !end.is_over);

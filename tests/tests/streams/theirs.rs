@@ -238,6 +238,14 @@ impl Theirs {
         paused.map(|end| end.read_again_at).chain(at).min()
     }
 
+    /// Each connection that is not over has bytes to send, and smoltcp sets itself no time to.
+    pub(crate) fn has_stopped(&mut self, now: Instant) -> bool {
+        let sockets = &self.sockets;
+        let owes = |end: &End| sockets.get::<Socket<'static>>(end.handle).send_queue() > 0;
+        let all_owe = self.ends.iter().filter(|end| !end.is_over).all(owes);
+        all_owe && self.next(now).is_none()
+    }
+
     /// How the connections stand that are not over.
     pub(crate) fn state(&self) -> String {
         let open = self.ends.iter().enumerate().filter(|(_, end)| !end.is_over);

@@ -104,6 +104,8 @@ pub(crate) struct Outcome {
     /// Frames that met a fault.
     pub(crate) harmed: u64,
     pub(crate) leaps: u64,
+    /// Worlds in which smoltcp had bytes to send and an open window, and stopped.
+    pub(crate) peer_stopped: u64,
 }
 
 impl Outcome {
@@ -113,6 +115,7 @@ impl Outcome {
         self.bytes += other.bytes;
         self.harmed += other.harmed;
         self.leaps += other.leaps;
+        self.peer_stopped += other.peer_stopped;
     }
 }
 
@@ -130,7 +133,7 @@ pub(crate) fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
     let mut now = Instant::ZERO;
     let mut ours = Ours::new(scenario, link, now)?;
     let mut theirs = Theirs::new(scenario, far, now);
-    let mut leaps = 0;
+    let (mut leaps, mut peer_stopped) = (0, 0);
     loop {
         let stuck = |ours: &Ours, theirs: &Theirs| Failure::Stuck {
             at_s: now.as_millis() / 1_000,
@@ -147,6 +150,13 @@ pub(crate) fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
             break;
         }
         let next = ours.next().into_iter().chain(theirs.next(now)).min();
+        if next.is_none() && ours.is_peers_turn() && theirs.has_stopped(now) {
+            // A sender has to probe a window that it takes for closed, as long as it has something
+            // to send (RFC 9293 §3.8.6.1: MUST-36), whatever became of our updates. smoltcp 0.14
+            // stops for good now and then, where windows are tiny and segments come out of order.
+            peer_stopped = 1;
+            break;
+        }
         let Some(next) = next else { return Err(stuck(&ours, &theirs)) };
         leaps += 1;
         if leaps > LEAPS_MAX || now.since(Instant::ZERO) > TIME_MAX {
@@ -155,13 +165,16 @@ pub(crate) fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
         now = next.max(now + LEAP_MIN);
         nanos.store(now.as_nanos(), Ordering::Relaxed);
     }
-    ours.check_nothing_held()?;
+    if peer_stopped == 0 {
+        ours.check_nothing_held()?;
+    }
     let streams = &scenario.exchanges;
     Ok(Outcome {
         worlds: 1,
         streams: streams.len() as u64,
         bytes: streams.iter().map(|it| it.ours_len + it.theirs_len).sum(),
         harmed: ours.harmed(),
+        peer_stopped,
         leaps,
     })
 }
