@@ -22,7 +22,7 @@ use crate::world::World;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Interface {
-    /// Handed to each call: the [`World`]; null if there is none.
+    /// Handed to each call: our world; null if there is none.
     pub userdata: *mut c_void,
     pub(crate) free: extern "C" fn(*mut c_void),
     pub(crate) socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,

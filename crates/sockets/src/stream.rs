@@ -523,6 +523,11 @@ impl Sockets {
         flags: MsgFlags,
         is_over: bool,
     ) -> Attempt<usize> {
+        if flags.intersects(MsgFlags::OOB | MsgFlags::FASTOPEN) {
+            // Urgent bytes would go in line, and data with a SYN after it: refused, because a
+            // program that asked for the one must not get the other.
+            return Attempt::Done(Err(Error::NotSupported));
+        }
         let mut looked_again = false;
         loop {
             let is_local = self.is_local;

@@ -1,5 +1,7 @@
 //! Pipes, event counters, copies of descriptors, and poll.
 
+use megapipe_sockets::{Bsd, Config, Context, Error, MsgFlags};
+
 use crate::world::{Client, Server, World, compare};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -141,4 +143,19 @@ fn poll_tells_what_sets_tell() {
         let answer = world.host(Server).poll(&[(9999, input)]);
         world.note("no such descriptor", &answer);
     });
+}
+
+#[test]
+fn what_would_be_sent_as_something_else_is_refused() {
+    let mut context = Context::create(Config::default()).unwrap();
+    let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    context.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
+    context.listen(listener, 1).unwrap();
+    let address = context.getsockname(listener).unwrap();
+    let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    context.connect(client, Some(address)).unwrap();
+    for flags in [MsgFlags::OOB, MsgFlags::FASTOPEN] {
+        assert_eq!(context.send(client, b"x", flags), Err(Error::NotSupported));
+    }
+    assert_eq!(context.send(client, b"x", MsgFlags::NOSIGNAL), Ok(1));
 }
