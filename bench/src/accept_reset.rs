@@ -50,7 +50,7 @@ pub struct AcceptLoadArgs {
     accept: AcceptArgs,
     /// Cores of the server
     #[arg(long)]
-    server_cpus: CpuList,
+    watched_cpus: CpuList,
     /// Connections on their way at a time
     #[arg(long)]
     connections: u32,
@@ -178,7 +178,7 @@ pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
 impl Load<'_> {
     fn read(&self) -> Result<(Instant, CoreTimes, CoreTimes), AcceptError> {
         let read = |cpus| CoreTimes::read(cpus).map_err(failed::<io::Error>("/proc/stat"));
-        let server = read(&self.args.server_cpus)?;
+        let server = read(&self.args.watched_cpus)?;
         Ok((Instant::now(), server, read(&self.args.accept.cpus)?))
     }
 

@@ -176,7 +176,7 @@ impl Load {
         let mut args = ["bench", "accept-load", &address.to_string()].map(str::to_owned).to_vec();
         let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
         option("--connections", self.connections.to_string());
-        option("--server-cpus", path.server_cpus.to_string());
+        option("--watched-cpus", path.server_cpus.to_string());
         option("--cpus", path.place.cpus.to_string());
         option("--warmup", limits::LOAD_WARM_UP.as_secs_f64().to_string());
         option("--duration", duration.as_secs_f64().to_string());

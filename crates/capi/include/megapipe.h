@@ -295,6 +295,10 @@ struct mp_counters {
     uint64_t datagrams_dropped;
     // Answers of the kernel that named no live request (stays 0).
     uint64_t stray_answers;
+    // Events that a stack on a thread of its own has told.
+    uint64_t server_events;
+    // Times that they woke the channel.
+    uint64_t server_wakeups;
 };
 
 // The value that is nobody's handle: what a failed call returns.

@@ -277,6 +277,10 @@ pub struct mp_counters {
     pub datagrams_dropped: u64,
     /// Answers of the kernel that named no live request (stays 0).
     pub stray_answers: u64,
+    /// Events that a stack on a thread of its own has told.
+    pub server_events: u64,
+    /// Times that they woke the channel.
+    pub server_wakeups: u64,
 }
 
 /// One completion.
@@ -356,7 +360,7 @@ layout!(mp_listen_options is 32: size at 0, backlog at 8, flags at 12, cpu_mask 
     cpu_mask_words at 24);
 layout!(mp_connect_options is 32: size at 0, timeout_ns at 8, bind at 16, bind_size at 24,
     flags at 28);
-layout!(mp_counters is 128: operations at 0, stray_answers at 120);
+layout!(mp_counters is 144: operations at 0, stray_answers at 120, server_wakeups at 136);
 layout!(mp_event is 96: cmd at 0, error at 4, handle at 8, cookie at 16, size at 24, buf at 32,
     fd at 40, pending at 44, connection at 48, expirations at 56, flags at 64, lent_index at 68,
     lent_generation at 72, reserved at 76);

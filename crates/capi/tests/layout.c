@@ -71,10 +71,11 @@ AT(mp_connect_options, bind, 16);
 AT(mp_connect_options, bind_size, 24);
 AT(mp_connect_options, flags, 28);
 
-HOLDS(sizeof(struct mp_counters) == 128);
+HOLDS(sizeof(struct mp_counters) == 144);
 AT(mp_counters, operations, 0);
 AT(mp_counters, datagrams_dropped, 112);
 AT(mp_counters, stray_answers, 120);
+AT(mp_counters, server_wakeups, 136);
 
 HOLDS(MP_ACCEPT == 1 && MP_CONNECT == 2 && MP_OPEN == 3 && MP_READ == 4 && MP_WRITE == 5);
 HOLDS(MP_RECVFROM == 6 && MP_SENDTO == 7 && MP_FSYNC == 8 && MP_DISCONNECT == 9);

@@ -148,6 +148,8 @@ fn translate(counters: &Counters) -> mp_counters {
         connections_dropped: counters.connections_dropped,
         datagrams_dropped: counters.datagrams_dropped,
         stray_answers: counters.stray_answers,
+        server_events: counters.server_events,
+        server_wakeups: counters.server_wakeups,
     }
 }
 
