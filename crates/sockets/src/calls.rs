@@ -2,7 +2,7 @@
 //!
 //! Read first: the manual page of each call, section 2; errors are told as there, by [`Error`].
 //!
-//! Each call is tried without waiting; where it would have to wait, [`Bsd::run`] waits and tries
+//! Each call is tried without waiting; where it would have to wait, [`Run::run`] waits and tries
 //! again. So a call is written once for a context of one thread and for one that threads share.
 
 use std::io::{IoSlice, IoSliceMut};
