@@ -91,12 +91,14 @@ impl Tcp {
             return if is_ours { Ok(flow) } else { Err(ConnectError::InUse) };
         }
         let range = cx.config.ephemeral_ports;
-        let candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
-        candidates
+        let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
+        let found = candidates
+            .by_ref()
             .filter(|port| fits(SocketAddr::new(ip, *port)))
             .map(|local_port| Flow { local_port, ..flow })
-            .find(|flow| self.is_free(flow, cx.now))
-            .ok_or(ConnectError::NoPort)
+            .find(|flow| self.is_free(flow, cx.now));
+        self.shard.ports.passed(&candidates);
+        found.ok_or(ConnectError::NoPort)
     }
 
     /// Nobody uses `flow`, or only what waits for old segments that timestamps tell apart.

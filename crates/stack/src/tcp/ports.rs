@@ -16,6 +16,7 @@ pub(crate) struct PortCounters {
 /// Ports to try, in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidates {
+    group: usize,
     first: u16,
     count: u32,
     offset: u32,
@@ -42,7 +43,15 @@ impl PortCounters {
         self.counters[group] = counter.wrapping_add(1);
         let first = range.0.min(range.1);
         let count = u32::from(range.0.max(range.1) - first) + 1;
-        Candidates { first, count, offset: offset.wrapping_add(counter), tried: 0 }
+        Candidates { group, first, count, offset: offset.wrapping_add(counter), tried: 0 }
+    }
+
+    /// The search among these is over: the next one of the group begins behind what was tried, as
+    /// RFC 6056 has it. Else each call would walk again through whatever is in use there.
+    pub(crate) fn passed(&mut self, candidates: &Candidates) {
+        let beyond_first = candidates.tried.saturating_sub(1);
+        let counter = &mut self.counters[candidates.group];
+        *counter = counter.wrapping_add(beyond_first);
     }
 }
 
@@ -74,6 +83,12 @@ mod tests {
         let mut ports: Vec<u16> = counters.candidates(&secret, &flow, (10, 19)).collect();
         let second = counters.candidates(&secret, &flow, (10, 19)).next().unwrap();
         assert_eq!(second, ports[1]);
+        let mut third = counters.candidates(&secret, &flow, (10, 19));
+        let tried: [u16; 3] = core::array::from_fn(|_| third.next().unwrap());
+        assert_eq!(tried, [ports[2], ports[3], ports[4]]);
+        counters.passed(&third);
+        let fourth = counters.candidates(&secret, &flow, (10, 19)).next().unwrap();
+        assert_eq!(fourth, ports[5], "what was passed over is not tried again");
         ports.sort_unstable();
         assert_eq!(ports, (10..20).collect::<Vec<_>>());
         let all = counters.candidates(&secret, &flow, (0, u16::MAX)).count();
