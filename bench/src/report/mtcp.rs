@@ -3,7 +3,7 @@
 //!
 //! Read first: [MT figures 1, 2, 10, 11 and table 2; 5.2 "Fairness"]. Pure.
 
-use super::{plot::escaped, server_label};
+use super::{plot::escaped, series::gigabits, server_label};
 use crate::{
     point::{CpuShares, Point},
     table::{Table, grouped},
@@ -85,7 +85,7 @@ fn response_times(points: &[&Point]) -> Table {
 fn fairness(points: &[&Point]) -> Table {
     let mut table = Table::new(&["server", "link", "conns", "Jain's index", "Gb/s", "CPU µs"]);
     for point in points {
-        let gigabits = point.transactions_per_s * point.message_bytes as f64 * 8.0 / 1e9;
+        let gigabits = gigabits(point, point.transactions_per_s);
         table.row([
             server_label(point),
             point.link.name().to_owned(),

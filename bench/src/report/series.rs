@@ -72,7 +72,8 @@ impl Metric {
     }
 }
 
-const fn gigabits(point: &Point, transactions_per_s: f64) -> f64 {
+/// What a point's responses come to at that rate, in Gb/s.
+pub(super) const fn gigabits(point: &Point, transactions_per_s: f64) -> f64 {
     transactions_per_s * point.message_bytes as f64 * 8.0 / 1e9
 }
 
