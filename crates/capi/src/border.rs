@@ -4,12 +4,13 @@
 //! [`MP_NO_HANDLE`]. A call that succeeds touches neither.
 
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use channel::Handle;
 use libc::ssize_t;
 
 use crate::abi::{MP_NO_HANDLE, mp_handle_t};
-use crate::error::{Failure, set_last};
+use crate::error::{CallError, Errno, Failure, set_last};
 
 /// What calls return when they fail.
 pub(crate) trait Failed {
@@ -51,6 +52,15 @@ pub(crate) fn status(call: &str, result: Result<(), Failure>) -> c_int {
 #[inline]
 pub(crate) fn handle(call: &str, result: Result<Handle, Failure>) -> mp_handle_t {
     finish(call, result.map(Handle::to_bits))
+}
+
+/// Runs what is not inside a channel or a context; a panic is an error here too, and errno is left
+/// alone.
+pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let errno = Errno::now();
+    let result = catch_unwind(AssertUnwindSafe(work));
+    errno.put_back();
+    result.unwrap_or_else(|_| Err(CallError::Broken.into()))
 }
 
 #[cold]

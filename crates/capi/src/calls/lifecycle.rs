@@ -1,7 +1,6 @@
 //! Making and ending a channel.
 
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use channel::{Channel, Config, DriverChoice};
@@ -9,9 +8,9 @@ use channel::{Channel, Config, DriverChoice};
 use crate::abi::{
     MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_channel_t, mp_config, mp_driver,
 };
-use crate::border::{finish, status};
+use crate::border::{caught, finish, status};
 use crate::calls::{read_sized, write_sized};
-use crate::error::{CallError, Errno, Failure};
+use crate::error::{CallError, Failure};
 use crate::limits::CHANNEL_TAGS;
 use crate::network;
 use crate::object::mp_channel;
@@ -60,14 +59,6 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
 pub unsafe extern "C" fn mp_destroy(channel: *mut mp_channel_t) -> c_int {
     // SAFETY: the program promises a channel that it has not destroyed.
     status("mp_destroy", unsafe { mp_channel::destroy(channel) })
-}
-
-/// Runs what is not inside a channel yet; a panic is an error here too, and errno is left alone.
-fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    let errno = Errno::now();
-    let result = catch_unwind(AssertUnwindSafe(work));
-    errno.put_back();
-    result.unwrap_or_else(|_| Err(CallError::Broken.into()))
 }
 
 fn defaults(size: usize) -> mp_config {

@@ -12,7 +12,6 @@ use std::io::{self, Read, Write};
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use sockets::Context;
 use super::conf::{Conf, Io, Numbers};
 use super::context::{self, Sources, mctx_t, with_context};
 use super::tables;
-use crate::border::{finish, status};
+use crate::border::{caught, finish, status};
 use crate::error::{CallError, Errno, Failure, set_last};
 use crate::limits::{
     MTCP_BUFFERS_MAX, MTCP_BUFFERS_MIN, MTCP_DESCRIPTORS_BESIDE, MTCP_FILE_BYTES_MAX,
@@ -326,14 +325,6 @@ fn first_address() -> Option<u32> {
         std::net::IpAddr::V4(ip) => Some(ip.to_bits()),
         std::net::IpAddr::V6(_) => None,
     })
-}
-
-/// Runs what is not inside a context; a panic is an error here too, and errno is left alone.
-fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    let errno = Errno::now();
-    let result = catch_unwind(AssertUnwindSafe(work));
-    errno.put_back();
-    result.unwrap_or_else(|_| Err(CallError::Broken.into()))
 }
 
 /// What a person has to know. A program that was written for mTCP asks nobody for warnings.
