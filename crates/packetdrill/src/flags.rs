@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use megapipe::ServerConfig;
+use megapipe::{Prefixed, ServerConfig};
 use megapipe_scripts::{UnknownKnob, tcp_for_scripts};
 
 /// What the flags say.
@@ -100,11 +100,11 @@ impl Flags {
     }
 }
 
+/// An address whose prefix leaves room for another host's.
 fn prefixed(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, bits) = text.split_once('/')?;
-    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+    let Prefixed { address, prefix_bits } = text.parse().ok()?;
     let width = if address.is_ipv4() { 32 } else { 128 };
-    (bits < width).then_some((address, bits))
+    (prefix_bits < width).then_some((address, prefix_bits))
 }
 
 /// Another address of the same prefix. Nobody is asked for it: the wire has no link layer.

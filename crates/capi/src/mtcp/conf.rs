@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use channel::Prefixed;
 use thiserror::Error;
 
 /// What a program may ask and change by `mtcp_getconf()` and `mtcp_setconf()`; the fields of
@@ -231,10 +232,8 @@ fn number(key: &'static str, value: &[&str], min: i32, max: i32) -> Result<i32, 
 
 /// `ADDRESS/BITS`.
 pub(super) fn prefixed(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, bits) = text.split_once('/')?;
-    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
-    let width = if address.is_ipv4() { 32 } else { 128 };
-    (bits <= width).then_some((address, bits))
+    let Prefixed { address, prefix_bits } = text.parse().ok()?;
+    Some((address, prefix_bits))
 }
 
 #[cfg(test)]
