@@ -161,6 +161,37 @@ impl Context {
         self.sockets.channel.waker()
     }
 
+    /// As [`Run::run`], but looks before each wait whether it was interrupted. Whoever interrupts
+    /// rings the [`Context::waker`] after saying so.
+    ///
+    /// # Errors
+    /// Those of the attempt; [`Error::Interrupted`]; [`Error::NetworkDown`] while it waits.
+    #[inline]
+    pub fn run_unless<T>(
+        &mut self,
+        mut is_interrupted: impl FnMut() -> bool,
+        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+    ) -> Result<T, Error> {
+        let mut wait = match attempt(&mut self.sockets, false) {
+            Attempt::Done(result) => return result,
+            Attempt::Wait(wait) => wait,
+        };
+        let deadline = wait.timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
+        loop {
+            if is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let left = deadline.map(|at| at.saturating_sub(self.sockets.now()));
+            self.sockets.turn(left)?;
+            let is_over = deadline.is_some_and(|at| at <= self.sockets.now());
+            match attempt(&mut self.sockets, is_over) {
+                Attempt::Done(result) => return result,
+                Attempt::Wait(again) => wait = again,
+            }
+            debug_assert!(!is_over, "an attempt that asks to wait when the time is over: {wait:?}");
+        }
+    }
+
     /// What serves the context, and why.
     #[must_use]
     pub const fn report(&self) -> &megapipe::DriverReport {
@@ -172,23 +203,9 @@ impl Run for Context {
     #[inline]
     fn run<T>(
         &mut self,
-        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+        attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
     ) -> Result<T, Error> {
-        let mut wait = match attempt(&mut self.sockets, false) {
-            Attempt::Done(result) => return result,
-            Attempt::Wait(wait) => wait,
-        };
-        let deadline = wait.timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
-        loop {
-            let left = deadline.map(|at| at.saturating_sub(self.sockets.now()));
-            self.sockets.turn(left)?;
-            let is_over = deadline.is_some_and(|at| at <= self.sockets.now());
-            match attempt(&mut self.sockets, is_over) {
-                Attempt::Done(result) => return result,
-                Attempt::Wait(again) => wait = again,
-            }
-            debug_assert!(!is_over, "an attempt that asks to wait when the time is over: {wait:?}");
-        }
+        self.run_unless(|| false, attempt)
     }
 
     #[inline]

@@ -16,7 +16,6 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
 
 use channel::Waker;
 use sockets::{Attempt, Context, EpollEvent, Error, Run, Sockets};
@@ -130,27 +129,11 @@ impl Run for Waiting {
     #[inline]
     fn run<T>(
         &mut self,
-        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+        attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
     ) -> Result<T, Error> {
-        let mut wait = match self.context.once(|sockets| Ok(attempt(sockets, false)))? {
-            Attempt::Done(result) => return result,
-            Attempt::Wait(wait) => wait,
-        };
-        let deadline = wait.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            // Acquire pairs with the Release in `interrupt_all`: what the handler did is seen.
-            if self.entry.interrupted.swap(false, Ordering::Acquire) {
-                return Err(Error::Interrupted);
-            }
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            self.context.turn(left)?;
-            let is_over = deadline.is_some_and(|at| at <= Instant::now());
-            match self.context.once(|sockets| Ok(attempt(sockets, is_over)))? {
-                Attempt::Done(result) => return result,
-                Attempt::Wait(again) => wait = again,
-            }
-            debug_assert!(!is_over, "an attempt that asks to wait when the time is over: {wait:?}");
-        }
+        // Acquire pairs with the Release in `interrupt_all`: what the handler did is seen.
+        let interrupted = || self.entry.interrupted.swap(false, Ordering::Acquire);
+        self.context.run_unless(interrupted, attempt)
     }
 
     #[inline]
