@@ -101,6 +101,9 @@ pub struct Config {
     /// [`crate::ConnectOptions::nodelay`] has the last word. Default: off, as the kernel's drivers
     /// have it. On the kernel it changes nothing.
     pub nagle: bool,
+    /// A signal handler that runs while `dispatch` waits ends the wait, as of a call of section 2:
+    /// `Ok(None)`, and [`crate::Channel::take_interrupted`] says why. Default: off, it waits on.
+    pub interruptible: bool,
 }
 
 impl Default for Config {
@@ -119,6 +122,7 @@ impl Default for Config {
             lwsockets: true,
             partition: true,
             nagle: false,
+            interruptible: false,
         }
     }
 }
@@ -160,6 +164,8 @@ impl Config {
         partition: bool;
         /// Sets [`Config::nagle`].
         nagle: bool;
+        /// Sets [`Config::interruptible`].
+        interruptible: bool;
     }
 
     /// Sets [`Config::core`].

@@ -22,8 +22,15 @@ impl Channel {
         self.driver.flush(&mut self.state)
     }
 
+    /// Whether a signal handler ran while a `dispatch` waited, since this was last asked. With
+    /// [`crate::Config::interruptible`] that ended the wait.
+    pub const fn take_interrupted(&mut self) -> bool {
+        std::mem::replace(&mut self.state.interrupted, false)
+    }
+
     /// The next completion. When none is left, hands over what is queued and waits, at most
-    /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over.
+    /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over,
+    /// or that a signal ended it ([`crate::Config::interruptible`]).
     ///
     /// # Errors
     /// [`DispatchError`] if the kernel refused.
@@ -168,6 +175,9 @@ impl Channel {
             }
             if let Some(completion) = self.next_ready() {
                 return Ok(Some(completion));
+            }
+            if self.state.is_interrupted() {
+                return Ok(None);
             }
             match (timeout, deadline) {
                 (None, _) => {}

@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub(crate) exhausted_listeners: u32,
     /// The channel's eventfd was rung.
     pub(crate) woken: bool,
+    /// A signal handler ran while the driver waited, since that was last asked.
+    pub(crate) interrupted: bool,
     /// Something waits for a send of which the kernel tells nothing if all goes well
     /// (`Slot::silent_bytes`): what is queued behind it, or its slot's end.
     pub(crate) silence_awaited: bool,
@@ -82,8 +84,14 @@ impl State {
             counters: Counters::default(),
             exhausted_listeners: 0,
             woken: false,
+            interrupted: false,
             silence_awaited: false,
         })
+    }
+
+    /// A signal came, and the program wants to wait no longer then.
+    pub(crate) const fn is_interrupted(&self) -> bool {
+        self.interrupted && self.config.interruptible
     }
 
     // -- slots

@@ -50,7 +50,7 @@ impl Local {
             state.counters.server_events = told.events;
             state.counters.server_wakeups = told.wakeups;
             self.ask_kernel(state)?;
-            if state.has_ready() || state.woken {
+            if state.has_ready() || state.woken || state.is_interrupted() {
                 return Ok(());
             }
             if deadline.is_some_and(|at| at <= self.now) {
@@ -180,7 +180,8 @@ impl Local {
         let mut fds = [link, kernel, host].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let count = if self.server.host_fd().is_some() { 3 } else { 2 };
         match poll(&mut fds[..count], timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(_) => {}
+            Err(Errno::INTR) => state.interrupted = true,
             Err(errno) => return Err(DispatchError::Kernel(errno.into())),
         }
         self.kernel_given |= !fds[1].revents().is_empty();

@@ -181,8 +181,11 @@ impl Epoll {
         state.counters.system_calls += 1;
         let count = match self.set.wait(patience) {
             Ok(count) => count,
-            // A signal; the caller looks at the time.
-            Err(Errno::INTR) => 0,
+            // The caller looks at the time.
+            Err(Errno::INTR) => {
+                state.interrupted = true;
+                0
+            }
             Err(errno) => return Err(DispatchError::Kernel(errno.into())),
         };
         state.counters.kernel_answers += count as u64;

@@ -268,7 +268,8 @@ impl Uring {
             Err(error) => match error.raw_os_error() {
                 // ETIME: the wait is over. EINTR: a signal; the caller looks at the time.
                 // EBUSY, EAGAIN: answers must be fetched first.
-                Some(libc::ETIME | libc::EINTR) => {
+                Some(errno @ (libc::ETIME | libc::EINTR)) => {
+                    state.interrupted |= errno == libc::EINTR;
                     self.queued = self.ring.queued() as u32;
                     self.note_silent();
                     Ok(())
@@ -521,9 +522,22 @@ impl Driver for Uring {
         self.batch.left(Left::WithWait);
         state.counters.system_calls += 1;
         let want = usize::from(timeout != Some(Duration::ZERO) && !state.silence_awaited);
+        let until = match timeout {
+            Some(timeout) if want > 0 && state.config.interruptible => {
+                Some(Instant::now() + timeout)
+            }
+            _ => None,
+        };
         let submitted = self.ring.submit_and_wait(want, timeout);
+        let has_submitted = matches!(submitted, Ok(1..));
         self.after_submit(state, submitted)?;
+        let answers = state.counters.kernel_answers;
         self.fetch(state);
+        // Where it has taken requests, the kernel tells of those and not of a signal: it came back
+        // with nothing, before the time was over.
+        if want > 0 && has_submitted && answers == state.counters.kernel_answers {
+            state.interrupted |= until.is_none_or(|until| Instant::now() < until);
+        }
         Ok(())
     }
 
