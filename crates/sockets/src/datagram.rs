@@ -9,16 +9,17 @@
 //!
 //! Invariants
 //! - `inbox_bytes` is the sum over `inbox`.
-//! - `reading` is set exactly while a read is with the channel.
+//! - `reading` is set for a side exactly while a read of it is with the channel.
 //! - `unsent_bytes` is what the channel has and has not answered.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use megapipe::{Address, Channel, Datagram, Handle, ListenError, OpError, ReadBuf, SocketKind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::error::Error;
+use crate::family;
 use crate::flags::{Events, MsgFlags};
 use crate::gather::{Gather, Scatter};
 use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX};
@@ -26,7 +27,7 @@ use crate::options::Options;
 use crate::ports::{Bound, Transport};
 use crate::readiness::Shut;
 use crate::sockets::{Attempt, Kind, Sockets, Wait};
-use crate::stream::{Shutdown, check_family};
+use crate::stream::Shutdown;
 
 /// What `recvmsg` answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,25 +41,72 @@ pub struct Received {
     pub flags: MsgFlags,
 }
 
+/// An endpoint beneath a socket.
+#[derive(Debug, Clone, Copy)]
+struct Side {
+    /// `Handle::NONE`: our own stack knows nothing of it yet.
+    handle: Handle,
+    reading: bool,
+}
+
+const NO_SIDE: Side = Side { handle: Handle::NONE, reading: false };
+
 /// A UDP socket.
 pub(crate) struct Endpoint {
-    /// `Handle::NONE`: our own stack knows nothing of it yet.
-    pub(crate) handle: Handle,
+    /// The second is IPv4's, of a socket for both families on our own stack, or `NO_SIDE`.
+    sides: [Side; 2],
     pub(crate) is_v6: bool,
     pub(crate) options: Options,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) bound: Option<Bound>,
-    /// What bind(2) asked for, on our own stack.
+    /// What bind(2) asked for; of an IPv6 socket, IPv4 as itself.
     asked: Option<SocketAddr>,
     pub(crate) error: Option<Error>,
     shut: Shut,
     inbox: VecDeque<(SocketAddr, ReadBuf)>,
     inbox_bytes: usize,
-    reading: bool,
     unsent_bytes: usize,
 }
 
 impl Endpoint {
+    pub(crate) const fn handle(&self) -> Handle {
+        self.sides[0].handle
+    }
+
+    fn side(&mut self, handle: Handle) -> &mut Side {
+        let index = usize::from(handle != self.sides[0].handle);
+        &mut self.sides[index]
+    }
+
+    /// What sends to an address of a family.
+    fn towards(&self, to: SocketAddr) -> Handle {
+        match self.sides[1].handle {
+            second if to.is_ipv4() && second != Handle::NONE => second,
+            _ => self.handle(),
+        }
+    }
+
+    /// Bytes that the channel has and has not answered.
+    fn count_unsent(&self, channel: &Channel) -> usize {
+        let unsent = |side: &Side| channel.unsent_bytes(side.handle).unwrap_or_default();
+        self.sides.iter().filter(|side| side.handle != Handle::NONE).map(unsent).sum()
+    }
+
+    fn leave(&mut self, channel: &mut Channel) {
+        for side in std::mem::replace(&mut self.sides, [NO_SIDE; 2]) {
+            if side.handle != Handle::NONE {
+                // A descriptor that comes back is closed with what it is in.
+                drop(channel.unregister(side.handle));
+            }
+        }
+    }
+
+    /// Where it is bound, as far as that decides whom it reaches.
+    fn place(&self) -> Option<SocketAddr> {
+        let peer = self.peer.map(family::meant).filter(SocketAddr::is_ipv4);
+        peer.or(self.asked)
+    }
+
     pub(crate) fn readiness(&self) -> Events {
         let mut events = Events::empty();
         events.set(Events::READABLE, !self.inbox.is_empty() || self.shut.receive);
@@ -74,10 +122,31 @@ impl Endpoint {
         self.inbox.front().map_or(0, |(_, bytes)| bytes.len())
     }
 
+    /// Where a datagram is to go, as what is beneath has it.
+    fn destination(&self, to: SocketAddr, is_local: bool) -> Result<SocketAddr, Error> {
+        let v6_only = self.options.sharing.v6_only;
+        let plain = family::to_send(self.is_v6, v6_only, self.place(), to)?;
+        // The kernel takes IPv4 from IPv6 sockets as they have it.
+        Ok(if is_local { plain } else { to })
+    }
+
+    /// It may be connected to that peer.
+    fn check_peer(&self, peer: SocketAddr) -> Result<(), Error> {
+        let v6_only = self.options.sharing.v6_only;
+        if self.is_v6 && v6_only && peer.is_ipv4() {
+            return Err(Error::FamilyNotSupported);
+        }
+        family::to_send(self.is_v6, v6_only, self.asked, peer).map(drop)
+    }
+
     fn ask(&mut self, channel: &mut Channel) {
-        let is_bound = self.handle != Handle::NONE;
-        if is_bound && !self.reading && self.inbox_bytes < DATAGRAM_INBOX_BYTES_MAX {
-            self.reading = channel.recvfrom(self.handle, DATAGRAM_BYTES_MAX).is_ok();
+        if self.inbox_bytes >= DATAGRAM_INBOX_BYTES_MAX {
+            return;
+        }
+        for side in &mut self.sides {
+            if side.handle != Handle::NONE && !side.reading {
+                side.reading = channel.recvfrom(side.handle, DATAGRAM_BYTES_MAX).is_ok();
+            }
         }
     }
 }
@@ -97,7 +166,7 @@ impl Sockets {
             })?;
         }
         Ok(Endpoint {
-            handle,
+            sides: [Side { handle, ..NO_SIDE }, NO_SIDE],
             is_v6,
             options: Options::DEFAULT,
             peer: None,
@@ -107,7 +176,6 @@ impl Sockets {
             shut: Shut::default(),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
-            reading: false,
             unsent_bytes: 0,
         })
     }
@@ -123,9 +191,9 @@ impl Sockets {
     /// The socket has its object: completions find it, and datagrams are asked for.
     pub(crate) fn start_endpoint(&mut self, object: u32) {
         let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
-        if endpoint.handle != Handle::NONE {
+        if endpoint.handle() != Handle::NONE {
             // It is there: it was registered just now.
-            let _ = channel.set_cookie(endpoint.handle, object.into());
+            let _ = channel.set_cookie(endpoint.handle(), object.into());
             endpoint.ask(channel);
         }
     }
@@ -135,18 +203,21 @@ impl Sockets {
         let Some((endpoint, channel)) = self.endpoint_mut(object) else {
             return Err(Error::InvalidArgument);
         };
-        check_family(endpoint.is_v6, address)?;
+        let v6_only = endpoint.options.sharing.v6_only;
+        let plain = family::to_bind(endpoint.is_v6, v6_only, address)?;
         if !is_local {
-            let socket = channel.descriptor(endpoint.handle)?.ok_or(Error::InvalidArgument)?;
-            return Ok(rustix::net::bind(socket, &address)?);
-        }
-        if endpoint.bound.is_some() {
+            let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
+            rustix::net::bind(socket, &address)?;
+        } else if endpoint.bound.is_some() {
             return Err(Error::InvalidArgument);
+        } else {
+            self.check_ours(plain.ip())?;
+            self.bind_to_stack(object, plain)?;
         }
-        self.check_ours(address.ip())?;
-        self.bind_to_stack(object, address)?;
+        let address = plain;
         if let Some((endpoint, _)) = self.endpoint_mut(object) {
             endpoint.asked = Some(address);
+            endpoint.options.sharing.v6_only |= family::is_one_of_v6(address);
         }
         Ok(())
     }
@@ -159,39 +230,35 @@ impl Sockets {
         else {
             return Err(Error::InvalidArgument);
         };
-        let bound = ports.bind(Transport::Udp, address, endpoint.options.sharing)?;
-        let kind = if endpoint.is_v6 { SocketKind::Udp6 } else { SocketKind::Udp4 };
-        let made = channel.socket(kind, Some(&Address::Inet(bound.address)), object.into());
-        match made {
-            Ok(handle) => {
-                endpoint.handle = handle;
-                endpoint.bound = Some(bound);
-                endpoint.ask(channel);
-                Ok(())
-            }
-            Err(error) => {
-                ports.release(bound);
-                Err(match error {
-                    ListenError::Kernel { source, .. } => source.into(),
-                    ListenError::Misuse(misuse) => misuse.into(),
-                    _ => Error::InvalidArgument,
-                })
+        let sharing = endpoint.options.sharing;
+        let bound = ports.bind(Transport::Udp, address, sharing)?;
+        let places = [Some(bound.address), family::beside(sharing.v6_only, bound.address)];
+        for (side, place) in places.into_iter().enumerate() {
+            let Some(place) = place else { continue };
+            let kind = if place.is_ipv6() { SocketKind::Udp6 } else { SocketKind::Udp4 };
+            match channel.socket(kind, Some(&Address::Inet(place)), object.into()) {
+                Ok(handle) => endpoint.sides[side].handle = handle,
+                Err(error) => {
+                    endpoint.leave(channel);
+                    ports.release(bound);
+                    return Err(not_made(error));
+                }
             }
         }
+        endpoint.bound = Some(bound);
+        endpoint.ask(channel);
+        Ok(())
     }
 
     fn bind_if_unbound(&mut self, object: u32) -> Result<(), Error> {
         let Some((endpoint, _)) = self.endpoint_mut(object) else {
             return Err(Error::InvalidArgument);
         };
-        if endpoint.handle != Handle::NONE {
+        if endpoint.handle() != Handle::NONE {
             return Ok(());
         }
-        let any: IpAddr = match endpoint.is_v6 {
-            true => Ipv6Addr::UNSPECIFIED.into(),
-            false => Ipv4Addr::UNSPECIFIED.into(),
-        };
-        let local = endpoint.asked.unwrap_or_else(|| SocketAddr::new(any, 0));
+        let any = SocketAddr::new(family::any(endpoint.is_v6), 0);
+        let local = endpoint.asked.unwrap_or(any);
         self.bind_to_stack(object, local)
     }
 
@@ -209,9 +276,7 @@ impl Sockets {
         if let Some(bound) = endpoint.bound.take() {
             ports.release(bound);
             // Its datagrams go with it.
-            drop(channel.unregister(endpoint.handle));
-            endpoint.handle = Handle::NONE;
-            endpoint.reading = false;
+            endpoint.leave(channel);
         }
     }
 
@@ -226,10 +291,10 @@ impl Sockets {
             return Err(Error::InvalidArgument);
         };
         if let Some(peer) = peer {
-            check_family(endpoint.is_v6, peer)?;
+            endpoint.check_peer(peer)?;
         }
         if !is_local {
-            let socket = channel.descriptor(endpoint.handle)?.ok_or(Error::InvalidArgument)?;
+            let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
             match peer {
                 Some(peer) => rustix::net::connect(socket, &peer)?,
                 None => rustix::net::connect_unspec(socket)?,
@@ -240,6 +305,7 @@ impl Sockets {
             self.unbind_if_chosen(object);
         }
         if let Some((endpoint, _)) = self.endpoint_mut(object) {
+            let peer = peer.map(|peer| family::told(endpoint.is_v6, peer));
             endpoint.peer = peer;
             endpoint.shut = Shut::default();
             // What others have sent meanwhile is not for a connected socket.
@@ -262,27 +328,31 @@ impl Sockets {
         Ok(())
     }
 
-    pub(crate) fn close_endpoint(&mut self, endpoint: Endpoint) {
-        drop(endpoint.inbox);
+    pub(crate) fn close_endpoint(&mut self, mut endpoint: Endpoint) {
+        endpoint.inbox.clear();
         if let Some(bound) = endpoint.bound {
             self.ports.release(bound);
         }
-        if endpoint.handle != Handle::NONE {
-            // A descriptor that comes back is closed with what it is in.
-            drop(self.channel.unregister(endpoint.handle));
-        }
+        endpoint.leave(&mut self.channel);
     }
 }
 
 /// Datagrams.
 impl Sockets {
-    pub(crate) fn on_datagram(&mut self, object: u32, result: Result<Box<Datagram>, OpError>) {
+    pub(crate) fn on_datagram(
+        &mut self,
+        object: u32,
+        side: Handle,
+        result: Result<Box<Datagram>, OpError>,
+    ) {
         let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
-        endpoint.reading = false;
+        endpoint.side(side).reading = false;
         let happened = match result {
             Ok(datagram) => {
                 let Datagram { data, from, .. } = *datagram;
+                let is_v6 = endpoint.is_v6;
                 let from = from.and_then(|from| from.as_inet());
+                let from = from.map(|from| family::told(is_v6, from));
                 let Some(from) = from.filter(|from| endpoint.peer.is_none_or(|it| it == *from))
                 else {
                     return endpoint.ask(channel);
@@ -303,7 +373,7 @@ impl Sockets {
     pub(crate) fn on_datagram_sent(&mut self, object: u32, result: Result<usize, OpError>) {
         let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
         let was_full = endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
-        endpoint.unsent_bytes = channel.unsent_bytes(endpoint.handle).unwrap_or_default();
+        endpoint.unsent_bytes = endpoint.count_unsent(channel);
         let mut happened = Events::empty();
         happened.set(Events::WRITABLE, was_full);
         if let Err(error) = result {
@@ -396,6 +466,7 @@ impl Sockets {
             return Err(Error::NotSupported);
         }
         let len = from.left();
+        let is_local = self.is_local;
         let Some((endpoint, _)) = self.endpoint_mut(object) else {
             return Err(Error::NotASocket);
         };
@@ -403,7 +474,7 @@ impl Sockets {
             return Err(Error::MessageTooLong);
         }
         let to = to.or(endpoint.peer).ok_or(Error::NoDestination)?;
-        check_family(endpoint.is_v6, to)?;
+        let to = endpoint.destination(to, is_local)?;
         if to.port() == 0 {
             return Err(Error::InvalidArgument);
         }
@@ -425,8 +496,16 @@ impl Sockets {
         };
         let mut bytes = channel.alloc(len);
         from.take(len, |part| bytes.extend_from_slice(part));
-        channel.sendto(endpoint.handle, bytes, &Address::Inet(to))?;
+        channel.sendto(endpoint.towards(to), bytes, &Address::Inet(to))?;
         endpoint.unsent_bytes += len.max(1);
         Ok(len)
+    }
+}
+
+fn not_made(error: ListenError) -> Error {
+    match error {
+        ListenError::Kernel { source, .. } => source.into(),
+        ListenError::Misuse(misuse) => misuse.into(),
+        _ => Error::InvalidArgument,
     }
 }

@@ -56,6 +56,7 @@ mod datagram;
 mod descriptors;
 mod epoll;
 mod error;
+mod family;
 mod flags;
 mod gather;
 mod kernel;

@@ -5,10 +5,14 @@
 //! A backlog of `n` lets `n + 1` connections wait, as in Linux. They wait in two places: a few were
 //! taken from the channel already and are in `queue`, the rest is the kernel's or our stack's.
 //!
-//! Invariant: `asked + queue.len()` is never more than `ahead`, the first place's share.
+//! A socket at all of IPv6 that is not IPV6_V6ONLY listens on our own stack at all of IPv4 as well:
+//! two listeners beneath, each with the backlog's second place.
+//!
+//! Invariant: `asked[side] + queue.len()` is never more than `ahead`, the first place's share, for
+//! either side.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use megapipe::{
@@ -19,21 +23,23 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::descriptors::Fd;
 use crate::error::Error;
+use crate::family;
 use crate::flags::{Events, OpenFlags};
 use crate::limits::{ACCEPT_AHEAD, BACKLOG_MAX, READ_BYTES};
 use crate::options::Options;
 use crate::ports::{Bound, Transport};
 use crate::readiness::{self, Progress};
 use crate::sockets::{Attempt, Kind, Sockets, Wait};
-use crate::stream::{Blank, Connecting, Stream, check_family};
+use crate::stream::{Blank, Connecting, Stream};
 
 /// A listening socket.
 pub(crate) struct Listener {
-    pub(crate) handle: Handle,
+    /// The second is IPv4's, of a socket for both families, or `Handle::NONE`.
+    handles: [Handle; 2],
     /// Connections for the program, oldest first: objects without a descriptor.
     queue: VecDeque<u32>,
     /// Connections that the channel was asked for and has not brought yet.
-    asked: usize,
+    asked: [usize; 2],
     /// How many are taken from the channel ahead of the program.
     ahead: usize,
     pub(crate) error: Option<Error>,
@@ -43,6 +49,10 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
+    pub(crate) const fn handle(&self) -> Handle {
+        self.handles[0]
+    }
+
     pub(crate) fn readiness(&self) -> Events {
         let events = readiness::of_listener(!self.queue.is_empty());
         if self.error.is_some() { events | Events::ERR } else { events }
@@ -118,16 +128,21 @@ impl Sockets {
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         match &mut entry.kind {
             Kind::Stream(stream) => {
-                check_family(stream.is_v6, address)?;
+                let sharing = &mut stream.options.sharing;
+                let plain = family::to_bind(stream.is_v6, sharing.v6_only, address)?;
                 if let Blank::Kernel(fd) = &stream.blank {
-                    return Ok(rustix::net::bind(fd, &address)?);
+                    rustix::net::bind(fd, &address)?;
+                    stream.asked = Some(plain);
+                    sharing.v6_only |= family::is_one_of_v6(plain);
+                    return Ok(());
                 }
+                let address = plain;
                 if stream.bound.is_some() || !matches!(stream.blank, Blank::Local) {
                     return Err(Error::InvalidArgument);
                 }
                 check_ours(addresses, address.ip())?;
-                let sharing = stream.options.sharing;
-                stream.bound = Some(ports.bind(Transport::Tcp, address, sharing)?);
+                stream.bound = Some(ports.bind(Transport::Tcp, address, *sharing)?);
+                sharing.v6_only |= family::is_one_of_v6(address);
                 Ok(())
             }
             Kind::Listener(_) => Err(Error::InvalidArgument),
@@ -153,7 +168,7 @@ impl Sockets {
             }
             Kind::Listener(listener) => {
                 listener.ahead = ahead;
-                let handle = listener.handle;
+                let handle = listener.handle();
                 // Our own stack's part of the backlog stays as it was first asked for.
                 if let Ok(Some(fd)) = self.channel.descriptor(handle) {
                     rustix::net::listen(fd, kernel_backlog(behind))?;
@@ -164,11 +179,11 @@ impl Sockets {
             Kind::Datagram(_) => return Err(Error::NotSupported),
             _ => return Err(Error::NotASocket),
         }
-        let handle = match self.is_local {
+        let handles = match self.is_local {
             true => self.listen_on_stack(object, behind)?,
-            false => self.listen_in_kernel(object, behind)?,
+            false => [self.listen_in_kernel(object, behind)?, Handle::NONE],
         };
-        self.become_listener(object, handle, ahead);
+        self.become_listener(object, handles, ahead);
         self.ask_for_connections(object);
         Ok(())
     }
@@ -191,7 +206,7 @@ impl Sockets {
         })
     }
 
-    fn listen_on_stack(&mut self, object: u32, behind: usize) -> Result<Handle, Error> {
+    fn listen_on_stack(&mut self, object: u32, behind: usize) -> Result<[Handle; 2], Error> {
         let Self { objects, channel, ports, .. } = self;
         let Some(Kind::Stream(stream)) = objects.get_mut(object as usize).map(|it| &mut it.kind)
         else {
@@ -200,34 +215,43 @@ impl Sockets {
         let bound = match stream.bound {
             Some(bound) => bound,
             None => {
-                let any: IpAddr = match stream.is_v6 {
-                    true => Ipv6Addr::UNSPECIFIED.into(),
-                    false => Ipv4Addr::UNSPECIFIED.into(),
-                };
+                let any = SocketAddr::new(family::any(stream.is_v6), 0);
                 let sharing = stream.options.sharing;
-                let bound = ports.bind(Transport::Tcp, SocketAddr::new(any, 0), sharing)?;
-                *stream.bound.insert(bound)
+                *stream.bound.insert(ports.bind(Transport::Tcp, any, sharing)?)
             }
         };
         ports.listen(bound)?;
         // With SO_REUSEPORT, contexts of the process's other shards may listen there too.
         let is_shared = stream.options.sharing.port;
         let options = ListenOptions::default().backlog(behind as u32).share(is_shared);
-        let address = Address::Inet(bound.address);
-        channel.listen(&address, &options, object.into()).map_err(|error| match error {
-            ListenError::Kernel { source, .. } => source.into(),
-            ListenError::Misuse(misuse) => misuse.into(),
-            _ => Error::InvalidArgument,
-        })
+        let mut listen = |address| {
+            let handle = channel.listen(&Address::Inet(address), &options, object.into());
+            handle.map_err(|error| match error {
+                ListenError::Kernel { source, .. } => source.into(),
+                ListenError::Misuse(misuse) => misuse.into(),
+                _ => Error::InvalidArgument,
+            })
+        };
+        let first = listen(bound.address)?;
+        let Some(beside) = family::beside(stream.options.sharing.v6_only, bound.address) else {
+            return Ok([first, Handle::NONE]);
+        };
+        match listen(beside) {
+            Ok(second) => Ok([first, second]),
+            Err(error) => {
+                drop(channel.unregister(first));
+                Err(error)
+            }
+        }
     }
 
-    fn become_listener(&mut self, object: u32, handle: Handle, ahead: usize) {
+    fn become_listener(&mut self, object: u32, handles: [Handle; 2], ahead: usize) {
         let Some(entry) = self.object_mut(object) else { return };
         let Kind::Stream(stream) = &mut entry.kind else { return };
         let listener = Listener {
-            handle,
+            handles,
             queue: VecDeque::new(),
-            asked: 0,
+            asked: [0; 2],
             ahead,
             error: None,
             is_v6: stream.is_v6,
@@ -251,21 +275,30 @@ impl Sockets {
         let Self { objects, channel, .. } = self;
         let entry = objects.get_mut(object as usize).map(|entry| &mut entry.kind);
         let Some(Kind::Listener(listener)) = entry else { return };
-        let more = listener.ahead.saturating_sub(listener.asked + listener.queue.len());
-        if more == 0 {
-            return;
-        }
-        let accept = Accept::lwsocket(more as u32).cookie(object.into()).first_read(READ_BYTES);
-        if channel.accept(listener.handle, accept).is_ok() {
-            listener.asked += more;
+        let Listener { handles, queue, asked, ahead, .. } = &mut **listener;
+        for (handle, asked) in handles.iter().zip(asked) {
+            let more = ahead.saturating_sub(*asked + queue.len());
+            if more == 0 || *handle == Handle::NONE {
+                continue;
+            }
+            let accept = Accept::lwsocket(more as u32).cookie(object.into()).first_read(READ_BYTES);
+            if channel.accept(*handle, accept).is_ok() {
+                *asked += more;
+            }
         }
     }
 
-    pub(crate) fn on_accepted(&mut self, object: u32, result: Result<Accepted, OpError>) {
+    pub(crate) fn on_accepted(
+        &mut self,
+        object: u32,
+        side: Handle,
+        result: Result<Accepted, OpError>,
+    ) {
         let Some(listener) = self.listener_mut(object) else { return };
         match result {
             Ok(Accepted { connection: Connection::Lwsocket(handle), .. }) => {
-                listener.asked = listener.asked.saturating_sub(1);
+                let asked = &mut listener.asked[usize::from(side != listener.handles[0])];
+                *asked = asked.saturating_sub(1);
                 let options = listener.options;
                 let mut stream = Stream::accepted(handle, listener.is_v6, options);
                 if self.is_local {
@@ -312,7 +345,11 @@ impl Sockets {
                 Err(error) => return Attempt::Done(Err(error)),
             };
             if let Some(connection) = listener.queue.pop_front() {
-                if listener.queue.len() + listener.asked <= listener.ahead / 2 {
+                let asked = listener.asked[0].min(match listener.handles[1] {
+                    Handle::NONE => usize::MAX,
+                    _ => listener.asked[1],
+                });
+                if listener.queue.len() + asked <= listener.ahead / 2 {
                     self.ask_for_connections(object);
                 }
                 return Attempt::Done(self.hand_over(free, connection, flags));
@@ -348,8 +385,10 @@ impl Sockets {
                 self.close_stream(stream);
             }
         }
-        // A descriptor that comes back is closed with what it is in.
-        drop(self.channel.unregister(listener.handle));
+        for handle in listener.handles.into_iter().filter(|handle| *handle != Handle::NONE) {
+            // A descriptor that comes back is closed with what it is in.
+            drop(self.channel.unregister(handle));
+        }
         if let Some(bound) = listener.bound {
             self.ports.release(bound);
         }
@@ -364,22 +403,21 @@ impl Sockets {
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         let (handle, is_v6, bound) = match &entry.kind {
             Kind::Stream(Stream { blank: Blank::Kernel(fd), .. }) => return kernel_name(fd),
-            Kind::Stream(Stream { name: Some(name), .. }) => return Ok(*name),
+            Kind::Stream(Stream { name: Some(name), is_v6, .. }) => {
+                return Ok(family::told(*is_v6, *name));
+            }
             Kind::Stream(stream) => (stream.handle, stream.is_v6, stream.bound),
-            Kind::Listener(listener) => (listener.handle, listener.is_v6, listener.bound),
-            Kind::Datagram(endpoint) => (endpoint.handle, endpoint.is_v6, endpoint.bound),
+            Kind::Listener(listener) => (listener.handle(), listener.is_v6, listener.bound),
+            Kind::Datagram(endpoint) => (endpoint.handle(), endpoint.is_v6, endpoint.bound),
             _ => return Err(Error::NotASocket),
         };
         let known = match handle {
             Handle::NONE => None,
             handle => channel.local_address(handle).ok().and_then(|address| address.as_inet()),
         };
-        let any: IpAddr = match is_v6 {
-            true => Ipv6Addr::UNSPECIFIED.into(),
-            false => Ipv4Addr::UNSPECIFIED.into(),
-        };
-        let otherwise = bound.map_or_else(|| SocketAddr::new(any, 0), |bound| bound.address);
-        Ok(known.unwrap_or(otherwise))
+        let otherwise =
+            bound.map_or_else(|| SocketAddr::new(family::any(is_v6), 0), |bound| bound.address);
+        Ok(family::told(is_v6, known.unwrap_or(otherwise)))
     }
 
     pub(crate) fn getpeername(&mut self, fd: Fd) -> Result<SocketAddr, Error> {
@@ -388,8 +426,8 @@ impl Sockets {
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         match &entry.kind {
             Kind::Stream(stream) if matches!(stream.progress, Progress::Connected) => {
-                let address = channel.peer_address(stream.handle)?;
-                address.as_inet().ok_or(Error::NotConnected)
+                let address = channel.peer_address(stream.handle)?.as_inet();
+                Ok(family::told(stream.is_v6, address.ok_or(Error::NotConnected)?))
             }
             Kind::Datagram(endpoint) => endpoint.peer.ok_or(Error::NotConnected),
             Kind::Stream(_) | Kind::Listener(_) => Err(Error::NotConnected),

@@ -29,7 +29,7 @@ const MSS_DEFAULT: u16 = 536;
 /// What can be said of a socket of one family; a connection starts with its listener's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// SO_REUSEADDR and SO_REUSEPORT.
+    /// SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY.
     pub(crate) sharing: Sharing,
     /// SO_LINGER: `None`: off.
     pub(crate) linger: Option<Duration>,
@@ -43,8 +43,6 @@ pub(crate) struct Options {
     inline_urgent: bool,
     broadcast: bool,
     priority: i32,
-    /// IPV6_V6ONLY: the stack has no IPv4 in IPv6 sockets.
-    v6_only: bool,
     /// TCP_NODELAY, TCP_CORK, TCP_QUICKACK.
     pub(crate) no_delay: bool,
     cork: bool,
@@ -97,11 +95,13 @@ pub(crate) struct Facts {
     pub(crate) is_v6: bool,
     pub(crate) is_stream: bool,
     pub(crate) is_listener: bool,
+    /// It has an address, by bind or otherwise.
+    pub(crate) is_bound: bool,
 }
 
 impl Options {
     pub(crate) const DEFAULT: Self = Self {
-        sharing: Sharing { address: false, port: false },
+        sharing: Sharing { address: false, port: false, v6_only: false },
         linger: None,
         receive_timeout: None,
         send_timeout: None,
@@ -109,7 +109,6 @@ impl Options {
         inline_urgent: false,
         broadcast: false,
         priority: 0,
-        v6_only: true,
         no_delay: false,
         cork: false,
         quick_ack: true,
@@ -130,15 +129,13 @@ impl Options {
 
     /// The kernel took an option: keeps it if it says how calls behave.
     pub(crate) fn note(&mut self, level: i32, name: i32, value: &[u8]) {
-        let kept = [
-            (libc::SOL_SOCKET, libc::SO_LINGER),
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
-            (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-        ];
-        if kept.contains(&(level, name)) {
-            // The kernel took it, so it is in range.
+        let kept = [libc::SO_LINGER, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
+        // The kernel took it, so it is in range.
+        if level == libc::SOL_SOCKET && kept.contains(&name) {
             let _ = self.set_socket(name, value);
+        }
+        if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+            self.sharing.v6_only = int(value).is_ok_and(|number| number != 0);
         }
     }
 
@@ -158,7 +155,7 @@ impl Options {
             libc::SOL_SOCKET => self.set_socket(name, value),
             libc::IPPROTO_TCP if facts.is_stream => self.set_tcp(name, value, defaults),
             libc::IPPROTO_IP => self.set_ip(name, value),
-            libc::IPPROTO_IPV6 if facts.is_v6 => self.set_ipv6(name, value),
+            libc::IPPROTO_IPV6 if facts.is_v6 => self.set_ipv6(name, value, facts),
             _ => Err(Error::NoSuchOption),
         }
     }
@@ -279,10 +276,19 @@ impl Options {
         }
     }
 
-    fn set_ipv6(&mut self, name: i32, value: &[u8]) -> Result<Option<ConnOption>, Error> {
+    fn set_ipv6(
+        &mut self,
+        name: i32,
+        value: &[u8],
+        facts: Facts,
+    ) -> Result<Option<ConnOption>, Error> {
         let number = int(value)?;
         match name {
-            libc::IPV6_V6ONLY if number != 0 => Ok(None),
+            libc::IPV6_V6ONLY if facts.is_bound => Err(Error::InvalidArgument),
+            libc::IPV6_V6ONLY => {
+                self.sharing.v6_only = number != 0;
+                Ok(None)
+            }
             libc::IPV6_TCLASS if (-1..=255).contains(&number) => {
                 Ok(Some(self.set_class(number.max(0) as u8)))
             }
@@ -384,7 +390,7 @@ impl Options {
                 _ => None,
             },
             libc::IPPROTO_IPV6 if facts.is_v6 => match name {
-                libc::IPV6_V6ONLY => Some(i32::from(self.v6_only)),
+                libc::IPV6_V6ONLY => Some(i32::from(self.sharing.v6_only)),
                 libc::IPV6_TCLASS => Some(self.traffic_class.into()),
                 libc::IPV6_UNICAST_HOPS => Some(self.hops_or_default().into()),
                 _ => None,
@@ -546,7 +552,8 @@ fn timeout(value: &[u8]) -> Result<Option<Duration>, Error> {
 mod tests {
     use super::*;
 
-    const STREAM: Facts = Facts { is_v6: false, is_stream: true, is_listener: false };
+    const STREAM: Facts =
+        Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
     const DEFAULTS: StackDefaults = StackDefaults {
         receive_buffer: 131_072,
         send_buffer: 16_384,

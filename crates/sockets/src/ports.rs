@@ -3,11 +3,13 @@
 //!
 //! Pure: addresses and options go in, a verdict comes out.
 //!
-//! Read first: socket(7) on SO_REUSEADDR and SO_REUSEPORT, ip(7) on port ranges.
+//! Read first: socket(7) on SO_REUSEADDR and SO_REUSEPORT, ip(7) on port ranges, ipv6(7) on
+//! IPV6_V6ONLY.
 //!
-//! Invariant: two entries on one port conflict unless their addresses differ (and neither is
-//! unspecified), or both may share: by SO_REUSEADDR while the other does not listen, or by
-//! SO_REUSEPORT.
+//! Invariant: two entries on one port conflict unless no packet could be for both, or both may
+//! share: by SO_REUSEADDR while the other does not listen, or by SO_REUSEPORT. A packet could be
+//! for both if their addresses are the same or one is unspecified; all of IPv6 is all of IPv4 as
+//! well, except for a socket that says IPV6_V6ONLY.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -31,6 +33,8 @@ pub(crate) struct Sharing {
     pub(crate) address: bool,
     /// SO_REUSEPORT.
     pub(crate) port: bool,
+    /// IPV6_V6ONLY: the same address of IPv4 is others'.
+    pub(crate) v6_only: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +74,7 @@ impl Ports {
         sharing: Sharing,
     ) -> Result<Bound, Error> {
         if address.port() == 0 {
-            address.set_port(self.free_port(transport, address.ip())?);
+            address.set_port(self.free_port(transport, (address.ip(), sharing.v6_only))?);
         }
         let place = (transport, address.port());
         let new = Taken { key: self.next_key, ip: address.ip(), sharing, listens: false };
@@ -83,15 +87,16 @@ impl Ports {
         Ok(Bound { address, transport, key: new.key })
     }
 
-    fn free_port(&mut self, transport: Transport, ip: IpAddr) -> Result<u16, Error> {
+    fn free_port(&mut self, transport: Transport, place: (IpAddr, bool)) -> Result<u16, Error> {
         let (first, last) = (*EPHEMERAL.start(), *EPHEMERAL.end());
         let count = u32::from(last - first) + 1;
         for _ in 0..count {
             let port = first + self.next_port % (count as u16);
             self.next_port = (self.next_port + 1) % (count as u16);
             let others = self.taken.get(&(transport, port));
-            let is_free =
-                others.is_none_or(|others| others.iter().all(|other| !same_address(ip, other.ip)));
+            let is_free = others.is_none_or(|others| {
+                others.iter().all(|other| !same_address(place, (other.ip, other.sharing.v6_only)))
+            });
             if is_free {
                 return Ok(port);
             }
@@ -130,7 +135,7 @@ impl Ports {
 }
 
 fn conflict(new: &Taken, other: &Taken) -> bool {
-    if !same_address(new.ip, other.ip) {
+    if !same_address((new.ip, new.sharing.v6_only), (other.ip, other.sharing.v6_only)) {
         return false;
     }
     let both = new.sharing.address && other.sharing.address;
@@ -139,10 +144,13 @@ fn conflict(new: &Taken, other: &Taken) -> bool {
     !(by_address || by_port)
 }
 
-/// A packet could be for both.
-fn same_address(one: IpAddr, other: IpAddr) -> bool {
-    one.is_ipv4() == other.is_ipv4()
-        && (one == other || one.is_unspecified() || other.is_unspecified())
+/// A packet could be for both of two addresses; with each, whether it is IPv6 alone.
+fn same_address((one, one_alone): (IpAddr, bool), (other, other_alone): (IpAddr, bool)) -> bool {
+    match (one, other) {
+        (IpAddr::V6(one), IpAddr::V4(_)) => one.is_unspecified() && !one_alone,
+        (IpAddr::V4(_), IpAddr::V6(other)) => other.is_unspecified() && !other_alone,
+        _ => one == other || one.is_unspecified() || other.is_unspecified(),
+    }
 }
 
 #[cfg(test)]
@@ -153,9 +161,10 @@ mod tests {
         text.parse().unwrap()
     }
 
-    const NONE: Sharing = Sharing { address: false, port: false };
-    const ADDRESS: Sharing = Sharing { address: true, port: false };
-    const PORT: Sharing = Sharing { address: false, port: true };
+    const NONE: Sharing = Sharing { address: false, port: false, v6_only: false };
+    const ADDRESS: Sharing = Sharing { address: true, ..NONE };
+    const PORT: Sharing = Sharing { port: true, ..NONE };
+    const ALONE: Sharing = Sharing { v6_only: true, ..NONE };
 
     #[test]
     fn who_may_have_an_address_beside_whom() {
@@ -168,7 +177,13 @@ mod tests {
             ("10.0.0.1:80", ADDRESS, "10.0.0.1:80", NONE, false),
             ("10.0.0.1:80", PORT, "10.0.0.1:80", PORT, true),
             ("10.0.0.1:80", PORT, "10.0.0.1:80", ADDRESS, false),
-            ("0.0.0.0:80", NONE, "[::]:80", NONE, true),
+            ("0.0.0.0:80", NONE, "[::]:80", NONE, false),
+            ("0.0.0.0:80", NONE, "[::]:80", ALONE, true),
+            ("[::]:80", ALONE, "0.0.0.0:80", NONE, true),
+            ("[::]:80", NONE, "10.0.0.1:80", NONE, false),
+            ("[::]:80", PORT, "10.0.0.1:80", PORT, true),
+            ("[::]:80", ALONE, "[::]:80", NONE, false),
+            ("[fd00::1]:80", NONE, "0.0.0.0:80", NONE, true),
         ];
         for (one, sharing_one, other, sharing_other, allowed) in table {
             let mut ports = Ports::default();
@@ -177,6 +192,18 @@ mod tests {
             assert_eq!(second.is_ok(), allowed, "{one} {sharing_one:?}, {other} {sharing_other:?}");
             ports.bind(Transport::Udp, at(one), NONE).expect("the other protocol's ports");
         }
+    }
+
+    #[test]
+    fn a_port_that_is_chosen_for_both_families_is_free_in_both() {
+        let mut ports = Ports::default();
+        let four = ports.bind(Transport::Udp, at("10.0.0.1:0"), NONE).unwrap().address.port();
+        ports.next_port = 0;
+        let both = ports.bind(Transport::Udp, at("[::]:0"), NONE).unwrap().address.port();
+        assert_ne!(four, both);
+        ports.next_port = 0;
+        let six = ports.bind(Transport::Udp, at("[::]:0"), ALONE).unwrap().address.port();
+        assert_eq!(four, six, "IPv4 has it, and nobody else");
     }
 
     #[test]

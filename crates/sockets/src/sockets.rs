@@ -340,14 +340,14 @@ impl Sockets {
 
     #[inline]
     fn on_completion(&mut self, completion: Completion) {
-        let Completion { cookie, event, .. } = completion;
+        let Completion { handle, cookie, event } = completion;
         let object = cookie as u32;
         self.happened = true;
         match event {
             Event::Read(result) => self.on_read(object, result),
             Event::Write(result) => self.on_written(object, result),
-            Event::Accept(result) => self.on_accepted(object, result),
-            Event::RecvFrom(result) => self.on_datagram(object, result),
+            Event::Accept(result) => self.on_accepted(object, handle, result),
+            Event::RecvFrom(result) => self.on_datagram(object, handle, result),
             Event::SendTo(result) => self.on_datagram_sent(object, result),
             Event::Connect(result) => self.on_connected(object, result),
             Event::End(result) => self.on_end(object, result),

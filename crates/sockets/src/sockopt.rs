@@ -33,27 +33,36 @@ impl Sockets {
         let object = self.table.object(fd)?;
         let Self { objects, channel, .. } = self;
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
-        let stream = Facts { is_v6: false, is_stream: true, is_listener: false };
+        let stream = Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
         let target = match &mut entry.kind {
             Kind::Stream(it) => Target {
                 options: &mut it.options,
                 handle: it.handle,
-                facts: Facts { is_v6: it.is_v6, ..stream },
+                facts: Facts {
+                    is_v6: it.is_v6,
+                    is_bound: it.bound.is_some() || it.handle != Handle::NONE,
+                    ..stream
+                },
                 blank: match &it.blank {
                     Blank::Kernel(fd) => Some(fd.as_fd()),
                     Blank::Local | Blank::Used => None,
                 },
             },
             Kind::Listener(it) => Target {
+                handle: it.handle(),
                 options: &mut it.options,
-                handle: it.handle,
-                facts: Facts { is_v6: it.is_v6, is_listener: true, ..stream },
+                facts: Facts { is_v6: it.is_v6, is_listener: true, is_bound: true, ..stream },
                 blank: None,
             },
             Kind::Datagram(it) => Target {
+                handle: it.handle(),
                 options: &mut it.options,
-                handle: it.handle,
-                facts: Facts { is_v6: it.is_v6, is_stream: false, ..stream },
+                facts: Facts {
+                    is_v6: it.is_v6,
+                    is_stream: false,
+                    is_bound: it.bound.is_some(),
+                    ..stream
+                },
                 blank: None,
             },
             _ => return Err(Error::NotASocket),

@@ -24,6 +24,7 @@ use megapipe::{
 };
 
 use crate::error::Error;
+use crate::family;
 use crate::flags::{Events, MsgFlags};
 use crate::gather::{Gather, Scatter};
 use crate::limits::{
@@ -76,6 +77,8 @@ pub(crate) struct Stream {
     pub(crate) blank: Blank,
     /// Where it is bound, if our own stack is to do it.
     pub(crate) bound: Option<Bound>,
+    /// What bind(2) asked for, where the kernel did it: of an IPv6 socket, IPv4 as itself.
+    pub(crate) asked: Option<SocketAddr>,
     /// Its own address, if our stack has given it one: known beyond the connection's end.
     pub(crate) name: Option<SocketAddr>,
 }
@@ -108,6 +111,7 @@ impl Stream {
             options: Options::DEFAULT,
             blank,
             bound: None,
+            asked: None,
             name: None,
         }
     }
@@ -381,7 +385,11 @@ impl Sockets {
         let Some((stream, channel)) = self.stream_mut(object) else {
             return Err(Error::InvalidArgument);
         };
-        check_family(stream.is_v6, to)?;
+        let Stream { is_v6, options, bound, asked, .. } = stream;
+        let (asked, bound) = (*asked, bound.map(|bound| bound.address));
+        let plain = family::to_connect(*is_v6, options.sharing.v6_only, bound.or(asked), to)?;
+        // The kernel takes IPv4 from IPv6 sockets as they have it.
+        let to = if is_local { plain } else { to };
         let address = Address::Inet(to);
         let cookie = u64::from(object);
         let blank = std::mem::replace(&mut stream.blank, Blank::Used);
@@ -389,8 +397,8 @@ impl Sockets {
             Blank::Kernel(fd) => channel.connect_socket(fd, &address, cookie),
             Blank::Local | Blank::Used if is_local => {
                 let options = ConnectOptions::default().nodelay(stream.options.no_delay);
-                let options = match stream.bound {
-                    Some(bound) => options.bind(Address::Inet(bound.address)),
+                let options = match bound {
+                    Some(bound) => options.bind(Address::Inet(family::bound_towards(bound, to))),
                     None => options,
                 };
                 channel.connect(&address, &options, cookie)
@@ -437,14 +445,14 @@ impl Sockets {
             }
             let _ = channel.unregister(stream.handle);
         }
-        let Stream { options, is_v6, bound, .. } = *stream;
+        let Stream { options, is_v6, bound, asked, .. } = *stream;
         let blank = match unconnected {
             Some(fd) => Blank::Kernel(fd),
             None => std::mem::replace(&mut stream.blank, Blank::Local),
         };
         // Who cut a connection off himself is told of a reset.
         let error = (!matches!(stream.progress, Progress::Closed)).then_some(Error::Reset);
-        *stream = Stream { options, bound, error, ..Stream::new(blank, is_v6) };
+        *stream = Stream { options, bound, asked, error, ..Stream::new(blank, is_v6) };
     }
 }
 
@@ -671,15 +679,5 @@ impl Sockets {
             let _ = self.channel.disconnect(stream.handle, Disconnect::Reset);
         }
         let _ = self.channel.unregister(stream.handle);
-    }
-}
-
-/// An address of the other family, as Linux answers it.
-pub(crate) fn check_family(is_v6: bool, address: SocketAddr) -> Result<(), Error> {
-    match (is_v6, address) {
-        (false, SocketAddr::V4(_)) | (true, SocketAddr::V6(_)) => Ok(()),
-        (false, SocketAddr::V6(_)) => Err(Error::FamilyNotSupported),
-        // An IPv4 address is too short for an IPv6 socket.
-        (true, SocketAddr::V4(_)) => Err(Error::InvalidArgument),
     }
 }

@@ -8,6 +8,7 @@ mod crowd;
 mod data;
 mod datagrams;
 mod ending;
+mod families;
 mod host;
 mod linux;
 mod options;

@@ -4,7 +4,7 @@
 //! is what the others' have to be.
 
 use std::fmt::{Debug, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use megapipe::{Backend, Clock, CreateError, DriverChoice, LocalNetwork, ServerConfig};
@@ -29,6 +29,7 @@ pub(crate) use Side::{Client, Server};
 pub(crate) struct World {
     hosts: [Box<dyn Host>; 2],
     ips: [IpAddr; 2],
+    ips6: [IpAddr; 2],
     pub(crate) log: String,
 }
 
@@ -39,6 +40,34 @@ impl World {
 
     pub(crate) fn address(&self, side: Side, port: u16) -> SocketAddr {
         SocketAddr::new(self.ips[side as usize], port)
+    }
+
+    pub(crate) fn address6(&self, side: Side, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ips6[side as usize], port)
+    }
+
+    /// A side's IPv4 address as an IPv6 socket has it.
+    pub(crate) fn mapped(&self, side: Side, port: u16) -> SocketAddr {
+        match self.ips[side as usize] {
+            IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), port),
+            ip => SocketAddr::new(ip, port),
+        }
+    }
+
+    /// An address in words that are the same everywhere. On Linux both sides are one host.
+    pub(crate) fn words(&self, address: SocketAddr) -> String {
+        for side in [Server, Client] {
+            for (ip, words) in [
+                (self.address(side, 0), "IPv4"),
+                (self.mapped(side, 0), "mapped IPv4"),
+                (self.address6(side, 0), "IPv6"),
+            ] {
+                if ip.ip() == address.ip() {
+                    return words.to_owned();
+                }
+            }
+        }
+        address.ip().to_string()
     }
 
     /// Writes an answer down.
@@ -134,6 +163,7 @@ fn on_linux() -> World {
     World {
         hosts: [Box::new(Linux::default()), Box::new(Linux::default())],
         ips,
+        ips6: [IpAddr::V6(Ipv6Addr::LOCALHOST); 2],
         log: String::new(),
     }
 }
@@ -153,14 +183,17 @@ fn on_kernel(driver: DriverChoice) -> Result<World, CreateError> {
 /// The hosts' addresses on our own stack.
 pub(crate) const STACK_IPS: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
 
+const STACK_IPS6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)];
+
 /// Two hosts with our own stack, on the two ends of a link.
 pub(crate) fn stack_configs(clock: &Clock) -> [Config; 2] {
     // As loopback, without neighbours to be asked for first.
     let link = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
     let (one, other) = pair(&link).expect("a pair can be had");
-    let host = |link: Box<dyn Link>, ip: [u8; 4]| {
-        let mut settings =
-            ServerConfig { addresses: vec![(ip.into(), 24)], ..ServerConfig::default() };
+    let host = |link: Box<dyn Link>, side: usize| {
+        let addresses = vec![(STACK_IPS[side].into(), 24), (STACK_IPS6[side].into(), 64)];
+        let mut settings = ServerConfig { addresses, ..ServerConfig::default() };
         settings.connections = 4096;
         settings.waits.spin = Duration::ZERO;
         settings.clock = clock.clone();
@@ -168,14 +201,15 @@ pub(crate) fn stack_configs(clock: &Clock) -> [Config; 2] {
         let channel = megapipe::Config::default().backend(Backend::Local(network));
         Config::default().channel(channel).clock(clock.clone())
     };
-    [host(Box::new(one), STACK_IPS[0]), host(Box::new(other), STACK_IPS[1])]
+    [host(Box::new(one), 0), host(Box::new(other), 1)]
 }
 
 pub(crate) fn on_stack() -> World {
     let hosts = stack_configs(&Clock::new()).map(|config| {
         Box::new(Context::create(config).expect("the stack can be had")) as Box<dyn Host>
     });
-    World { hosts, ips: STACK_IPS.map(IpAddr::from), log: String::new() }
+    let (ips, ips6) = (STACK_IPS.map(IpAddr::from), STACK_IPS6.map(IpAddr::from));
+    World { hosts, ips, ips6, log: String::new() }
 }
 
 /// Runs a program on Linux and on ours, and compares what each wrote down.
