@@ -10,7 +10,7 @@ use crate::calls::Run;
 use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::limits::{DESCRIPTORS_DEFAULT, DESCRIPTORS_MAX};
-use crate::sockets::{Attempt, Sockets};
+use crate::sockets::{Attempt, OnSignal, Sockets, Wait};
 
 /// What a context is made of. Start from `Config::default()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,8 +161,9 @@ impl Context {
         self.sockets.channel.waker()
     }
 
-    /// As [`Run::run`], but looks before each wait whether it was interrupted. Whoever interrupts
-    /// rings the [`Context::waker`] after saying so.
+    /// As [`Run::run`], but looks before each wait whether it was interrupted by somebody. Whoever
+    /// interrupts rings the [`Context::waker`] after saying so. Signal handlers that run on this
+    /// thread interrupt in any case, as in signal(7).
     ///
     /// # Errors
     /// Those of the attempt; [`Error::Interrupted`]; [`Error::NetworkDown`] while it waits.
@@ -179,7 +180,7 @@ impl Context {
         let deadline = wait.timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
         loop {
             if is_interrupted() {
-                return Err(Error::Interrupted);
+                return interrupted(&mut self.sockets, wait, attempt);
             }
             let left = deadline.map(|at| at.saturating_sub(self.sockets.now()));
             self.sockets.turn(left)?;
@@ -189,6 +190,9 @@ impl Context {
                 Attempt::Wait(again) => wait = again,
             }
             debug_assert!(!is_over, "an attempt that asks to wait when the time is over: {wait:?}");
+            if self.sockets.is_ended_by_signal(wait) {
+                return interrupted(&mut self.sockets, wait, attempt);
+            }
         }
     }
 
@@ -196,6 +200,23 @@ impl Context {
     #[must_use]
     pub const fn report(&self) -> &megapipe::DriverReport {
         self.sockets.channel.report()
+    }
+}
+
+/// What a call answers that a signal ends while it waits.
+#[cold]
+pub(crate) fn interrupted<T>(
+    sockets: &mut Sockets,
+    wait: Wait,
+    mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+) -> Result<T, Error> {
+    if wait.on_signal != OnSignal::EndsWithPart {
+        return Err(Error::Interrupted);
+    }
+    // As if the time were over: with what it has.
+    match attempt(sockets, true) {
+        Attempt::Done(result) => result,
+        Attempt::Wait(_) => Err(Error::Interrupted),
     }
 }
 

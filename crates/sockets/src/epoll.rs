@@ -405,7 +405,7 @@ impl Sockets {
             let driven = self.turn(Some(Duration::ZERO));
             return Attempt::Done(driven.map(|()| self.collect(set, out)));
         }
-        Attempt::Wait(Wait::on(object, timeout))
+        Attempt::Wait(Wait::on_set(object, timeout))
     }
 
     /// A thread took what it had room for: if something is left, it is for the next one.

@@ -5,8 +5,8 @@
 //! One mutex lies around the sockets. A call takes it for one attempt. Who has to wait becomes a
 //! *sleeper*, and gives the lock back before sleeping. Of the sleepers one *leads*: it sleeps in
 //! the kernel, on the channel's descriptors, and when there is something it takes the lock, turns
-//! the channel and wakes those whose sockets something happened to. The others sleep on a condition
-//! variable each, which is a futex. When the leader has what it waited for, the next one leads.
+//! the channel and wakes those whose sockets something happened to. The others sleep on a futex
+//! each ([`Bell`]). When the leader has what it waited for, the next one leads.
 //!
 //! Where somebody drives from outside ([`Driving::Outside`]), in virtual time for instance, nobody
 //! leads: all sleep until a turn of the driver wakes them.
@@ -16,19 +16,23 @@
 //! - With [`Driving::Callers`], while anybody sleeps and the lock is free, somebody leads, or
 //!   somebody was woken who will.
 //! - What a call asked of the channel is handed over before the call returns.
+//! - A signal ends the call of the thread on which its handler ran, and no other's.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use megapipe::{DriverChoice, Rest, Waker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::thread::futex;
 use slab::Slab;
 
 use crate::calls::Run;
-use crate::context::{Config, CreateError};
+use crate::context::{Config, CreateError, interrupted};
 use crate::error::Error;
-use crate::sockets::{Attempt, Sockets, Wait};
+use crate::sockets::{Attempt, OnSignal, Sockets, Wait, ends_by_signal};
 
 /// Who drives the channel of a shared context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +81,43 @@ struct Sleeper {
     /// On the context's clock.
     deadline: Option<Duration>,
     is_woken: bool,
-    bell: Arc<Condvar>,
+    on_signal: OnSignal,
+    /// A signal has ended its sleep, and ends the call.
+    is_interrupted: bool,
+    bell: Arc<Bell>,
+}
+
+/// What one sleeper sleeps on: a condition variable that hears of signals.
+#[derive(Default)]
+struct Bell {
+    rings: AtomicU32,
+}
+
+/// Longer than anybody sleeps. The kernel restarts a futex(2) without a time-out after a handler
+/// with SA_RESTART, and none that has one (signal(7)).
+const FAR: Duration = Duration::from_secs(1 << 30);
+
+impl Bell {
+    fn ring(&self) {
+        // Under the lock, which orders it: who reads the count has seen what happened before.
+        self.rings.fetch_add(1, Ordering::Relaxed);
+        // It fails only for wrong arguments.
+        let _ = futex::wake(&self.rings, futex::Flags::PRIVATE, 1);
+    }
+
+    /// Sleeps without the lock until the bell rings, at most `patience`. Whether a signal ended it.
+    fn sleep<'lock>(
+        &self,
+        shared: &'lock Shared,
+        inside: MutexGuard<'lock, Inside>,
+        patience: Option<Duration>,
+    ) -> (MutexGuard<'lock, Inside>, bool) {
+        let rings = self.rings.load(Ordering::Relaxed);
+        drop(inside);
+        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let slept = futex::wait(&self.rings, futex::Flags::PRIVATE, rings, timeout.as_ref());
+        (shared.lock(), slept == Err(Errno::INTR))
+    }
 }
 
 /// Sockets that may go from thread to thread.
@@ -152,7 +192,7 @@ impl SharedContext {
             // Somebody sleeps in the kernel already, and does what is to be done.
             return Ok(());
         }
-        let inside = self.sleep_in_kernel(inside, DRIVER, patience);
+        let (inside, _) = self.sleep_in_kernel(inside, DRIVER, patience);
         self.turn_all(inside).map(drop)
     }
 
@@ -176,8 +216,7 @@ impl SharedContext {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        // A call that panicked left its socket as it was; the others go on.
-        self.shared.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     /// A call is over: what it asked for goes out, who it woke is told, and somebody leads.
@@ -202,12 +241,8 @@ impl SharedContext {
         me: usize,
     ) -> Result<MutexGuard<'lock, Inside>, Error> {
         while !inside.is_due(me) {
-            if self.shared.driving == Driving::Outside {
-                let bell = Arc::clone(&inside.sleepers[me].bell);
-                inside = bell.wait(inside).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            if inside.leader.is_some_and(|leader| leader != me) {
+            let is_led = inside.leader.is_some_and(|leader| leader != me);
+            if is_led || self.shared.driving == Driving::Outside {
                 inside = self.follow(inside, me);
                 continue;
             }
@@ -222,14 +257,17 @@ impl SharedContext {
         inside: MutexGuard<'lock, Inside>,
         me: usize,
     ) -> MutexGuard<'lock, Inside> {
-        let bell = Arc::clone(&inside.sleepers[me].bell);
-        match inside.left(me) {
-            None => bell.wait(inside).unwrap_or_else(PoisonError::into_inner),
-            Some(left) => {
-                let waited = bell.wait_timeout(inside, left);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        }
+        let Sleeper { bell, on_signal, .. } = &inside.sleepers[me];
+        let (bell, on_signal) = (Arc::clone(bell), *on_signal);
+        let patience = match self.shared.driving {
+            Driving::Callers => inside.left(me),
+            // Whoever drives tells when the time is over.
+            Driving::Outside => None,
+        };
+        let far = (on_signal != OnSignal::MayRestart).then_some(FAR);
+        let (mut inside, is_interrupted) = bell.sleep(&self.shared, inside, patience.or(far));
+        inside.sleepers[me].is_interrupted = is_interrupted;
+        inside
     }
 
     /// One sleep in the kernel, and the turn after it.
@@ -243,38 +281,46 @@ impl SharedContext {
             return Ok(inside);
         }
         let patience = [until, inside.left(me)].into_iter().flatten().min();
-        let mut inside = self.sleep_in_kernel(inside, me, patience);
+        let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience);
         inside.turn(Some(me), &self.shared.waker)?;
+        let sleeper = &mut inside.sleepers[me];
+        sleeper.is_interrupted = has_signal && ends_by_signal(sleeper.on_signal);
         Ok(inside)
     }
 
+    /// Whether a signal ended it, too.
     fn sleep_in_kernel<'lock>(
         &'lock self,
         mut inside: MutexGuard<'lock, Inside>,
         leader: usize,
         patience: Option<Duration>,
-    ) -> MutexGuard<'lock, Inside> {
+    ) -> (MutexGuard<'lock, Inside>, bool) {
         inside.leader = Some(leader);
         inside.leads_until = patience.map(|patience| inside.sockets.0.now() + patience);
         drop(inside);
-        self.shared.poll(patience);
+        let has_signal = self.shared.poll(patience);
         let mut inside = self.lock();
         inside.leader = None;
-        inside
+        (inside, has_signal)
     }
 }
 
 impl Shared {
-    /// Sleeps until one of the channel's descriptors is readable.
-    fn poll(&self, patience: Option<Duration>) {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        // A call that panicked left its socket as it was; the others go on.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until one of the channel's descriptors is readable. Whether a signal ended it.
+    fn poll(&self, patience: Option<Duration>) -> bool {
         let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
         let mut fds: Vec<PollFd<'_>> = self
             .descriptors
             .iter()
             .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
             .collect();
-        // A signal ends it early, as anything else would; the caller looks for itself.
-        let _ = poll(&mut fds, timeout.as_ref());
+        // The caller looks for itself at what has happened.
+        poll(&mut fds, timeout.as_ref()) == Err(Errno::INTR)
     }
 }
 
@@ -322,7 +368,7 @@ impl Inside {
             if *leader == Some(index) {
                 waker.wake();
             } else {
-                sleeper.bell.notify_one();
+                sleeper.bell.ring();
             }
         }
         wakes.clear();
@@ -334,7 +380,7 @@ impl Inside {
         for (_, sleeper) in &mut self.sleepers {
             if sleeper.deadline.is_some_and(|at| at <= now) {
                 sleeper.is_woken = true;
-                sleeper.bell.notify_one();
+                sleeper.bell.ring();
             }
         }
     }
@@ -352,12 +398,13 @@ impl Inside {
     /// Wakes a sleeper, to lead.
     fn appoint(&mut self) {
         if let Some((_, next)) = self.sleepers.iter_mut().find(|(_, it)| !it.is_woken) {
-            next.bell.notify_one();
+            next.bell.ring();
         }
     }
 
     fn is_due(&self, me: usize) -> bool {
-        self.sleepers[me].is_woken || self.left(me) == Some(Duration::ZERO)
+        let sleeper = &self.sleepers[me];
+        sleeper.is_woken || sleeper.is_interrupted || self.left(me) == Some(Duration::ZERO)
     }
 
     /// How long a sleeper may still sleep.
@@ -367,15 +414,18 @@ impl Inside {
     }
 
     /// A call begins to wait, for at most `timeout` from now on.
-    fn fall_asleep(&mut self, Wait { on, timeout }: Wait) -> usize {
+    fn fall_asleep(&mut self, Wait { on, timeout, on_signal }: Wait) -> usize {
         let deadline = timeout.and_then(|timeout| self.sockets.0.now().checked_add(timeout));
         self.sockets.0.count_sleeper(on, true);
-        let bell = Arc::new(Condvar::new());
-        self.sleepers.insert(Sleeper { on, deadline, is_woken: false, bell })
+        let (is_woken, is_interrupted) = (false, false);
+        let bell = Arc::default();
+        let sleeper = Sleeper { on, deadline, is_woken, on_signal, is_interrupted, bell };
+        self.sleepers.insert(sleeper)
     }
 
     /// It waits on, perhaps for something else.
-    fn change_wait(&mut self, me: usize, on: Option<u32>) {
+    fn change_wait(&mut self, me: usize, Wait { on, on_signal, .. }: Wait) {
+        self.sleepers[me].on_signal = on_signal;
         let before = std::mem::replace(&mut self.sleepers[me].on, on);
         if before != on {
             self.sockets.0.count_sleeper(before, false);
@@ -421,7 +471,10 @@ impl Run for SharedContext {
             let is_over = inside.left(me) == Some(Duration::ZERO);
             match attempt(&mut inside.sockets.0, is_over) {
                 Attempt::Done(result) => break result,
-                Attempt::Wait(wait) => inside.change_wait(me, wait.on),
+                Attempt::Wait(wait) if inside.sleepers[me].is_interrupted => {
+                    break interrupted(&mut inside.sockets.0, wait, &mut attempt);
+                }
+                Attempt::Wait(wait) => inside.change_wait(me, wait),
             }
         };
         inside.wake_up(me);

@@ -26,6 +26,7 @@ use crate::descriptors::{Descriptors, Fd};
 use crate::epoll::Epolls;
 use crate::error::Error;
 use crate::flags::{Events, OpenFlags};
+use crate::kernel;
 use crate::listener::Listener;
 use crate::options::StackDefaults;
 use crate::pipe::{Counter, Pipe, PipeEnd};
@@ -44,6 +45,17 @@ pub enum Attempt<T> {
     Wait(Wait),
 }
 
+/// What a signal does to a call that waits, as in signal(7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnSignal {
+    /// It goes on, if the handler was installed with SA_RESTART; else it ends with EINTR.
+    MayRestart,
+    /// It ends with EINTR: what waits for several descriptors, or has a time-out.
+    Ends,
+    /// It ends with what was done of it so far.
+    EndsWithPart,
+}
+
 /// What a call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -53,15 +65,33 @@ pub struct Wait {
     /// From the first attempt on; `None`: for ever. When it is over, the call is tried once more
     /// and told so.
     pub timeout: Option<Duration>,
+    pub(crate) on_signal: OnSignal,
 }
 
 impl Wait {
     pub(crate) const fn on(object: u32, timeout: Option<Duration>) -> Self {
-        Self { on: Some(object), timeout }
+        let on_signal = match timeout {
+            Some(_) => OnSignal::Ends,
+            None => OnSignal::MayRestart,
+        };
+        Self { on: Some(object), timeout, on_signal }
+    }
+
+    /// For a set, whose calls no handler restarts.
+    pub(crate) const fn on_set(set: u32, timeout: Option<Duration>) -> Self {
+        Self { on: Some(set), timeout, on_signal: OnSignal::Ends }
     }
 
     pub(crate) const fn on_anything(timeout: Option<Duration>) -> Self {
-        Self { on: None, timeout }
+        Self { on: None, timeout, on_signal: OnSignal::Ends }
+    }
+
+    /// Some of what was asked for is done already.
+    pub(crate) const fn with_part(mut self, has_part: bool) -> Self {
+        if has_part {
+            self.on_signal = OnSignal::EndsWithPart;
+        }
+        self
     }
 }
 
@@ -132,6 +162,8 @@ pub struct Sockets {
     freshness: Duration,
     /// Operations asked of the channel when they were last handed over.
     handed_over: u64,
+    /// A signal ended the wait of the last turn.
+    interrupted: bool,
     /// The channel is not ready for sleep: something was asked that is not counted among its
     /// operations, or it was turned since.
     pub(crate) is_restless: bool,
@@ -141,7 +173,7 @@ impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
         let Config { channel, descriptors, first_descriptor, freshness, clock } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
-        let channel = channel.lwsockets(false).partition(false).nagle(true);
+        let channel = channel.lwsockets(false).partition(false).nagle(true).interruptible(true);
         let (addresses, defaults) = match &channel.backend {
             Backend::Local(network) => {
                 (network.addresses().collect(), StackDefaults::of(network.settings()))
@@ -166,6 +198,7 @@ impl Sockets {
             clock,
             freshness,
             handed_over: 0,
+            interrupted: false,
             is_restless: true,
         })
     }
@@ -310,7 +343,14 @@ impl Sockets {
             }
         }
         self.turned_at = self.now();
+        self.interrupted = self.channel.take_interrupted();
         Ok(())
+    }
+
+    /// A signal ended the wait of the last turn, and a call that found nothing ends with it.
+    #[inline]
+    pub(crate) fn is_ended_by_signal(&self, wait: Wait) -> bool {
+        self.interrupted && ends_by_signal(wait.on_signal)
     }
 
     /// As [`Sockets::turn`] without waiting, as long as there is work to hand over; then whether
@@ -355,6 +395,12 @@ impl Sockets {
             _ => {}
         }
     }
+}
+
+/// A handler has run: the call ends, unless it may be restarted and the handlers say so.
+#[cold]
+pub(crate) fn ends_by_signal(on_signal: OnSignal) -> bool {
+    on_signal != OnSignal::MayRestart || !kernel::handlers_restart()
 }
 
 #[cold]

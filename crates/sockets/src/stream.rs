@@ -511,7 +511,7 @@ impl Sockets {
             let waits = !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over;
             if waits {
                 let timeout = stream.options.receive_timeout;
-                return Attempt::Wait(Wait::on(object, timeout));
+                return Attempt::Wait(Wait::on(object, timeout).with_part(filled > 0));
             }
             if filled > 0 {
                 return Attempt::Done(Ok(filled));
@@ -568,7 +568,8 @@ impl Sockets {
                 }
             }
             if !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over {
-                return Attempt::Wait(Wait::on(object, stream.options.send_timeout));
+                let wait = Wait::on(object, stream.options.send_timeout);
+                return Attempt::Wait(wait.with_part(from.taken() > 0));
             }
             if from.taken() > 0 {
                 return Attempt::Done(Ok(from.taken()));

@@ -16,5 +16,6 @@ mod ours;
 mod plain;
 mod random;
 mod sets;
+mod signals;
 mod threads;
 mod world;
