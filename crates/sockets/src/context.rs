@@ -196,6 +196,13 @@ impl Context {
         }
     }
 
+    /// Connections that were closed and still have bytes to send. Those go out as the context is
+    /// driven, by its calls or by [`Context::turn`], and are lost when it is dropped.
+    #[must_use]
+    pub const fn closing(&self) -> usize {
+        self.sockets.closing
+    }
+
     /// What serves the context, and why.
     #[must_use]
     pub const fn report(&self) -> &megapipe::DriverReport {

@@ -9,7 +9,8 @@
 //! Read first: `readiness.rs`; then `stream.rs` and `listener.rs`, and `epoll.rs` for who is told.
 //!
 //! Invariants
-//! - The cookie of a handle in the channel is the index of its object.
+//! - The cookie of a handle in the channel is the index of its object; [`CLOSED`] where the object is
+//!   gone and its last bytes are not out yet.
 //! - An object lives as long as a descriptor stands for it, or it waits in a listener's queue.
 //! - Nothing that refers to the channel's memory leaves an attempt: bytes are copied to and from
 //!   the caller's.
@@ -35,6 +36,9 @@ use crate::stream::Stream;
 
 /// No item, no object: the end of a list.
 pub(crate) const NIL: u32 = u32::MAX;
+
+/// The cookie of a connection that no descriptor stands for any more, and that has bytes to send.
+pub(crate) const CLOSED: u64 = u64::MAX;
 
 /// What came of an attempt.
 #[derive(Debug)]
@@ -146,6 +150,8 @@ pub struct Sockets {
     pub(crate) epolls: Epolls,
     pub(crate) pipes: Slab<Pipe>,
     pub(crate) channel: Channel,
+    /// Connections that were closed and still have bytes to send.
+    pub(crate) closing: usize,
     pub(crate) ports: Ports,
     /// Our addresses where the stack is our own; none: the kernel's, or not known here.
     pub(crate) addresses: Vec<IpAddr>,
@@ -187,6 +193,7 @@ impl Sockets {
             epolls: Epolls::default(),
             pipes: Slab::new(),
             channel: Channel::create(channel)?,
+            closing: 0,
             ports: Ports::default(),
             addresses,
             is_local,
@@ -391,6 +398,7 @@ impl Sockets {
             Event::SendTo(result) => self.on_datagram_sent(object, result),
             Event::Connect(result) => self.on_connected(object, result),
             Event::End(result) => self.on_end(object, result),
+            Event::Disconnect(_) if cookie == CLOSED => self.on_closed(handle),
             // Asked for where there is nothing more to be told.
             _ => {}
         }

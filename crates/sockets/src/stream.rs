@@ -33,7 +33,7 @@ use crate::limits::{
 use crate::options::Options;
 use crate::ports::Bound;
 use crate::readiness::{self, Progress, Shut, StreamFacts};
-use crate::sockets::{Attempt, Kind, Sockets, Wait};
+use crate::sockets::{Attempt, CLOSED, Kind, Sockets, Wait};
 
 /// How far `connect` is, as calls are answered by it: an attempt that has ended is told of once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -678,7 +678,26 @@ impl Sockets {
         if resets && !matches!(stream.progress, Progress::Closed) {
             // What has ended meanwhile needs no reset.
             let _ = self.channel.disconnect(stream.handle, Disconnect::Reset);
+        } else if self.close_behind_writes(stream.handle) {
+            return;
         }
         let _ = self.channel.unregister(stream.handle);
+    }
+
+    /// What the channel has not sent yet would be cancelled with the handle: the handle stays until
+    /// all is out. Whether there is such.
+    fn close_behind_writes(&mut self, handle: Handle) -> bool {
+        let channel = &mut self.channel;
+        let waits = channel.unsent_bytes(handle).is_ok_and(|bytes| bytes > 0)
+            && channel.set_cookie(handle, CLOSED).is_ok()
+            && channel.disconnect(handle, Disconnect::Both).is_ok();
+        self.closing += usize::from(waits);
+        waits
+    }
+
+    /// Nothing is left to send on a connection that was closed, or nothing more can be sent.
+    pub(crate) fn on_closed(&mut self, handle: Handle) {
+        self.closing -= 1;
+        let _ = self.channel.unregister(handle);
     }
 }

@@ -36,6 +36,33 @@ fn a_peer_that_closes_is_heard_after_its_last_byte() {
 }
 
 #[test]
+fn what_was_written_before_a_close_still_arrives() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        let (mut sent, mut quiet) = (0, 0);
+        while quiet < 3 {
+            match world.host(Client).send(client, &[7; 30_000], 0) {
+                Ok(count) => (sent, quiet) = (sent + count, 0),
+                Err(libc::EAGAIN) => quiet += 1,
+                Err(error) => panic!("{error}"),
+            }
+            world.settle();
+        }
+        world.host(Client).close(client).unwrap();
+        let mut read = 0;
+        loop {
+            match world.host(Server).recv(server, 50_000, 0) {
+                Ok(bytes) if bytes.is_empty() => break,
+                Ok(bytes) => read += bytes.len(),
+                Err(libc::EAGAIN) => world.settle(),
+                Err(error) => panic!("{error} after {read} of {sent} bytes"),
+            }
+        }
+        world.note("all of it", &(read == sent));
+    });
+}
+
+#[test]
 fn one_direction_ends_and_the_other_goes_on() {
     compare(|world| {
         let (server, client) = world.connection();
