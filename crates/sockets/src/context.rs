@@ -203,6 +203,12 @@ impl Context {
         self.sockets.closing
     }
 
+    /// What the channel beneath has counted since the context was made.
+    #[must_use]
+    pub const fn counters(&self) -> megapipe::Counters {
+        self.sockets.channel.counters()
+    }
+
     /// What serves the context, and why.
     #[must_use]
     pub const fn report(&self) -> &megapipe::DriverReport {
