@@ -86,8 +86,8 @@ pub(crate) enum CallError {
     Dispatch(#[from] DispatchError),
     #[error(transparent)]
     Operation(#[from] OpError),
-    #[error(transparent)]
-    Network(#[from] NetworkError),
+    #[error("{link}")]
+    Network { link: String, source: NetworkError },
     #[error("config->addresses: {0}")]
     Address(PrefixedError),
     #[error(transparent)]
@@ -124,7 +124,7 @@ impl CallError {
             | Self::Kernel(source) => kernel_errno(source),
             Self::Dispatch(DispatchError::Forked) => ECHILD,
             Self::Operation(error) => error.raw_os_error(),
-            Self::Network(error) => error.raw_os_error(),
+            Self::Network { source, .. } => source.raw_os_error(),
             Self::Address(_) => EINVAL,
             Self::Move(MoveError::Misuse(misuse)) => misuse_errno(misuse),
             Self::Move(error) => error.raw_os_error(),
@@ -185,17 +185,27 @@ fn kernel_errno(error: &io::Error) -> c_int {
     }
 }
 
+/// A reason, and what lies beneath it, in one line.
+pub(crate) struct WithCauses<'a>(pub(crate) &'a CallError);
+
+impl fmt::Display for WithCauses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = std::error::Error::source(self.0);
+        while let Some(source) = cause {
+            write!(f, ": {source}")?;
+            cause = source.source();
+        }
+        Ok(())
+    }
+}
+
 /// Remembers the failure for `mp_last_error()` and sets errno.
 #[cold]
 pub(crate) fn set_last(call: &str, error: &CallError) {
     let mut text = LastError::EMPTY;
     // A text that does not fit is cut; the writer never fails.
-    let _ = write!(text, "{call}: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        let _ = write!(text, ": {source}");
-        cause = source.source();
-    }
+    let _ = write!(text, "{call}: {}", WithCauses(error));
     LAST.set(text);
     set_errno(error.errno());
 }

@@ -1,7 +1,9 @@
-//! From the fields of a configuration to the network that channels on the `local` back end share.
+//! The networks that channels on the `local` back end share, and from the fields of a `mp_config` to
+//! one of them.
 //!
 //! Channels are one per thread, and all that name the same link are on one network of the process,
-//! each with a shard of it. So the networks are kept here, by what they were asked for.
+//! each with a shard of it. So the networks are kept here, by what they were asked for; contexts of
+//! mTCP's API ask for theirs in the same way (`mtcp/setup.rs`).
 //!
 //! Read first: `mp_config_init(3)`; `channel::LocalNetwork`.
 //!
@@ -14,22 +16,18 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use channel::{Backend, Channel, Config, CreateError, LocalNetwork, Prefixed, ServerConfig};
+use channel::{Backend, CreateError, LocalNetwork, Prefixed, ServerConfig};
 
 use crate::abi::{mp_backend, mp_config};
 use crate::error::{CallError, Failure};
 use crate::limits::{NETWORKS_MAX, SLOTS_BESIDE_CONNECTIONS};
 
-/// What a network was asked for.
+/// What a network is opened with: where the same is asked for, it is the same network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    link: String,
-    addresses: String,
-    gateways: String,
-    mtu: u32,
-    spin_us: u32,
-    channels: u32,
-    connections: u32,
+    /// In the words of link descriptions.
+    pub(crate) link: String,
+    pub(crate) settings: ServerConfig,
 }
 
 /// The networks of this process, the latest last.
@@ -98,69 +96,84 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failur
         _ => Ok(value),
     };
     let link = link.or_else(|| environment("MEGAPIPE_LINK"));
+    let addresses = addresses.or_else(|| environment("MEGAPIPE_ADDRESS"));
+    let gateways = gateways.or_else(|| environment("MEGAPIPE_GATEWAY"));
+    let channels = number(config.channels, "MEGAPIPE_CHANNELS")?;
     Ok(Some(Wanted {
         link: link.ok_or(CallError::Argument("config->link"))?,
-        addresses: addresses.or_else(|| environment("MEGAPIPE_ADDRESS")).unwrap_or_default(),
-        gateways: gateways.or_else(|| environment("MEGAPIPE_GATEWAY")).unwrap_or_default(),
-        mtu: config.mtu,
-        spin_us: config.spin_us,
-        channels: number(config.channels, "MEGAPIPE_CHANNELS")?,
-        connections: config.max_lwsockets,
+        settings: settings(config, addresses.as_deref(), gateways.as_deref(), channels)?,
     }))
 }
 
-impl Wanted {
-    fn settings(&self) -> Result<ServerConfig, Failure> {
-        let parts = |list: &str| -> Vec<String> {
-            let parts = list.split(',').map(str::trim).filter(|part| !part.is_empty());
-            parts.map(str::to_owned).collect()
-        };
-        let mut settings = ServerConfig {
-            connections: self.connections.saturating_add(SLOTS_BESIDE_CONNECTIONS),
-            ..ServerConfig::default()
-        };
-        for part in parts(&self.addresses) {
-            let parsed: Prefixed = part.parse().map_err(CallError::Address)?;
-            settings.addresses.push((parsed.address, parsed.prefix_bits));
-        }
-        for part in parts(&self.gateways) {
-            let gateway = part.parse().map_err(|_| CallError::Argument("config->gateways"))?;
-            settings.gateways.push(gateway);
-        }
-        if self.mtu > 0 {
-            let mtu = u16::try_from(self.mtu).map_err(|_| CallError::Argument("config->mtu"))?;
-            settings.mtu = Some(mtu);
-        }
-        if self.spin_us > 0 {
-            settings.waits.spin = Duration::from_micros(self.spin_us.into());
-        }
-        if self.channels > 0 {
-            let shards = u16::try_from(self.channels);
-            settings.shards = Some(shards.map_err(|_| CallError::Argument("config->channels"))?);
-        }
-        Ok(settings)
+/// What a server starts with, by the fields of a configuration.
+fn settings(
+    config: &mp_config,
+    addresses: Option<&str>,
+    gateways: Option<&str>,
+    channels: u32,
+) -> Result<ServerConfig, Failure> {
+    let mut settings = ServerConfig {
+        connections: config.max_lwsockets.saturating_add(SLOTS_BESIDE_CONNECTIONS),
+        ..ServerConfig::default()
+    };
+    for part in parts(addresses) {
+        let parsed: Prefixed = part.parse().map_err(CallError::Address)?;
+        settings.addresses.push((parsed.address, parsed.prefix_bits));
     }
+    for part in parts(gateways) {
+        let gateway = part.parse().map_err(|_| CallError::Argument("config->gateways"))?;
+        settings.gateways.push(gateway);
+    }
+    if config.mtu > 0 {
+        let mtu = u16::try_from(config.mtu).map_err(|_| CallError::Argument("config->mtu"))?;
+        settings.mtu = Some(mtu);
+    }
+    if config.spin_us > 0 {
+        settings.waits.spin = Duration::from_micros(config.spin_us.into());
+    }
+    if channels > 0 {
+        let shards = u16::try_from(channels);
+        settings.shards = Some(shards.map_err(|_| CallError::Argument("config->channels"))?);
+    }
+    Ok(settings)
 }
 
-/// A channel on the network that is wanted, which is opened if it is not open yet.
-pub(crate) fn create(config: Config, wanted: &Wanted) -> Result<Channel, Failure> {
+/// What stands between the commas of a list.
+fn parts(list: Option<&str>) -> impl Iterator<Item = &str> {
+    let parts = list.unwrap_or_default().split(',');
+    parts.map(str::trim).filter(|part| !part.is_empty())
+}
+
+/// What `make` makes on the network that is wanted, which is opened if it is not open yet.
+pub(crate) fn on<T>(
+    wanted: &Wanted,
+    make: impl Fn(Backend) -> Result<T, sockets::CreateError>,
+) -> Result<T, Failure> {
     let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
-    let on = |network: &LocalNetwork| {
-        Channel::create(config.clone().backend(Backend::Local(network.clone())))
-    };
+    let on = |network: &LocalNetwork| make(Backend::Local(network.clone()));
     if let Some(place) = networks.iter().position(|(known, _)| known == wanted) {
         match on(&networks[place].1) {
-            Err(CreateError::NoQueue) if !networks[place].1.is_named_elsewhere() => {
+            Err(sockets::CreateError::Channel(CreateError::NoQueue))
+                if !networks[place].1.is_named_elsewhere() =>
+            {
                 drop(networks.remove(place));
             }
-            created => return Ok(created?),
+            made => return Ok(made?),
         }
     }
-    let network = LocalNetwork::open(&wanted.link, wanted.settings()?)?;
-    let created = on(&network)?;
+    let link = || wanted.link.clone();
+    let network = LocalNetwork::open(&wanted.link, wanted.settings.clone())
+        .map_err(|source| CallError::Network { link: link(), source })?;
+    let made = on(&network)?;
     if networks.len() == NETWORKS_MAX {
         networks.remove(0);
     }
     networks.push((wanted.clone(), network));
-    Ok(created)
+    Ok(made)
+}
+
+/// Nobody will ask for this network again; those who are on it keep it.
+pub(crate) fn forget(wanted: &Wanted) {
+    let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
+    networks.retain(|(known, _)| known != wanted);
 }

@@ -24,7 +24,7 @@ impl Default for Waits {
 }
 
 /// The settings of a server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Our addresses, each with the length of its on-link prefix in bits.
     pub addresses: Vec<(IpAddr, u8)>,

@@ -41,7 +41,9 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
         for _ in 1..CHANNEL_TAGS {
             let channel = match &wanted {
                 None => Channel::create(config.clone())?,
-                Some(wanted) => network::create(config.clone(), wanted)?,
+                Some(wanted) => network::on(wanted, |backend| {
+                    Ok(Channel::create(config.clone().backend(backend))?)
+                })?,
             };
             match mp_channel::create(channel) {
                 Err(failure) if matches!(failure.why(), CallError::TooManyChannels) => {}

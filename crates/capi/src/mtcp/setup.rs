@@ -4,7 +4,8 @@
 //! A file is read and checked by `mtcp_init`; the link is opened with the first context, because
 //! programs of mTCP's kind change numbers in between (`mtcp_setconf`).
 //!
-//! Invariant: the link is opened once, with one shard for each of `num_cores` contexts.
+//! Invariant: contexts of one configuration share one link, with a shard for each of `num_cores`;
+//! `crate::network` keeps it.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::fs::File;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use channel::{Backend, LocalNetwork, ServerConfig};
+use channel::{Backend, ServerConfig};
 use libc::in_addr_t;
 use sockets::Context;
 
@@ -24,10 +25,11 @@ use super::conf::{Conf, Io, Numbers};
 use super::context::{self, Sources, mctx_t, with_context};
 use super::tables;
 use crate::border::{caught, finish, status};
-use crate::error::{CallError, Errno, Failure, set_last};
+use crate::error::{CallError, Errno, Failure, WithCauses, set_last};
 use crate::limits::{
     MTCP_BUFFERS_MAX, MTCP_BUFFERS_MIN, MTCP_DESCRIPTORS_BESIDE, MTCP_FILE_BYTES_MAX,
 };
+use crate::network::{self, Wanted};
 
 /// Where mTCP looks for its tables, from the directory that the program runs in.
 const ROUTE_FILE: &str = "config/route.conf";
@@ -58,10 +60,18 @@ pub struct mtcp_conf {
 struct Setup {
     conf: Option<Conf>,
     is_initialised: bool,
-    backend: Option<Backend>,
+    /// Who does TCP, since the first context.
+    carrier: Option<Carrier>,
 }
 
-static SETUP: Mutex<Setup> = Mutex::new(Setup { conf: None, is_initialised: false, backend: None });
+/// Who does TCP for contexts.
+#[derive(Debug, Clone)]
+enum Carrier {
+    Kernel,
+    Stack(Wanted),
+}
+
+static SETUP: Mutex<Setup> = Mutex::new(Setup::NEW);
 
 fn setup() -> MutexGuard<'static, Setup> {
     // What a panicking thread left is whole: each field is replaced at once.
@@ -69,6 +79,15 @@ fn setup() -> MutexGuard<'static, Setup> {
 }
 
 impl Setup {
+    const NEW: Self = Self { conf: None, is_initialised: false, carrier: None };
+
+    /// The network of earlier contexts is for nobody else.
+    fn forget_network(&mut self) {
+        if let Some(Carrier::Stack(wanted)) = self.carrier.take() {
+            network::forget(&wanted);
+        }
+    }
+
     fn conf(&mut self) -> &mut Conf {
         self.conf.get_or_insert_with(|| Conf::new(cores()))
     }
@@ -95,7 +114,7 @@ pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
     };
     let result = caught(init);
     if let Err(failure) = &result {
-        tell(format_args!("mtcp_init: {}", failure.why()));
+        tell(format_args!("mtcp_init: {}", WithCauses(failure.why())));
     }
     status("mtcp_init", result)
 }
@@ -112,7 +131,8 @@ fn init_from(path: &Path) -> Result<(), Failure> {
     for warning in mem::take(&mut conf.warnings) {
         tell(format_args!("{}: {warning}", path.display()));
     }
-    *setup = Setup { conf: Some(conf), is_initialised: true, backend: None };
+    setup.forget_network();
+    *setup = Setup { conf: Some(conf), is_initialised: true, carrier: None };
     Ok(())
 }
 
@@ -155,7 +175,9 @@ fn read_tables(conf: &mut Conf) -> Result<(), Failure> {
 /// Forgets the configuration. Contexts are to be destroyed before, each by its thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy() {
-    *setup() = Setup { conf: None, is_initialised: false, backend: None };
+    let mut setup = setup();
+    setup.forget_network();
+    *setup = Setup::NEW;
 }
 
 /// Tells the numbers that hold now.
@@ -252,26 +274,31 @@ pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
     let create = || {
-        let (conf, backend) = {
+        let (conf, carrier) = {
             let mut setup = setup();
             if !setup.is_initialised {
                 return Err(CallError::NotInitialised.into());
             }
             let conf = setup.conf().clone();
-            let backend = match &setup.backend {
-                Some(backend) => backend.clone(),
-                None => setup.backend.insert(open(&conf)?).clone(),
+            let carrier = match &setup.carrier {
+                Some(carrier) => carrier.clone(),
+                None => setup.carrier.insert(carrier(&conf)?).clone(),
             };
-            (conf, backend)
+            (conf, carrier)
         };
         let core = usize::try_from(cpu).ok();
         let core = core.filter(|&core| core < conf.numbers.num_cores as usize);
         let core = core.ok_or(CallError::Argument("cpu"))?;
-        context::create(core, || Ok(Context::create(context_config(&conf, backend))?))
+        context::create(core, || match &carrier {
+            Carrier::Kernel => Ok(Context::create(context_config(&conf, Backend::Kernel))?),
+            Carrier::Stack(wanted) => {
+                network::on(wanted, |backend| Context::create(context_config(&conf, backend)))
+            }
+        })
     };
     let result = caught(create);
     if let Err(failure) = &result {
-        tell(format_args!("mtcp_create_context: {}", failure.why()));
+        tell(format_args!("mtcp_create_context: {}", WithCauses(failure.why())));
     }
     finish("mtcp_create_context", result)
 }
@@ -353,11 +380,11 @@ fn description(conf: &Conf) -> Result<Option<String>, Failure> {
     }
 }
 
-fn open(conf: &Conf) -> Result<Backend, Failure> {
-    let Some(link) = description(conf)? else { return Ok(Backend::Kernel) };
-    let network = LocalNetwork::open(&link, server_config(conf));
-    let network = network.map_err(|error| CallError::Unusable(format!("{link}: {error}")))?;
-    Ok(Backend::Local(network))
+fn carrier(conf: &Conf) -> Result<Carrier, Failure> {
+    Ok(match description(conf)? {
+        None => Carrier::Kernel,
+        Some(link) => Carrier::Stack(Wanted { link, settings: server_config(conf) }),
+    })
 }
 
 fn server_config(conf: &Conf) -> ServerConfig {
