@@ -6,39 +6,14 @@
  */
 #define _GNU_SOURCE
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
+#include "check.h"
+
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
-#include <megapipe.h>
 #include <mtcp_api.h>
 #include <mtcp_epoll.h>
-
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s\n  errno %d (%s), last error \"%s\"\n", __FILE__,          \
-                    __LINE__, #condition, errno, strerror(errno), mp_last_error());               \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
-
-#define FAILS(call, expected)                                                                     \
-    do {                                                                                          \
-        errno = 0;                                                                                \
-        CHECK((call) == -1);                                                                      \
-        CHECK(errno == (expected));                                                               \
-        CHECK(strncmp(mp_last_error(), "mtcp_", 5) == 0);                                         \
-    } while (0)
 
 #define HOLDS(what) _Static_assert(what, #what)
 
@@ -73,18 +48,18 @@ static void before_init(void)
 
     errno = 0;
     CHECK(mtcp_create_context(0) == NULL && errno == ENODEV);
-    FAILS(mtcp_init(NULL), EFAULT);
-    FAILS(mtcp_init("/nonexistent/mtcp.conf"), EINVAL);
-    FAILS(mtcp_init(conf_file("turbo = on\n")), EINVAL);
+    FAILS(mtcp_init(NULL), -1, EFAULT);
+    FAILS(mtcp_init("/nonexistent/mtcp.conf"), -1, EINVAL);
+    FAILS(mtcp_init(conf_file("turbo = on\n")), -1, EINVAL);
     CHECK(strstr(mp_last_error(), "line 1: there is no key \"turbo\"") != NULL);
-    FAILS(mtcp_init(conf_file("max_concurrency = 10\n")), EINVAL);
-    FAILS(mtcp_getconf(NULL), EFAULT);
-    FAILS(mtcp_setconf(NULL), EFAULT);
+    FAILS(mtcp_init(conf_file("max_concurrency = 10\n")), -1, EINVAL);
+    FAILS(mtcp_getconf(NULL), -1, EFAULT);
+    FAILS(mtcp_setconf(NULL), -1, EFAULT);
     CHECK(mtcp_getconf(&conf) == 0);
     CHECK(conf.num_cores >= 1 && conf.rcvbuf_size == 8192 && conf.tcp_timeout == 30);
 }
 
-static void configuration(void)
+static void changed_numbers(void)
 {
     struct mtcp_conf conf = {.num_cores = 3};
 
@@ -95,8 +70,8 @@ static void configuration(void)
     CHECK(conf.num_cores == 3 && conf.max_concurrency == 2000);
     CHECK(conf.rcvbuf_size == 4096 && conf.sndbuf_size == 4096);
     conf = (struct mtcp_conf){.max_concurrency = -1};
-    FAILS(mtcp_setconf(&conf), EINVAL);
-    FAILS(mtcp_core_affinitize(-1), EINVAL);
+    FAILS(mtcp_setconf(&conf), -1, EINVAL);
+    FAILS(mtcp_core_affinitize(-1), -1, EINVAL);
     CHECK(mtcp_core_affinitize(0) == 0);
     errno = 0;
     CHECK(mtcp_create_context(3) == NULL && errno == EINVAL);
@@ -112,13 +87,13 @@ static void *from_another_thread(void *argument)
     mctx_t mine;
 
     (void)argument;
-    FAILS(mtcp_socket(mctx, AF_INET, SOCK_STREAM, 0), EPERM);
+    FAILS(mtcp_socket(mctx, AF_INET, SOCK_STREAM, 0), -1, EPERM);
     mtcp_destroy_context(mctx);
     CHECK(errno == EPERM);
     mine = mtcp_create_context(2);
     CHECK(mine != NULL && mtcp_socket(mine, AF_INET, SOCK_STREAM, 0) > 0);
     mtcp_destroy_context(mine);
-    FAILS(mtcp_socket(mine, AF_INET, SOCK_STREAM, 0), EBADF);
+    FAILS(mtcp_socket(mine, AF_INET, SOCK_STREAM, 0), -1, EBADF);
     return NULL;
 }
 
@@ -129,31 +104,31 @@ static void misuse(void)
     char byte;
     int set;
 
-    FAILS(mtcp_socket(NULL, AF_INET, SOCK_STREAM, 0), EFAULT);
-    FAILS(mtcp_socket((mctx_t)&byte, AF_INET, SOCK_STREAM, 0), EBADF);
-    FAILS(mtcp_socket(mctx, AF_PACKET, SOCK_STREAM, 0), EAFNOSUPPORT);
-    FAILS(mtcp_read(mctx, 99, &byte, 1), EBADF);
-    FAILS(mtcp_read(mctx, 99, NULL, 1), EFAULT);
-    FAILS(mtcp_write(mctx, 99, NULL, 1), EFAULT);
-    FAILS(mtcp_readv(mctx, 99, NULL, 1), EFAULT);
-    FAILS(mtcp_readv(mctx, 99, NULL, -1), EINVAL);
-    FAILS(mtcp_writev(mctx, 99, NULL, 2000), EINVAL);
-    FAILS(mtcp_bind(mctx, 99, NULL, 0), EFAULT);
-    FAILS(mtcp_getsockname(mctx, 99, NULL, NULL), EFAULT);
-    FAILS(mtcp_close(mctx, 99), EBADF);
-    FAILS(mtcp_abort(mctx, 99), EBADF);
-    FAILS(mtcp_setsock_nonblock(mctx, 99), EBADF);
-    FAILS(mtcp_pipe(mctx, NULL), EFAULT);
-    FAILS(mtcp_init_rss(mctx, 0, 0, 0, 0), EINVAL);
-    FAILS(mtcp_epoll_create(mctx, 0), EINVAL);
-    FAILS(mtcp_epoll_create1(mctx, 1), EINVAL);
+    FAILS(mtcp_socket(NULL, AF_INET, SOCK_STREAM, 0), -1, EFAULT);
+    FAILS(mtcp_socket((mctx_t)&byte, AF_INET, SOCK_STREAM, 0), -1, EBADF);
+    FAILS(mtcp_socket(mctx, AF_PACKET, SOCK_STREAM, 0), -1, EAFNOSUPPORT);
+    FAILS(mtcp_read(mctx, 99, &byte, 1), -1, EBADF);
+    FAILS(mtcp_read(mctx, 99, NULL, 1), -1, EFAULT);
+    FAILS(mtcp_write(mctx, 99, NULL, 1), -1, EFAULT);
+    FAILS(mtcp_readv(mctx, 99, NULL, 1), -1, EFAULT);
+    FAILS(mtcp_readv(mctx, 99, NULL, -1), -1, EINVAL);
+    FAILS(mtcp_writev(mctx, 99, NULL, 2000), -1, EINVAL);
+    FAILS(mtcp_bind(mctx, 99, NULL, 0), -1, EFAULT);
+    FAILS(mtcp_getsockname(mctx, 99, NULL, NULL), -1, EFAULT);
+    FAILS(mtcp_close(mctx, 99), -1, EBADF);
+    FAILS(mtcp_abort(mctx, 99), -1, EBADF);
+    FAILS(mtcp_setsock_nonblock(mctx, 99), -1, EBADF);
+    FAILS(mtcp_pipe(mctx, NULL), -1, EFAULT);
+    FAILS(mtcp_init_rss(mctx, 0, 0, 0, 0), -1, EINVAL);
+    FAILS(mtcp_epoll_create(mctx, 0), -1, EINVAL);
+    FAILS(mtcp_epoll_create1(mctx, 1), -1, EINVAL);
     set = mtcp_epoll_create1(mctx, 0);
     CHECK(set > 0);
-    FAILS(mtcp_epoll_ctl(mctx, set, 7, 99, &event), EINVAL);
-    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, 99, NULL), EFAULT);
-    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, 99, &event), EBADF);
-    FAILS(mtcp_epoll_wait(mctx, set, NULL, 1, 0), EFAULT);
-    FAILS(mtcp_epoll_wait(mctx, set, &event, 0, 0), EINVAL);
+    FAILS(mtcp_epoll_ctl(mctx, set, 7, 99, &event), -1, EINVAL);
+    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, 99, NULL), -1, EFAULT);
+    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, 99, &event), -1, EBADF);
+    FAILS(mtcp_epoll_wait(mctx, set, NULL, 1, 0), -1, EFAULT);
+    FAILS(mtcp_epoll_wait(mctx, set, &event, 0, 0), -1, EINVAL);
     CHECK(mtcp_close(mctx, set) == 0);
     CHECK(pthread_create(&thread, NULL, from_another_thread, NULL) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
@@ -200,7 +175,7 @@ static void streams(void)
     on = 0;
     CHECK(mtcp_getsockopt(mctx, client, IPPROTO_TCP, TCP_NODELAY, &on, &size) == 0 && on != 0);
     CHECK(mtcp_setsock_nonblock(mctx, served) == 0);
-    FAILS(mtcp_read(mctx, served, in[0], 1), EAGAIN);
+    FAILS(mtcp_read(mctx, served, in[0], 1), -1, EAGAIN);
     CHECK(mtcp_close(mctx, client) == 0);
     while ((count = (int)mtcp_read(mctx, served, in[0], 1)) < 0)
         CHECK(errno == EAGAIN);
@@ -215,8 +190,8 @@ static void resets(void)
 
     connected(&listener, &client, &served);
     CHECK(mtcp_abort(mctx, client) == 0);
-    FAILS(mtcp_read(mctx, served, &byte, 1), ECONNRESET);
-    FAILS(mtcp_abort(mctx, client), EBADF);
+    FAILS(mtcp_read(mctx, served, &byte, 1), -1, ECONNRESET);
+    FAILS(mtcp_abort(mctx, client), -1, EBADF);
     CHECK(mtcp_close(mctx, served) == 0 && mtcp_close(mctx, listener) == 0);
 }
 
@@ -229,7 +204,7 @@ static void sets(void)
     connected(&listener, &client, &served);
     event.data.u64 = 0x123456789abcdef0;
     CHECK(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, served, &event) == 0);
-    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, served, &event), EEXIST);
+    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_ADD, served, &event), -1, EEXIST);
     CHECK(mtcp_epoll_wait(mctx, set, got, 8, 0) == 0);
     CHECK(mtcp_epoll_wait(mctx, set, got, 8, 20) == 0);
     CHECK(mtcp_write(mctx, client, "x", 1) == 1);
@@ -241,7 +216,7 @@ static void sets(void)
     CHECK(mtcp_epoll_wait(mctx, set, got, 8, 5000) == 1 && got[0].events == MTCP_EPOLLOUT);
     CHECK(mtcp_epoll_wait(mctx, set, got, 8, 0) == 0);
     CHECK(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_DEL, served, NULL) == 0);
-    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_DEL, served, NULL), ENOENT);
+    FAILS(mtcp_epoll_ctl(mctx, set, MTCP_EPOLL_CTL_DEL, served, NULL), -1, ENOENT);
     CHECK(mtcp_close(mctx, client) == 0 && mtcp_close(mctx, served) == 0);
     CHECK(mtcp_close(mctx, listener) == 0 && mtcp_close(mctx, set) == 0);
 }
@@ -289,7 +264,7 @@ static void interruptions(void)
     CHECK(mtcp_register_signal(SIGUSR1, on_signal) == SIG_DFL);
     CHECK(mtcp_register_signal(SIGUSR1, on_signal) == on_signal);
     CHECK(pthread_create(&thread, NULL, signal_soon, NULL) == 0);
-    FAILS(mtcp_epoll_wait(mctx, set, &got, 1, -1), EINTR);
+    FAILS(mtcp_epoll_wait(mctx, set, &got, 1, -1), -1, EINTR);
     CHECK(signals == 1);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(mtcp_epoll_wait(mctx, set, &got, 1, 0) == 0);
@@ -304,7 +279,7 @@ int main(int argc, char **argv)
     CHECK(argc == 2);
     directory = argv[1];
     before_init();
-    configuration();
+    changed_numbers();
     misuse();
     streams();
     resets();
@@ -312,7 +287,7 @@ int main(int argc, char **argv)
     pipes();
     interruptions();
     mtcp_destroy_context(mctx);
-    FAILS(mtcp_close(mctx, 1), EBADF);
+    FAILS(mtcp_close(mctx, 1), -1, EBADF);
     mtcp_destroy();
     return 0;
 }
