@@ -5,11 +5,13 @@
 
 mod capi_prefix;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capi_prefix::{C11, compile, is_installed, prefix, run, sources};
@@ -51,7 +53,8 @@ impl WebServer {
 
     fn launch(program: &Path, conf: &Path, root: &Path, port: u16) -> Self {
         let mut command = Command::new(program);
-        command.arg(conf).arg(root).arg(port.to_string()).stdout(Stdio::piped());
+        command.arg(conf).arg(root).arg(port.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(command.spawn().expect("the server starts"))
     }
 
@@ -61,14 +64,17 @@ impl WebServer {
         assert_eq!(ready.filter(|line| line.ends_with("serves")).count(), cores);
     }
 
-    /// SIGINT, and the exit status.
-    fn stop(mut self) -> Option<i32> {
+    /// SIGINT, and the exit status with what was said on standard error.
+    fn stop(mut self) -> Option<(i32, String)> {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if let Some(status) = self.0.try_wait().expect("its end") {
-                return status.code();
+                let mut said = String::new();
+                let stderr = self.0.stderr.as_mut().expect("its output");
+                stderr.read_to_string(&mut said).expect("text");
+                return status.code().map(|code| (code, said));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -83,8 +89,26 @@ impl Drop for WebServer {
     }
 }
 
-fn example(prefix: &Path, name: &str) -> PathBuf {
-    compile(prefix, &sources().join(format!("examples/{name}.c")), name, C11)
+/// A program of the examples. It is compiled once: a file that another test runs is busy.
+fn example(prefix: &Path, name: &'static str) -> PathBuf {
+    static PROGRAMS: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let compiled = || compile(prefix, &sources().join(format!("examples/{name}.c")), name, C11);
+    programs.entry(name).or_insert_with(compiled).clone()
+}
+
+/// What the context of a core told when it ended.
+fn counters(text: &str, core: usize) -> BTreeMap<String, u64> {
+    let start = format!("megapipe: context of core {core}, ");
+    let line = text.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| {
+        panic!("nothing of core {core}: {text}");
+    });
+    let (_, list) = line.rsplit_once(": ").expect("a list");
+    let counter = |part: &str| {
+        let (name, count) = part.rsplit_once(' ').expect("a name and a count");
+        (name.to_owned(), count.parse().expect("a count"))
+    };
+    list.split(", ").map(counter).collect()
 }
 
 /// Bytes that are not all alike.
@@ -102,9 +126,17 @@ fn calls_do_what_mtcps_do() {
     let Some(prefix) = prefix("calls_do_what_mtcps_do") else { return };
     let scratch = Scratch::new("calls");
     let program = compile(prefix, &sources().join("tests/mtcp.c"), "mtcp", C11);
-    let (status, text) = run(Command::new(program).arg(&scratch.0));
+    let (status, text) = run(Command::new(&program).arg(&scratch.0));
     assert!(status.success(), "{status}\n{text}");
     assert!(text.contains("num_mem_ch has no meaning here"), "warnings are told: {text}");
+    assert!(!text.contains("context of core"), "nobody asked for counters: {text}");
+    let (status, text) = run(Command::new(&program).arg(&scratch.0).env("MEGAPIPE_STATS", "1"));
+    assert!(status.success(), "{status}\n{text}");
+    for core in [1, 2] {
+        let told = format!("context of core {core}, TCP by Linux: operations ");
+        assert!(text.contains(&told), "{text}");
+    }
+    assert!(counters(&text, 1)["accepted"] > 0, "{text}");
 }
 
 #[test]
@@ -140,7 +172,8 @@ fn curl_gets_pages_from_the_web_server_on_each_of_its_cores() {
     assert_eq!(missing, b"404");
     let head = curl(&["-I", &url("large")]);
     assert!(String::from_utf8_lossy(&head).contains("Content-Length: 3000000"));
-    assert_eq!(server.stop(), Some(0));
+    let (code, said) = server.stop().expect("it ends");
+    assert_eq!(code, 0, "{said}");
 }
 
 #[test]
@@ -149,14 +182,23 @@ fn the_fetcher_gets_every_page_from_the_web_server_over_our_own_stack() {
     let Some(prefix) = prefix(test) else { return };
     let server_program = example(prefix, "mtcp_web_server");
     let fetcher = example(prefix, "mtcp_web_fetcher");
-    for (cores, len, requests) in [(1, 64, 2_000), (1, 200_000, 100), (2, 1_000, 1_000)] {
-        let scratch = Scratch::new(&format!("memif-{cores}-{len}"));
+    for (cores, placement, len, requests) in [
+        (1, "inline", 64, 2_000),
+        (1, "inline", 200_000, 100),
+        (2, "inline", 1_000, 1_000),
+        (1, "thread", 64, 2_000),
+        (2, "thread", 20_000, 500),
+        (1, "core", 1_000, 1_000),
+    ] {
+        let scratch = Scratch::new(&format!("memif-{cores}-{placement}-{len}"));
         scratch.write("www/page", &page(len));
         let socket = scratch.0.join("memif.sock");
         let conf = |role: &str, host: u8, cores: usize| {
             format!(
                 "io = memif\nport = {},role={role}\naddress = 10.9.8.{host}/24\n\
-                 num_cores = {cores}\nrcvbuf = 65536\nsndbuf = 65536\n",
+                 num_cores = {cores}\nrcvbuf = 65536\nsndbuf = 65536\n\
+                 placement = {placement}\nstat_print = {}\n",
+                socket.display(),
                 socket.display()
             )
         };
@@ -183,9 +225,20 @@ fn the_fetcher_gets_every_page_from_the_web_server_over_our_own_stack() {
             (status, text) = fetch(requests, "32");
         }
         let expected = format!("{requests} responses of {len} bytes");
-        assert!(status.success() && text.contains(&expected), "{cores} cores: {status}\n{text}");
+        let what = format!("{cores} cores, {placement}, {len} bytes");
+        assert!(status.success() && text.contains(&expected), "{what}: {status}\n{text}");
         server.wait_for(cores);
-        assert_eq!(server.stop(), Some(0), "{cores} cores, {len} bytes");
+        let (code, said) = server.stop().expect("it ends");
+        assert_eq!(code, 0, "{what}: {said}");
+        let accepted: u64 = (0..cores).map(|core| counters(&said, core)["accepted"]).sum();
+        assert!(accepted >= 32, "{what}: {said}");
+        for core in 0..cores {
+            // A stack on a thread of its own tells of events, and wakes the context's for some.
+            let told = counters(&said, core);
+            assert_eq!(told["server_events"] > 0, placement != "inline", "{what}: {said}");
+            assert!(told["server_wakeups"] <= told["server_events"], "{what}: {said}");
+            assert!(said.contains(&format!("placement {placement}: ")), "{what}: {said}");
+        }
     }
 }
 
@@ -204,4 +257,25 @@ fn a_web_server_that_cannot_have_its_link_says_why() {
     assert_eq!(child.wait().expect("its end").code(), Some(1));
     assert!(said.contains("io = dpdk is not here: xdp (AF_XDP) takes its place"), "{said}");
     assert!(said.contains("xdp:nosuch0"), "{said}");
+}
+
+#[test]
+fn a_placement_is_refused_where_it_cannot_be() {
+    let test = "a_placement_is_refused_where_it_cannot_be";
+    let Some(prefix) = prefix(test) else { return };
+    let program = example(prefix, "mtcp_web_server");
+    let scratch = Scratch::new("placement");
+    let kernel = "io = kernel\nnum_cores = 1\n";
+    let stack = "io = tap\nport = nosuch0\naddress = 10.0.0.2/24\nnum_cores = 1\n";
+    for (conf, variable, why) in [
+        (format!("{kernel}placement = thread\n"), "", "placement: with io = kernel"),
+        (format!("{stack}placement = beside\n"), "", "line 5: placement = beside"),
+        (stack.to_owned(), "beside", "MEGAPIPE_PLACEMENT has a value that is not allowed"),
+    ] {
+        let conf = scratch.write("server.conf", conf.as_bytes());
+        let mut command = Command::new(&program);
+        command.arg(&conf).arg(scratch.0.join("www")).arg("80");
+        let (status, text) = run(command.env("MEGAPIPE_PLACEMENT", variable));
+        assert!(!status.success() && text.contains(why), "{why}: {status}\n{text}");
+    }
 }

@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use channel::{Backend, CreateError, LocalNetwork, Prefixed, ServerConfig};
+use channel::{Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig};
 
 use crate::abi::{mp_backend, mp_config};
 use crate::error::{CallError, Failure};
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
 static NETWORKS: Mutex<Vec<(Wanted, LocalNetwork)>> = Mutex::new(Vec::new());
 
 /// A variable of the environment, unless the process has more rights than who started it.
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     // SAFETY: takes an integer, and answers one.
     let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if has_more_rights {
@@ -103,6 +103,33 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failur
         link: link.ok_or(CallError::Argument("config->link"))?,
         settings: settings(config, addresses.as_deref(), gateways.as_deref(), channels)?,
     }))
+}
+
+/// Where the stack of a channel runs: inside its dispatch, unless the program left the back end to
+/// the environment, and that says so.
+pub(crate) fn placement(config: &mp_config) -> Result<Placement, Failure> {
+    let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
+    let placement = if by_environment { placement_of_environment()? } else { None };
+    Ok(placement.unwrap_or_default())
+}
+
+/// What MEGAPIPE_PLACEMENT says.
+pub(crate) fn placement_of_environment() -> Result<Option<Placement>, Failure> {
+    let named = |name: String| placement_named(&name);
+    let asked = variable("MEGAPIPE_PLACEMENT").map(named);
+    asked
+        .map(|known| known.ok_or_else(|| CallError::Argument("MEGAPIPE_PLACEMENT").into()))
+        .transpose()
+}
+
+/// A placement by its name, with whatever core is next where it is to have one of its own.
+pub(crate) fn placement_named(name: &str) -> Option<Placement> {
+    match name {
+        "inline" => Some(Placement::Inline),
+        "thread" => Some(Placement::Thread),
+        "core" => Some(Placement::Core(None)),
+        _ => None,
+    }
 }
 
 /// What a server starts with, by the fields of a configuration.

@@ -37,6 +37,10 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
         let config = translate(&record)?;
         // SAFETY: the program promises that the texts are null or end with a NUL.
         let wanted = unsafe { network::wanted(&record) }?;
+        let config = match &wanted {
+            Some(_) => config.placement(network::placement(&record)?),
+            None => config,
+        };
         // A tag may still belong to a channel made long ago; the next channel has the next tag.
         for _ in 1..CHANNEL_TAGS {
             let channel = match &wanted {

@@ -8,8 +8,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use channel::Prefixed;
+use channel::{Placement, Prefixed};
 use thiserror::Error;
+
+use crate::network::placement_named;
 
 /// What a program may ask and change by `mtcp_getconf()` and `mtcp_setconf()`; the fields of
 /// `struct mtcp_conf`.
@@ -38,6 +40,10 @@ pub(crate) struct Conf {
     pub(crate) addresses: Vec<(IpAddr, u8)>,
     pub(crate) gateways: Vec<IpAddr>,
     pub(crate) mtu: Option<u16>,
+    /// Where our own stack runs; none: nothing said so.
+    pub(crate) placement: Option<Placement>,
+    /// Ports whose contexts tell what they counted when they end.
+    pub(crate) told_ports: Vec<String>,
     /// What to tell the user.
     pub(crate) warnings: Vec<String>,
 }
@@ -70,6 +76,8 @@ pub(crate) enum Fault {
     Address(String),
     #[error("{0:?} is not an address")]
     Gateway(String),
+    #[error("placement = {0}: there are inline, thread and core")]
+    Placement(String),
     #[error("io = {0}: there are xdp, packet, tap, memif and kernel")]
     Io(String),
     #[error("there is no key {0:?}")]
@@ -108,6 +116,8 @@ impl Conf {
             addresses: Vec::new(),
             gateways: Vec::new(),
             mtu: None,
+            placement: None,
+            told_ports: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -131,12 +141,26 @@ impl Conf {
             let bytes = number(name, value, 64, BUFFER_BYTES_MAX);
             *buffer = Some(bytes.map_err(|fault| ConfError { line: index + 1, fault })?);
         }
+        for told in std::mem::take(&mut self.told_ports) {
+            match self.has_port(&told) {
+                true => self.told_ports.push(told),
+                false => self.warn(format_args!(
+                    "stat_print = {told} has no meaning here: no port has that name"
+                )),
+            }
+        }
         // One that is not set is as large as the other.
         if let Some(bytes) = receive.or(send) {
             self.numbers.rcvbuf_bytes = bytes;
             self.numbers.sndbuf_bytes = send.unwrap_or(bytes);
         }
         Ok(())
+    }
+
+    /// A port is known by what it is called, with what is said about it or without.
+    fn has_port(&self, name: &str) -> bool {
+        let own_name = |port: &String| port.split(',').next() == Some(name);
+        self.ports.iter().any(|port| port == name || own_name(port))
     }
 
     fn line(&mut self, key: &str, value: &[&str]) -> Result<(), Fault> {
@@ -172,12 +196,11 @@ impl Conf {
                     "num_ip = {first} has no meaning here: mtcp_init_rss() says how many"
                 ));
             }
-            "stat_print" => {
-                self.warn(format_args!(
-                    "stat_print = {first} has no meaning here: mtcp_destroy_context() prints the \
-                     counters if MEGAPIPE_STATS is in the environment"
-                ));
+            "placement" => {
+                let placement = placement_named(first);
+                self.placement = Some(placement.ok_or_else(|| Fault::Placement(first.to_owned()))?);
             }
+            "stat_print" => self.told_ports.extend(value.iter().map(|&port| port.to_owned())),
             "multiprocess" => {
                 self.warn(format_args!(
                     "multiprocess = {first} has no meaning here: give each process a port"
@@ -265,10 +288,11 @@ mod tests {
         assert_eq!((conf.numbers, conf.io), (numbers, Some(Io::Link("xdp"))));
         assert_eq!(conf.ports, ["dpdk0"]);
         let named = |key: &str| conf.warnings.iter().any(|warning| warning.starts_with(key));
-        for key in ["io = dpdk", "num_mem_ch", "stat_print", "multiprocess"] {
+        for key in ["io = dpdk", "num_mem_ch", "multiprocess"] {
             assert!(named(key), "{key}: {:?}", conf.warnings);
         }
-        assert_eq!(conf.warnings.len(), 4);
+        assert_eq!(conf.warnings.len(), 3);
+        assert_eq!(conf.told_ports, ["dpdk0"]);
     }
 
     #[test]
@@ -283,6 +307,24 @@ mod tests {
         assert_eq!(conf.addresses.len(), 2);
         assert_eq!((conf.gateways.len(), conf.mtu), (1, Some(9000)));
         assert!(conf.warnings.is_empty());
+    }
+
+    #[test]
+    fn counters_are_told_of_ports_that_there_are_wherever_the_line_stands() {
+        let conf = read("stat_print = /run/m.sock eth9\nport = /run/m.sock,role=server").unwrap();
+        assert_eq!(conf.told_ports, ["/run/m.sock"]);
+        assert_eq!(conf.warnings, ["stat_print = eth9 has no meaning here: no port has that name"]);
+    }
+
+    #[test]
+    fn a_placement_has_a_name() {
+        let placed = |text: &str| read(text).unwrap().placement;
+        assert_eq!(placed(""), None);
+        assert_eq!(placed("placement = inline"), Some(Placement::Inline));
+        assert_eq!(placed("placement = thread # mTCP's own"), Some(Placement::Thread));
+        assert_eq!(placed("placement = core"), Some(Placement::Core(None)));
+        let fault = read("\nplacement = elsewhere").unwrap_err();
+        assert_eq!((fault.line, fault.fault), (2, Fault::Placement("elsewhere".to_owned())));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use channel::Waker;
+use channel::{Counters, Waker};
 use sockets::{Attempt, Context, EpollEvent, Error, Run, Sockets};
 
 use crate::error::{CallError, Errno, Failure};
@@ -85,11 +85,18 @@ pub(crate) struct Waiting {
     entry: &'static Entry,
     /// Where connections come from, if `mtcp_init_rss()` said so.
     pub(super) sources: Option<Sources>,
+    /// What carries the context, in words, if its counters are to be told when it ends.
+    pub(super) told_as: Option<String>,
     /// Room for the events of a wait, kept so that no wait allocates.
     events: Vec<EpollEvent>,
 }
 
 impl Waiting {
+    /// The core that the context was made for, and what it has counted.
+    pub(super) fn counted(&self) -> (c_int, Counters) {
+        (self.entry.public.cpu.load(Ordering::Relaxed), self.context.counters())
+    }
+
     /// Room for at least `count` events; give it back with [`Self::put_events`].
     pub(super) fn take_events(&mut self, count: usize) -> Vec<EpollEvent> {
         let mut events = std::mem::take(&mut self.events);
@@ -177,7 +184,13 @@ pub(super) fn create(
     let made = ProcessMark::current().and_then(|process| Ok((process, make()?)));
     let (process, context) = made.inspect_err(|_| entry.owner.store(0, Ordering::Release))?;
     let waker = Box::into_raw(Box::new(context.waker()));
-    let waiting = UnsafeCell::new(Waiting { context, entry, sources: None, events: Vec::new() });
+    let waiting = UnsafeCell::new(Waiting {
+        context,
+        entry,
+        sources: None,
+        told_as: None,
+        events: Vec::new(),
+    });
     let inner = Box::new(Inner { process, state: Cell::new(State::Idle), waiting });
     entry.public.cpu.store(core as c_int, Ordering::Relaxed);
     entry.interrupted.store(false, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use channel::{Backend, ServerConfig};
+use channel::{Backend, Counters, Placement, ServerConfig};
 use libc::in_addr_t;
 use sockets::Context;
 
@@ -34,6 +34,9 @@ use crate::network::{self, Wanted};
 /// Where mTCP looks for its tables, from the directory that the program runs in.
 const ROUTE_FILE: &str = "config/route.conf";
 const ARP_FILE: &str = "config/arp.conf";
+
+/// In the environment: every context tells what it counted when it ends.
+const STATS_VARIABLE: &str = "MEGAPIPE_STATS";
 
 /// Numbers that a program may ask for and change.
 #[allow(non_camel_case_types, reason = "the name in C")]
@@ -68,7 +71,7 @@ struct Setup {
 #[derive(Debug, Clone)]
 enum Carrier {
     Kernel,
-    Stack(Wanted),
+    Stack(Box<Wanted>),
 }
 
 static SETUP: Mutex<Setup> = Mutex::new(Setup::NEW);
@@ -289,12 +292,22 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
         let core = usize::try_from(cpu).ok();
         let core = core.filter(|&core| core < conf.numbers.num_cores as usize);
         let core = core.ok_or(CallError::Argument("cpu"))?;
-        context::create(core, || match &carrier {
-            Carrier::Kernel => Ok(Context::create(context_config(&conf, Backend::Kernel))?),
+        let placement = placement(&conf)?;
+        let config = |backend| context_config(&conf, backend, placement);
+        let context = context::create(core, || match &carrier {
+            Carrier::Kernel => Ok(Context::create(config(Backend::Kernel))?),
             Carrier::Stack(wanted) => {
-                network::on(wanted, |backend| Context::create(context_config(&conf, backend)))
+                network::on(wanted, |backend| Context::create(config(backend)))
             }
-        })
+        })?;
+        if network::variable(STATS_VARIABLE).is_some() || !conf.told_ports.is_empty() {
+            let told_as = Some(carrier.told_as(placement));
+            with_context(context, |waiting| {
+                waiting.told_as = told_as;
+                Ok(())
+            })?;
+        }
+        Ok(context)
     };
     let result = caught(create);
     if let Err(failure) = &result {
@@ -303,12 +316,27 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
     finish("mtcp_create_context", result)
 }
 
-/// Ends a context: its connections are closed, its descriptors are gone.
+/// Ends a context: its connections are closed, its descriptors are gone. What it counted is told
+/// on standard error if `stat_print` or MEGAPIPE_STATS asked for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) {
+    // One in which something went wrong has nothing to tell, and is ended all the same.
+    let told = with_context(mctx, |waiting| {
+        Ok(waiting.told_as.take().map(|told_as| (told_as, waiting.counted())))
+    });
     if let Err(failure) = context::destroy(mctx) {
-        set_last("mtcp_destroy_context", failure.why());
+        return set_last("mtcp_destroy_context", failure.why());
     }
+    if let Ok(Some((told_as, (core, counters)))) = told {
+        tell(format_args!("context of core {core}, {told_as}: {}", listed(&counters)));
+    }
+}
+
+/// Counters with their names.
+fn listed(counters: &Counters) -> String {
+    let parts: Vec<String> =
+        counters.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    parts.join(", ")
 }
 
 /// Lets connections to one server come from `num_addr` addresses in turn, the first of which is
@@ -366,6 +394,9 @@ fn tell(text: std::fmt::Arguments<'_>) {
 fn description(conf: &Conf) -> Result<Option<String>, Failure> {
     let unusable = |why: &str| CallError::Unusable(why.to_owned());
     let driver = match (conf.io, conf.ports.is_empty()) {
+        (Some(Io::Kernel), _) if conf.placement.unwrap_or_default() != Placement::Inline => {
+            return Err(unusable("placement: with io = kernel there is no stack to place").into());
+        }
         (Some(Io::Kernel), _) => return Ok(None),
         (Some(Io::Link(driver)), false) => driver,
         (None, false) => "xdp",
@@ -380,10 +411,37 @@ fn description(conf: &Conf) -> Result<Option<String>, Failure> {
     }
 }
 
+impl Carrier {
+    /// In words, for who reads counters.
+    fn told_as(&self, placement: Placement) -> String {
+        match self {
+            Self::Kernel => "TCP by Linux".to_owned(),
+            Self::Stack(wanted) => {
+                format!("our own stack on {}, placement {}", wanted.link, placement.name())
+            }
+        }
+    }
+}
+
+/// Where the stacks of contexts run.
+fn placement(conf: &Conf) -> Result<Placement, Failure> {
+    if conf.io == Some(Io::Kernel) {
+        // What the environment says is about our own stack.
+        return Ok(Placement::Inline);
+    }
+    match conf.placement {
+        Some(placement) => Ok(placement),
+        None => Ok(network::placement_of_environment()?.unwrap_or_default()),
+    }
+}
+
 fn carrier(conf: &Conf) -> Result<Carrier, Failure> {
     Ok(match description(conf)? {
         None => Carrier::Kernel,
-        Some(link) => Carrier::Stack(Wanted { link, settings: server_config(conf) }),
+        Some(link) => {
+            let wanted = Wanted { link, settings: server_config(conf) };
+            Carrier::Stack(Box::new(wanted))
+        }
     })
 }
 
@@ -413,13 +471,14 @@ fn server_config(conf: &Conf) -> ServerConfig {
     config
 }
 
-fn context_config(conf: &Conf, backend: Backend) -> sockets::Config {
+fn context_config(conf: &Conf, backend: Backend, placement: Placement) -> sockets::Config {
     let numbers = &conf.numbers;
     let connections = (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE);
     let buffers = u16::try_from(numbers.max_num_buffers).unwrap_or(u16::MAX);
     let buffers = buffers.clamp(MTCP_BUFFERS_MIN, MTCP_BUFFERS_MAX);
     let channel = channel::Config::default()
         .backend(backend)
+        .placement(placement)
         .max_lwsockets(connections)
         .buffer_count(1 << buffers.ilog2());
     // Some programs take 0 for no descriptor.
@@ -451,7 +510,9 @@ mod tests {
         assert_eq!(with("io = tap\nport = tap0"), Ok(Some("tap:tap0".to_owned())));
         assert_eq!(with("io = dpdk\nport = eth0"), Ok(Some("xdp:eth0".to_owned())));
         assert_eq!(with("port = eth0"), Ok(Some("xdp:eth0".to_owned())));
-        for wrong in ["", "io = tap", "io = xdp\nport = a b"] {
+        assert_eq!(with("io = kernel\nplacement = inline"), Ok(None));
+        let placed = "io = kernel\nplacement = thread";
+        for wrong in ["", "io = tap", "io = xdp\nport = a b", placed] {
             assert!(with(wrong).is_err(), "{wrong}");
         }
     }
@@ -465,7 +526,7 @@ mod tests {
         assert_eq!(config.tcp.msl, Duration::from_millis(1500));
         assert_eq!((config.tcp.user_timeout, config.shards), (None, Some(2)));
         conf.numbers.max_num_buffers = 1000;
-        let context = context_config(&conf, Backend::Kernel);
+        let context = context_config(&conf, Backend::Kernel, Placement::Inline);
         assert_eq!(context.channel.buffer_count, 512, "the power of two below");
     }
 }
