@@ -1,4 +1,5 @@
-//! The ping-pong server in this process, spoken to byte by byte through ordinary sockets.
+//! The ping-pong server in this process, on channels and on sockets with epoll, spoken to byte by byte
+//! through ordinary sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,15 +9,28 @@ use std::time::{Duration, Instant};
 
 use megapipe::Address;
 use megapipe_apps::rpc::protocol::{Framer, Lengths, header, matches_response};
-use megapipe_apps::rpc::{RpcArgs, start};
+use megapipe_apps::rpc::{Api, RpcArgs, RpcError, start};
 use megapipe_apps::serve::{DriverName, Running, ServeArgs};
 
-/// The drivers that work here; one that does not is named.
-fn drivers() -> Vec<DriverName> {
+/// One of the two programs, on one of the drivers.
+#[derive(Copy, Clone, Debug)]
+struct Variant {
+    driver: DriverName,
+    api: Api,
+}
+
+impl Variant {
+    fn start(self, serve: ServeArgs) -> Result<Running, RpcError> {
+        let Self { driver, api } = self;
+        start(&RpcArgs { api, ..RpcArgs::new(ServeArgs { driver, ..serve }) })
+    }
+}
+
+/// Both programs on the drivers that work here; a driver that does not is named.
+fn variants() -> Vec<Variant> {
     let works = |driver: &DriverName| {
-        let mut args = ServeArgs::on([loopback()]);
-        args.driver = *driver;
-        let started = start(&RpcArgs::new(args));
+        let started =
+            Variant { driver: *driver, api: Api::Channel }.start(ServeArgs::on([loopback()]));
         if let Err(error) = &started {
             eprintln!("skipped: driver {driver}: {error}");
         }
@@ -25,17 +39,18 @@ fn drivers() -> Vec<DriverName> {
     let all = [DriverName::Uring, DriverName::Epoll];
     let drivers: Vec<_> = all.into_iter().filter(works).collect();
     assert!(!drivers.is_empty(), "no driver works here");
-    drivers
+    let both =
+        |driver| [Api::Channel, Api::Sockets].into_iter().map(move |api| Variant { driver, api });
+    drivers.into_iter().flat_map(both).collect()
 }
 
 fn loopback() -> Address {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-fn server(driver: DriverName, channels: Option<usize>) -> Running {
-    let mut args = ServeArgs::on([loopback()]);
-    (args.driver, args.channels) = (driver, channels);
-    start(&RpcArgs::new(args)).expect("the server starts")
+fn server(variant: Variant, channels: Option<usize>) -> Running {
+    let serve = ServeArgs { channels, ..ServeArgs::on([loopback()]) };
+    variant.start(serve).expect("the server starts")
 }
 
 fn connect(server: &Running) -> TcpStream {
@@ -71,8 +86,8 @@ fn exchange(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Vec<
 
 #[test]
 fn plain_requests_are_echoed() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         let mut stream = connect(&server);
         for round in 0..100u8 {
             assert_eq!(exchange(&mut stream, &[round; 64]).expect("an echo"), [round; 64]);
@@ -86,8 +101,8 @@ fn plain_requests_are_echoed() {
 
 #[test]
 fn requests_of_every_size_get_responses_of_every_size() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         let mut stream = connect(&server);
         let sizes = [16, 17, 64, 65, 1_000, 4_096, 4_097, 65_536, 300_000];
         let pairs = sizes.iter().flat_map(|&request| sizes.map(|response| (request, response)));
@@ -105,8 +120,8 @@ fn requests_of_every_size_get_responses_of_every_size() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         let shapes = [(64, 64), (64, 64), (20, 3_000), (5_000, 10), (64, 64), (16, 16)];
         let requests: Vec<Vec<u8>> = (0..600)
             .map(|tag| {
@@ -133,8 +148,8 @@ fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
 
 #[test]
 fn malformed_requests_end_their_connection_and_no_other() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         let mut good = connect(&server);
         let mut bad = connect(&server);
         exchange(&mut good, &[1; 64]).expect("an echo");
@@ -150,23 +165,24 @@ fn malformed_requests_end_their_connection_and_no_other() {
 
 #[test]
 fn clients_that_finish_early_get_what_they_are_owed() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         let mut stream = connect(&server);
         let sent = request(Lengths { request: 64, response: 1_000_000 }, 1);
         stream.write_all(&sent).expect("sending");
         stream.shutdown(Shutdown::Write).expect("half-closing");
         let mut received = Vec::new();
         stream.read_to_end(&mut received).expect("the whole response and the end");
-        assert!(received == response(&sent));
+        let expected = response(&sent);
+        assert!(received == expected, "{variant:?}: {} bytes", received.len());
         assert_eq!(server.stop().expect("a clean end").failed, 0);
     }
 }
 
 #[test]
 fn resets_are_taken_quietly() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         for _ in 0..50 {
             let mut stream = connect(&server);
             exchange(&mut stream, &[1; 64]).expect("an echo");
@@ -182,33 +198,34 @@ fn resets_are_taken_quietly() {
 
 #[test]
 fn several_channels_share_a_port_that_the_first_was_given() {
-    for driver in drivers() {
-        for shared in [false, true] {
-            let mut args = ServeArgs::on([loopback()]);
-            (args.driver, args.channels, args.no_partition) = (driver, Some(3), shared);
-            let server = start(&RpcArgs::new(args)).expect("the server starts");
+    for variant in variants() {
+        let queues = if variant.api == Api::Channel { &[false, true][..] } else { &[false] };
+        for &no_partition in queues {
+            let args = ServeArgs { channels: Some(3), no_partition, ..ServeArgs::on([loopback()]) };
+            let server = variant.start(args).expect("the server starts");
             assert_eq!((server.channels(), server.addresses().len()), (3, 1));
             let mut streams: Vec<TcpStream> = (0..60).map(|_| connect(&server)).collect();
             for (round, stream) in streams.iter_mut().enumerate() {
                 exchange(stream, &[round as u8; 64]).expect("an echo");
             }
             drop(streams);
-            assert_eq!(server.stop().expect("a clean end").requests, 60, "{driver} {shared}");
+            let requests = server.stop().expect("a clean end").requests;
+            assert_eq!(requests, 60, "{variant:?} {no_partition}");
         }
     }
 }
 
 #[test]
 fn unix_sockets_are_listened_on_and_tidied_up() {
-    for driver in drivers() {
+    for variant in variants().into_iter().filter(|variant| variant.api == Api::Channel) {
         let path = std::env::temp_dir().join(format!("megapipe-rpc-{}.sock", std::process::id()));
         let named = Address::unix(&path).expect("a path");
         let hidden: Address =
             format!("unix:@megapipe-rpc-{}", std::process::id()).parse().expect("an address");
         for round in 0..2 {
-            let mut args = ServeArgs::on([named.clone(), hidden.clone(), loopback()]);
-            (args.driver, args.channels) = (driver, Some(2));
-            let server = start(&RpcArgs::new(args)).expect("the server starts");
+            let args = ServeArgs::on([named.clone(), hidden.clone(), loopback()]);
+            let args = ServeArgs { channels: Some(2), ..args };
+            let server = variant.start(args).expect("the server starts");
             let mut stream = UnixStream::connect(&path).expect("connecting");
             exchange(&mut stream, &[3; 64]).expect("an echo");
             assert_eq!(server.addresses().len(), 3);
@@ -225,10 +242,9 @@ fn unix_sockets_are_listened_on_and_tidied_up() {
 
 #[test]
 fn a_full_server_lets_connections_wait() {
-    for driver in drivers() {
-        let mut args = ServeArgs::on([loopback()]);
-        (args.driver, args.max_connections) = (driver, 2);
-        let server = start(&RpcArgs::new(args)).expect("the server starts");
+    for variant in variants() {
+        let args = ServeArgs { max_connections: 2, ..ServeArgs::on([loopback()]) };
+        let server = variant.start(args).expect("the server starts");
         let mut first = connect(&server);
         let mut second = connect(&server);
         let mut third = connect(&server);
@@ -247,8 +263,8 @@ fn a_full_server_lets_connections_wait() {
 
 #[test]
 fn a_stopping_server_ends_idle_connections_and_finishes_what_it_owes() {
-    for driver in drivers() {
-        let server = server(driver, None);
+    for variant in variants() {
+        let server = server(variant, None);
         let mut idle = connect(&server);
         exchange(&mut idle, &[1; 64]).expect("an echo");
         let mut busy = connect(&server);
@@ -283,8 +299,15 @@ fn bad_arguments_are_errors_by_name() {
     assert!(error.starts_with("--cpus: processor 1000 is not among"), "{error}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("binding");
     let address = Address::from(taken.local_addr().expect("an address"));
-    let error = start(&RpcArgs::new(ServeArgs::on([address]))).expect_err("taken").to_string();
-    assert!(error.starts_with("cannot listen on 127.0.0.1:"), "{error}");
+    for api in [Api::Channel, Api::Sockets] {
+        let args = RpcArgs { api, ..RpcArgs::new(ServeArgs::on([address.clone()])) };
+        let error = start(&args).expect_err("taken").to_string();
+        assert!(error.starts_with("cannot listen on 127.0.0.1:"), "{error}");
+    }
+    let no_partition = ServeArgs { no_partition: true, ..ServeArgs::on([loopback()]) };
+    let args = RpcArgs { api: Api::Sockets, ..RpcArgs::new(no_partition) };
+    let error = start(&args).expect_err("sockets have no such thing").to_string();
+    assert!(error.starts_with("--no-partition: --api sockets"), "{error}");
     let mut args = RpcArgs::new(ServeArgs::on([loopback()]));
     args.request_bytes = 15;
     assert!(start(&args).is_err());

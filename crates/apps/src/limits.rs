@@ -37,6 +37,11 @@ pub mod rpc {
     /// Bytes of short responses that go into one write.
     pub const GATHER_LEN: usize = 4_096;
 
+    /// Events that a server on sockets takes with one `epoll_wait`.
+    pub const EVENTS: usize = 256;
+    /// Pieces of responses that a server on sockets sends with one `writev`.
+    pub const PIECES: usize = 64;
+
     const _: () = assert!(COPY_LEN_MAX < GATHER_LEN && GATHER_LEN < UNSENT_BYTES_MAX);
 }
 

@@ -31,12 +31,15 @@ use megapipe::{Channel, Completion, Event, Handle, ReadBuf};
 pub use args::{DriverName, ServeArgs};
 pub use error::ServeError;
 pub use layout::{CpuList, CpuListError};
+pub(crate) use listening::Endpoint;
 pub use listening::{FRAME_COOKIES, Listeners};
 pub use running::{Running, start};
-pub(crate) use running::{allowed_cpus, raise_descriptor_limit};
+pub(crate) use running::{allowed_cpus, raise_descriptor_limit, start_threads};
+pub(crate) use shard_loop::{Control, Phase, Ready, ReadySender, ShardPlan};
 pub(crate) use signals::{Notice, Notices};
 pub use stats::Tally;
 pub use supervise::serve;
+pub(crate) use supervise::supervise;
 pub use ticks::Ticks;
 
 /// What tells one server from another before it runs.

@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["megapipe", "megapipe-link", "megapipe-scripts", "megapipe-sockets"],
     ),
     ("megapipe-capi", &["megapipe", "megapipe-sockets"]),
-    ("megapipe-apps", &["megapipe"]),
+    ("megapipe-apps", &["megapipe", "megapipe-sockets"]),
     (
         "megapipe-bench",
         &["megapipe", "megapipe-apps", "megapipe-service", "megapipe-link", "megapipe-stack"],

@@ -179,6 +179,20 @@ impl Reply {
         })
     }
 
+    /// What is left of the response after `sent` bytes, in pieces.
+    pub fn pieces_after(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
+        let (prefix_len, end) = (self.prefix_len as usize, self.response_len as usize);
+        let mut offset = sent;
+        std::iter::from_fn(move || {
+            let piece = match self.prefix[..prefix_len].get(offset..) {
+                Some(front) if !front.is_empty() => front,
+                _ => pattern_at(offset, end),
+            };
+            offset += piece.len();
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+
     /// Appends the whole response.
     pub fn append_to(&self, out: &mut impl Extend<u8>) {
         out.extend(self.prefix().iter().copied());

@@ -1,6 +1,7 @@
 //! The options that every server has.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use megapipe::limits::HANDLES_MAX;
@@ -122,6 +123,12 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub stats: Option<u32>,
 
+    /// Write what each channel has done to this file as JSON when the server ends
+    ///
+    /// An array with an object for each channel; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
     /// Write a newline to this descriptor (a pipe or a file) when the server is ready
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<u32>,
@@ -147,6 +154,7 @@ impl ServeArgs {
             backlog: limits::BACKLOG_DEFAULT,
             drain: limits::DRAIN_SECONDS_DEFAULT,
             stats: None,
+            json: None,
             ready_fd: None,
         }
     }

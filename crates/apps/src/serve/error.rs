@@ -85,6 +85,22 @@ pub enum ServeError {
         /// Why.
         source: DispatchError,
     },
+    /// The sockets on a channel could not be made.
+    #[error("channel {index}: {source}")]
+    CreateSockets {
+        /// Which channel of the server.
+        index: usize,
+        /// Why.
+        source: megapipe_sockets::CreateError,
+    },
+    /// The sockets on a channel broke while serving.
+    #[error("channel {index} failed: {source}")]
+    Sockets {
+        /// Which channel of the server.
+        index: usize,
+        /// Why.
+        source: megapipe_sockets::Error,
+    },
     /// A channel's thread panicked: a mistake in the server.
     #[error("the thread of channel {index} panicked; please report it")]
     Panicked {

@@ -48,6 +48,13 @@ impl Endpoint {
         }
     }
 
+    /// Where that is; before the first channel listens, as it was asked for.
+    pub(crate) const fn address(&self) -> &Address {
+        match self {
+            Self::Partitioned(address) | Self::Shared { address, .. } => address,
+        }
+    }
+
     /// Makes this channel listen. Returns the handle.
     pub(crate) fn listen(
         &self,

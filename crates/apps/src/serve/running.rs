@@ -15,7 +15,7 @@ use super::args::ServeArgs;
 use super::error::ServeError;
 use super::layout::{self, CpuList};
 use super::listening::Endpoint;
-use super::shard_loop::{self, Control, Phase, Ready, ShardPlan};
+use super::shard_loop::{self, Control, Phase, Ready, ReadySender, ShardPlan};
 use super::signals::Notices;
 use super::stats::{self, Published, Tally};
 use super::{Server, Shard, ShardSetup};
@@ -46,6 +46,24 @@ where
     S: Shard + 'static,
     F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
 {
+    start_threads(args, server, move |plan: &ShardPlan, ready: &ReadySender| {
+        shard_loop::run(plan, &factory, ready)
+    })
+}
+
+/// As [`start`], for threads whose whole life is the server's own. `life` is called on each thread
+/// once, and reports once: that it is ready, or why not.
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn start_threads<L>(
+    args: &ServeArgs,
+    server: Server,
+    life: L,
+) -> Result<Running, ServeError>
+where
+    L: Fn(&ShardPlan, &ReadySender) -> Result<(), ServeError> + Send + Sync + 'static,
+{
     let addresses = args.addresses(server);
     let count = check_counts(args, addresses.len())?;
     let cores = cores(args, count)?;
@@ -67,7 +85,7 @@ where
         endpoints: endpoints?,
         notices,
     };
-    let factory = Arc::new(factory);
+    let life = Arc::new(life);
     for (index, core) in cores.into_iter().enumerate() {
         let plan = ShardPlan {
             index,
@@ -81,7 +99,7 @@ where
             control: Arc::clone(&running.control),
             published: Arc::clone(&running.published[index]),
         };
-        let ready = running.spawn(server, plan, Arc::clone(&factory))?;
+        let ready = running.spawn(server, plan, Arc::clone(&life))?;
         running.admit(index, &ready)?;
     }
     Ok(running)
@@ -147,15 +165,14 @@ impl Running {
         ends.into_iter().collect()
     }
 
-    fn spawn<S, F>(
+    fn spawn<L>(
         &mut self,
         server: Server,
         plan: ShardPlan,
-        factory: Arc<F>,
+        life: Arc<L>,
     ) -> Result<Receiver<Result<Ready, ServeError>>, ServeError>
     where
-        S: Shard + 'static,
-        F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
+        L: Fn(&ShardPlan, &ReadySender) -> Result<(), ServeError> + Send + Sync + 'static,
     {
         let (sender, receiver) = mpsc::channel();
         let thread = |source| ServeError::resource("a thread for a channel", source);
@@ -164,7 +181,7 @@ impl Running {
             .name(format!("{}-{}", server.name, plan.index))
             .spawn(move || {
                 let _end_notice = end_notice;
-                shard_loop::run(&plan, &*factory, &sender)
+                life(&plan, &sender)
             })
             .map_err(thread)?;
         self.threads.push(spawned);

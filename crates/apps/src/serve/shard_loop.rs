@@ -77,11 +77,14 @@ pub(crate) struct Ready {
     pub(crate) driver: String,
 }
 
+/// Where a channel's thread says, once, that it is ready or why it is not.
+pub(crate) type ReadySender = Sender<Result<Ready, ServeError>>;
+
 /// The whole life of one channel: create, listen, serve, drain.
 pub(crate) fn run<S: Shard>(
     plan: &ShardPlan,
     factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
-    ready: &Sender<Result<Ready, ServeError>>,
+    ready: &ReadySender,
 ) -> Result<(), ServeError> {
     let (mut channel, mut shard, report) = match set_up(plan, factory) {
         Ok(parts) => parts,
@@ -95,7 +98,7 @@ pub(crate) fn run<S: Shard>(
         return Ok(());
     }
     let served = serve(&mut channel, &mut shard, plan);
-    plan.published.store(shard.tally());
+    plan.published.store(shard.tally().with_wakeups(channel.counters()));
     served.map_err(|source| ServeError::Dispatch { index: plan.index, source })
 }
 
@@ -155,7 +158,7 @@ fn serve<S: Shard>(
                 now = Ticks::now();
                 if done.cookie == TICK_COOKIE {
                     shard.on_tick(channel, now);
-                    plan.published.store(shard.tally());
+                    plan.published.store(shard.tally().with_wakeups(channel.counters()));
                 }
                 match plan.control.phase() {
                     Phase::Serve => {}

@@ -12,8 +12,11 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use megapipe::Counters;
+use serde::Serialize;
+
 /// What one shard, or all of them, have done since the start.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Connections accepted.
     pub accepted: u64,
@@ -29,12 +32,30 @@ pub struct Tally {
     pub bytes_in: u64,
     /// Payload bytes of completed writes.
     pub bytes_out: u64,
+    /// Events that a stack on a thread of its own has told; 0 with placement `inline`.
+    pub server_events: u64,
+    /// Times that they woke the channel's thread: what `server_events` is divided by.
+    pub server_wakeups: u64,
 }
 
 /// How many numbers a [`Tally`] holds.
-const FIELDS: usize = 7;
+const FIELDS: usize = 9;
 
 impl Tally {
+    /// With what the channel beneath counted about its stack's thread.
+    #[must_use]
+    pub(crate) const fn with_wakeups(self, counters: Counters) -> Self {
+        let Counters { server_events, server_wakeups, .. } = counters;
+        Self { server_events, server_wakeups, ..self }
+    }
+
+    /// Events that the stack's thread told for each time that it woke the channel's [MT 3.2]; none
+    /// where it has no thread of its own.
+    #[must_use]
+    pub fn events_per_wakeup(&self) -> Option<f64> {
+        (self.server_wakeups > 0).then(|| self.server_events as f64 / self.server_wakeups as f64)
+    }
+
     /// Connections that are open now.
     #[must_use]
     pub const fn open(&self) -> u64 {
@@ -50,12 +71,25 @@ impl Tally {
             self.rejected,
             self.bytes_in,
             self.bytes_out,
+            self.server_events,
+            self.server_wakeups,
         ]
     }
 
     const fn from_array(fields: [u64; FIELDS]) -> Self {
-        let [accepted, closed, failed, requests, rejected, bytes_in, bytes_out] = fields;
-        Self { accepted, closed, failed, requests, rejected, bytes_in, bytes_out }
+        let [accepted, closed, failed, requests, rejected, bytes_in, bytes_out, events, wakeups] =
+            fields;
+        Self {
+            accepted,
+            closed,
+            failed,
+            requests,
+            rejected,
+            bytes_in,
+            bytes_out,
+            server_events: events,
+            server_wakeups: wakeups,
+        }
     }
 
     /// The sum of two tallies.
@@ -88,7 +122,7 @@ impl Published {
 }
 
 /// The columns of the live view, with their widths.
-const COLUMNS: [(&str, usize); 9] = [
+const COLUMNS: [(&str, usize); 10] = [
     ("channel", 8),
     ("open", 8),
     ("accepts/s", 10),
@@ -98,6 +132,7 @@ const COLUMNS: [(&str, usize); 9] = [
     ("requests", 14),
     ("failed", 8),
     ("rejected", 9),
+    ("events/wake", 12),
 ];
 
 /// The table's first line.
@@ -120,6 +155,7 @@ pub(crate) fn row(label: &str, before: Tally, after: Tally, span: Duration) -> S
         after.requests.to_string(),
         after.failed.to_string(),
         after.rejected.to_string(),
+        after.events_per_wakeup().map_or_else(|| "-".to_owned(), |events| format!("{events:.0}")),
     ];
     let mut line = String::new();
     for (cell, (_, width)) in cells.iter().zip(COLUMNS) {
@@ -159,7 +195,17 @@ mod tests {
         let published = Published::default();
         published.store(tally(10));
         assert_eq!(published.load(), tally(10));
-        assert_eq!(tally(10).bytes_out, 70);
+        assert_eq!((tally(10).bytes_out, tally(10).server_wakeups), (70, 90));
+    }
+
+    #[test]
+    fn events_are_counted_per_wake_up_where_there_is_somebody_to_wake() {
+        assert_eq!(Tally::default().events_per_wakeup(), None);
+        let woken = Tally { server_events: 4_340, server_wakeups: 2, ..Tally::default() };
+        assert_eq!(woken.events_per_wakeup(), Some(2_170.0));
+        let second = Duration::from_secs(1);
+        assert!(row("0", Tally::default(), woken, second).ends_with("2170"));
+        assert!(row("0", woken, Tally::default(), second).ends_with('-'));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The main thread of a server: says that it is ready, shows what it does, ends it on a signal.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::args::ServeArgs;
@@ -23,7 +24,14 @@ where
     S: Shard + 'static,
     F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
 {
-    let mut running = start(args, server, factory)?;
+    supervise(start(args, server, factory)?, args)
+}
+
+/// What [`serve`] does with a server that runs.
+///
+/// # Errors
+/// As [`serve`].
+pub(crate) fn supervise(mut running: Running, args: &ServeArgs) -> Result<(), ServeError> {
     running
         .notices
         .catch_signals()
@@ -52,9 +60,25 @@ where
             view.show_if_due(&running);
         }
         if ended == running.channels() {
-            return running.join();
+            let served = running.join();
+            let reported = report(&running.tallies(), args.json.as_deref());
+            return served.and(reported);
         }
     }
+}
+
+/// What each channel has done, as JSON, where `--json` says.
+fn report(tallies: &[Tally], path: Option<&Path>) -> Result<(), ServeError> {
+    let Some(path) = path else { return Ok(()) };
+    let failed = |source| ServeError::resource(format!("--json {}", path.display()), source);
+    let mut json = serde_json::to_string_pretty(tallies).map_err(|error| failed(error.into()))?;
+    json.push('\n');
+    if path == Path::new("-") {
+        // Whoever stopped reading has seen enough.
+        let _ = io::stdout().write_all(json.as_bytes());
+        return Ok(());
+    }
+    std::fs::write(path, json).map_err(failed)
 }
 
 fn announce(running: &Running, args: &ServeArgs) -> Result<(), ServeError> {
