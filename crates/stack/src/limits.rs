@@ -83,6 +83,8 @@ pub const SPARSE_CHUNK_BYTES_MIN: u32 = 256;
 const _: () = assert!(SPARSE_CHUNKS_MAX < OUT_OF_ORDER_CHUNKS_MAX);
 /// Answers that wait to be sent and belong to no connection.
 pub const REPLIES_MAX: usize = 256;
+/// Those of them that wait until the next hop has said where it is.
+pub const REPLIES_PARKED_MAX: usize = 64;
 /// Connections that left a moment ago and are remembered, so that nobody's late segment is answered
 /// by a RST.
 pub const DEPARTED_MAX: usize = 256;

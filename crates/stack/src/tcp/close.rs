@@ -67,6 +67,7 @@ pub(super) fn reset<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> Repl
         flags: Flags::RST | Flags::ACK,
         window: 0,
         options,
+        service: conn.cold.service,
     }
 }
 

@@ -26,7 +26,7 @@ use crate::cx::Cx;
 use crate::error::{CloseReason, ListenError, OperationError};
 use crate::frame::Transmit;
 use crate::id::{ListenerId, PoolId};
-use crate::ip::{Ip, NextHop};
+use crate::ip::{Ip, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::SeqNum;
 use crate::wire::tcp::{Flags, Options, Repr, Timestamps};
@@ -410,6 +410,7 @@ impl Tcp {
             flags,
             window: window::first(config.receive_buffer) as u16,
             options: handshake::syn_ack_options(config, &offer, mss, times),
+            service: Service::default(),
         };
         if self.shard.replies.push(reply) {
             cx.counters.totals.cookies_sent += 1;

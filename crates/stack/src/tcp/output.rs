@@ -19,10 +19,11 @@ use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
-use super::replies::Reply;
+use super::replies::{Parked, Replies, Reply};
 use super::settle::touch;
 use super::state::{Input, State};
 use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, window};
+use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::flow_table::Flow;
@@ -179,11 +180,11 @@ impl Tcp {
         self.shard.now = cx.now;
         if self.shard.epoch != cx.ip.epoch() {
             self.shard.epoch = cx.ip.epoch();
-            self.unpark();
+            self.unpark(cx);
         }
         self.settle_touched();
         while let Some(reply) = self.shard.replies.pop() {
-            if let Some(transmit) = send_reply(cx, &reply, frame) {
+            if let Some(transmit) = send_reply(&mut self.shard.replies, cx, &reply, frame) {
                 return Some(transmit);
             }
         }
@@ -249,7 +250,8 @@ impl Tcp {
     }
 
     /// Routes changed: all that wait for a next hop try again.
-    fn unpark(&mut self) {
+    fn unpark<M>(&mut self, cx: &mut Cx<'_, M>) {
+        self.unpark_replies(cx, |_| Parked::Goes);
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
             if entry < self.embryos_from {
                 let conn = &mut self.connections[entry as usize];
@@ -261,6 +263,11 @@ impl Tcp {
         }
     }
 
+    fn unpark_replies<M>(&mut self, cx: &mut Cx<'_, M>, becomes: impl FnMut(&Reply) -> Parked) {
+        let lost = self.shard.replies.unpark(becomes);
+        (0..lost).for_each(|_| cx.counters.drop(Drop::NextHopUnresolved));
+    }
+
     /// A next hop was found, or nobody is there: all that wait try again, and those that wait for
     /// another one wait again.
     pub(crate) fn on_neighbour<M: Memory>(
@@ -269,6 +276,15 @@ impl Tcp {
         neighbour: IpAddr,
         resolved: bool,
     ) {
+        let ip = &*cx.ip;
+        let lost = self.shard.replies.unpark(|reply| {
+            match (ip.via(reply.flow.remote) == Some(neighbour), resolved) {
+                (true, true) => Parked::Goes,
+                (true, false) => Parked::Lost,
+                (false, _) => Parked::Waits,
+            }
+        });
+        (0..lost).for_each(|_| cx.counters.drop(Drop::NextHopUnresolved));
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
             let lost = |dst| !resolved && cx.ip.via(dst) == Some(neighbour);
             if let Some(embryo) = entry.checked_sub(self.embryos_from) {
@@ -306,10 +322,25 @@ fn hop<M>(cx: &mut Cx<'_, M>, conn: &mut Connection) -> Option<Hop> {
     conn.cold.hop
 }
 
-fn send_reply<M>(cx: &mut Cx<'_, M>, reply: &Reply, frame: &mut [u8]) -> Option<Transmit> {
-    let NextHop::Ready(hop) = cx.ip.next_hop(cx.now, reply.flow.remote) else {
-        cx.counters.drop(crate::counters::Drop::NextHopUnresolved);
-        return None;
+fn send_reply<M>(
+    replies: &mut Replies,
+    cx: &mut Cx<'_, M>,
+    reply: &Reply,
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let hop = match cx.ip.next_hop(cx.now, reply.flow.remote) {
+        NextHop::Ready(hop) => hop,
+        // RFC 1122 §2.3.2.2: saved, rather than discarded.
+        NextHop::Waiting => {
+            if replies.park(*reply) {
+                cx.counters.drop(Drop::NextHopUnresolved);
+            }
+            return None;
+        }
+        NextHop::NoRoute => {
+            cx.counters.drop(Drop::NextHopUnresolved);
+            return None;
+        }
     };
     let head = Repr {
         src_port: reply.flow.local_port,
@@ -321,7 +352,7 @@ fn send_reply<M>(cx: &mut Cx<'_, M>, reply: &Reply, frame: &mut [u8]) -> Option<
         urgent: 0,
         options: reply.options,
     };
-    let draft = Draft::of_nobody(reply.flow, head);
+    let draft = Draft { service: reply.service, ..Draft::of_nobody(reply.flow, head) };
     Some(write_empty(cx, &draft, hop, frame))
 }
 

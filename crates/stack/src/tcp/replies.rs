@@ -1,15 +1,19 @@
-//! Answers to segments that no connection stands behind: RSTs, the ACKs of TIME-WAIT, SYN cookies.
+//! Answers that are ready to go: to segments that no connection stands behind (RSTs, the ACKs of
+//! TIME-WAIT, SYN cookies), and ACKs that say how things were before the next segment came.
 //!
-//! Read first: RFC 9293 §3.5.2 (reset generation), §3.10.7.1.
+//! Read first: RFC 9293 §3.5.2 (reset generation), §3.10.7.1; RFC 1122 §2.3.2.2 for those whose
+//! next hop is still being asked for.
 //!
-//! Invariant: there is room for [`REPLIES_MAX`] of them; what does not fit is not answered. A peer
-//! who sends faster than we can answer gets fewer answers, not more memory.
+//! Invariant: there is room for [`REPLIES_MAX`] of them, and for [`REPLIES_PARKED_MAX`] that wait
+//! for a next hop; what does not fit is not answered. A peer who sends faster than we can answer
+//! gets fewer answers, not more memory.
 
 use alloc::collections::VecDeque;
 
 use super::segment::Segment;
 use crate::flow_table::Flow;
-use crate::limits::REPLIES_MAX;
+use crate::ip::Service;
+use crate::limits::{REPLIES_MAX, REPLIES_PARKED_MAX};
 use crate::seq::SeqNum;
 use crate::wire::tcp::{Flags, Options};
 
@@ -22,6 +26,18 @@ pub(crate) struct Reply {
     pub(crate) flags: Flags,
     pub(crate) window: u16,
     pub(crate) options: Options,
+    pub(crate) service: Service,
+}
+
+/// What becomes of a reply whose next hop was being asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parked {
+    /// The way is known, or may be: it is tried again.
+    Goes,
+    /// It waits for somebody else.
+    Waits,
+    /// Nobody is there.
+    Lost,
 }
 
 impl Reply {
@@ -36,17 +52,19 @@ impl Reply {
             (SeqNum(0), segment.end(), Flags::RST | Flags::ACK)
         };
         let options = Options::default();
-        Some(Self { flow: segment.flow, seq, ack, flags, window: 0, options })
+        let service = Service::default();
+        Some(Self { flow: segment.flow, seq, ack, flags, window: 0, options, service })
     }
 
     /// An ACK. `window` is not scaled any more.
-    pub(crate) const fn ack(
+    pub(crate) fn ack(
         flow: Flow,
         (seq, ack): (SeqNum, SeqNum),
         window: u16,
         options: Options,
     ) -> Self {
-        Self { flow, seq, ack, flags: Flags::ACK, window, options }
+        let service = Service::default();
+        Self { flow, seq, ack, flags: Flags::ACK, window, options, service }
     }
 }
 
@@ -54,16 +72,26 @@ impl Reply {
 #[derive(Debug)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
+    /// Those whose next hop is being asked for, the oldest first.
+    parked: VecDeque<Reply>,
 }
 
 impl Replies {
     pub(crate) fn new() -> Self {
-        Self { queue: VecDeque::with_capacity(REPLIES_MAX) }
+        Self {
+            queue: VecDeque::with_capacity(REPLIES_MAX),
+            parked: VecDeque::with_capacity(REPLIES_PARKED_MAX),
+        }
+    }
+
+    /// One more can be queued.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.len() < REPLIES_MAX
     }
 
     /// Queues `reply`; `false`: there is no room.
     pub(crate) fn push(&mut self, reply: Reply) -> bool {
-        let fits = self.queue.len() < REPLIES_MAX;
+        let fits = self.has_room();
         if fits {
             self.queue.push_back(reply);
         }
@@ -72,5 +100,30 @@ impl Replies {
 
     pub(crate) fn pop(&mut self) -> Option<Reply> {
         self.queue.pop_front()
+    }
+
+    /// Keeps `reply` until its next hop is known. `true`: the oldest had to make room, so that a
+    /// flood from hosts that do not exist cannot keep out one that does.
+    pub(crate) fn park(&mut self, reply: Reply) -> bool {
+        let full = self.parked.len() == REPLIES_PARKED_MAX;
+        if full {
+            self.parked.pop_front();
+        }
+        self.parked.push_back(reply);
+        full
+    }
+
+    /// Asks of each parked one what becomes of it. How many were lost.
+    pub(crate) fn unpark(&mut self, mut becomes: impl FnMut(&Reply) -> Parked) -> usize {
+        let mut lost = 0;
+        for _ in 0..self.parked.len() {
+            let Some(reply) = self.parked.pop_front() else { break };
+            match becomes(&reply) {
+                Parked::Goes => lost += usize::from(!self.push(reply)),
+                Parked::Waits => self.parked.push_back(reply),
+                Parked::Lost => lost += 1,
+            }
+        }
+        lost
     }
 }

@@ -342,6 +342,49 @@ fn syn(src: IpAddr, dst: IpAddr) -> Vec<u8> {
     segment
 }
 
+/// The peer's segment in a frame to us, from the host `last` of its network.
+fn from_host(last: u8) -> Vec<u8> {
+    let src = Ipv4Addr::new(10, 0, 0, last);
+    let syn = syn(src.into(), OURS.into());
+    ethernet(OUR_MAC, ethernet::IPV4, &packet4(header4(src, OURS, Protocol::Tcp, syn.len()), &syn))
+}
+
+#[test]
+fn a_refusal_waits_until_it_is_known_where_the_host_is() {
+    let mut host = Host::new();
+    let frames = host.reply(&from_host(2));
+    let (_, question) = open_arp(&frames[0]);
+    assert_eq!((frames.len(), question.operation, question.target_ip), (1, Request, PEER));
+    let frames = host.reply(&arp(Reply, PEER, OURS));
+    let (link, header, segment) = open4(&frames[0]);
+    assert_eq!((frames.len(), link.dst, header.dst), (1, PEER_MAC, PEER));
+    assert_eq!(tcp::Repr::parse(&tcp::View::new(segment).unwrap()).flags.0, 0x14, "RST and ACK");
+    assert_eq!(host.dropped(Drop::NextHopUnresolved), 0);
+
+    // Those who never say where they are get no answer, and keep nobody else's for ever.
+    let mut host = Host::new();
+    for last in 100..200 {
+        host.give(&from_host(last));
+    }
+    host.give(&from_host(2));
+    host.frames();
+    assert_eq!(host.dropped(Drop::NextHopUnresolved), 37, "64 wait at most, the latest");
+    assert_eq!(host.reply(&arp(Reply, PEER, OURS)).len(), 1);
+    host.pass(Duration::from_secs(5));
+    assert_eq!(host.dropped(Drop::NextHopUnresolved), 100);
+}
+
+#[test]
+fn a_refusal_goes_another_way_when_routes_change() {
+    let mut host = Host::new();
+    host.meet(ROUTER.into());
+    assert_eq!(open_arp(&host.reply(&from_host(2))[0]).1.operation, Request);
+    let by_router = Route { prefix: PEER.into(), prefix_bits: 32, via: Some(ROUTER.into()) };
+    host.stack.set_routes(&[by_router]).unwrap();
+    let frames = host.frames();
+    assert_eq!((frames.len(), open4(&frames[0]).1.dst), (1, PEER));
+}
+
 #[test]
 fn a_syn_to_everybody_or_from_nobody_is_not_answered() {
     let mut host = Host::new();
