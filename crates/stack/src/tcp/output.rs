@@ -356,6 +356,14 @@ fn send_reply<M>(
     Some(write_empty(cx, &draft, hop, frame))
 }
 
+/// The ACK that is due now, with everything as it is before the next segment changes it.
+pub(super) fn ack_as_it_is<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) -> Reply {
+    let seq = conn.snd_nxt;
+    let Repr { seq, ack, flags, window, options, .. } = head(conn, shard, cx, seq, Flags::ACK);
+    let (flow, service) = (shard.locals.flow(&conn.ends), conn.cold.service);
+    Reply { flow, seq, ack, flags, window, options, service }
+}
+
 /// Our SYN, or in SYN-RECEIVED our SYN-ACK.
 fn send_syn<M>(
     conn: &mut Connection,

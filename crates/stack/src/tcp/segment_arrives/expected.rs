@@ -31,6 +31,7 @@ use crate::wire::usual::Usual;
 const UNUSUAL: Facts = Facts::ORPHAN
     .or(Facts::WAITS_FOR_ACCEPT)
     .or(Facts::PERSIST)
+    .or(Facts::PURE_ACK)
     .or(Facts::RCV_FIN)
     .or(Facts::RELEASED);
 

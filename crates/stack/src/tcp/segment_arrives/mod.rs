@@ -6,7 +6,9 @@
 //! by `expected.rs`, which says the same in fewer words.
 //!
 //! Nothing here sends: it changes the record, and says by `Facts::ACK_NOW` that an ACK is wanted.
-//! So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59).
+//! So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59), as long as
+//! they come in order. Where they do not, each has its own ACK (RFC 5681 §4.2), which says how
+//! things were when it came: [`answer_earlier`].
 
 pub(super) mod ack;
 mod expected;
@@ -22,7 +24,7 @@ use super::isn::timestamp;
 use super::replies::Reply;
 use super::segment::Segment;
 use super::state::{Input, State, SynReceived, transition};
-use super::{Shard, close, window};
+use super::{Shard, close, output, window};
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::CloseReason;
@@ -83,6 +85,9 @@ fn synchronized<M: Memory>(
     }
     if !ack::is_believable(conn, shard, cx, segment) {
         return;
+    }
+    if segment.len() > 0 {
+        answer_earlier(conn, shard, cx);
     }
     heard(conn, cx, segment);
     if !ack::on_ack(conn, shard, cx, segment) {
@@ -169,15 +174,10 @@ fn refuse<M>(
         conn.facts.set(Facts::SYN_DUE);
         return;
     }
-    let text = SeqRange::new(segment.payload_seq(), segment.payload.len() as u32);
-    if !segment.payload.is_empty() && text.end.at_or_before(conn.rcv_nxt) {
-        cx.counters.totals.segments_duplicate += 1;
-        if conn.facts.has(Facts::SACK) {
-            shard.rares.of(conn, cx.now).duplicate = text;
-        }
-    }
     conn.cold.heard_at = Stamp::of(cx.now);
-    if segment.len() == 0 {
+    if segment.len() > 0 {
+        answer_earlier(conn, shard, cx);
+    } else {
         // Two that disagree about their windows must not answer one another for ever.
         let now_ms = cx.now.as_millis() as u32;
         let rare = shard.rares.of(conn, cx.now);
@@ -186,7 +186,27 @@ fn refuse<M>(
         }
         rare.refused_at_ms = now_ms;
     }
+    let text = SeqRange::new(segment.payload_seq(), segment.payload.len() as u32);
+    if !segment.payload.is_empty() && text.end.at_or_before(conn.rcv_nxt) {
+        cx.counters.totals.segments_duplicate += 1;
+        if conn.facts.has(Facts::SACK) {
+            shard.rares.of(conn, cx.now).duplicate = text;
+        }
+    }
     conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+}
+
+/// A segment out of order, or one that is a duplicate, has an ACK of its own: if one is due that
+/// has not left when the next segment comes, it is queued as it is. Where the queue is full, one
+/// ACK answers both.
+fn answer_earlier<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    if !conn.facts.has(Facts::PURE_ACK) || !shard.replies.has_room() {
+        return;
+    }
+    let reply = output::ack_as_it_is(conn, shard, cx);
+    conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
+    let queued = shard.replies.push(reply);
+    debug_assert!(queued, "there was room");
 }
 
 /// §3.10.7.4 second, with RFC 5961 §3.2: only a RST that hits `rcv.nxt` counts. It may carry text

@@ -75,7 +75,8 @@ pub(super) fn on_text<M: Memory>(
         cx.counters.totals.segments_out_of_order += 1;
     }
     // RFC 5681 §4.2: at once for what is out of order, and for what fills a gap.
-    if inserted.advanced == 0 || inserted.duplicate.is_some() || inserted.no_room {
+    let is_partial = had_gap && conn.receive.has_gap();
+    if inserted.advanced == 0 || inserted.duplicate.is_some() || inserted.no_room || is_partial {
         conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
     } else if had_gap {
         conn.facts.set(Facts::ACK_NOW);

@@ -817,6 +817,51 @@ fn the_handshakes_round_trip_is_measured_without_timestamps() {
 }
 
 #[test]
+fn each_segment_out_of_order_has_an_ack_of_its_own() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    let said = |peer: &mut Peer| -> Vec<_> {
+        peer.out().iter().map(|out| (out.core().2, out.len, out.sack())).collect()
+    };
+    // A burst, taken before anything leaves (RFC 5681 section 4.2, RFC 2018 section 4).
+    for seq in [11, 31, 21] {
+        peer.inject(A | P, seq, 1, &[7; 10]);
+    }
+    let expected =
+        [(1, 0, vec![(11, 21)]), (1, 0, vec![(31, 41), (11, 21)]), (1, 0, vec![(11, 41)])];
+    assert_eq!(said(&mut peer), expected);
+    // What fills a part of a gap, and what comes again (RFC 2883 section 4), has one as well.
+    peer.inject(A | P, 61, 1, &[7; 10]);
+    peer.inject(A | P, 1, 1, &[7; 10]);
+    peer.inject(A | P, 11, 1, &[7; 10]);
+    peer.inject(A | P, 21, 1, &[7; 10]);
+    let expected = [
+        (1, 0, vec![(61, 71), (11, 41)]),
+        (41, 0, vec![(61, 71)]),
+        (41, 0, vec![(11, 21), (61, 71)]),
+        (41, 0, vec![(21, 31), (61, 71)]),
+    ];
+    assert_eq!(said(&mut peer), expected);
+    // The last gap is closed: from now on one answer does for many.
+    peer.inject(A | P, 41, 1, &[7; 20]);
+    peer.inject(A | P, 71, 1, &[7; 10]);
+    peer.inject(A | P, 81, 1, &[7; 10]);
+    assert_eq!(said(&mut peer), [(91, 0, vec![])]);
+}
+
+#[test]
+fn a_flood_out_of_order_gets_as_many_acks_as_there_is_room_for() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    for segment in 0..1_000 {
+        peer.inject(A, 11 + segment % 40 * 100, 1, &[7; 100]);
+    }
+    let out = peer.out();
+    assert_eq!(out.len(), crate::limits::REPLIES_MAX + 1);
+    assert!(out.iter().all(|out| out.core() == (ACK, 1, 1, 0)));
+    peer.inject(A, 1, 1, &[7; 10]);
+    assert_eq!(peer.cores(), [(ACK, 1, 4011, 0)]);
+}
+
+#[test]
 fn what_came_twice_is_said_even_without_a_gap() {
     let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
     peer.inject(A | P, 1, 1, &[1; 1000]);
