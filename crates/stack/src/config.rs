@@ -217,7 +217,7 @@ impl Default for TcpConfig {
             keepalive_interval: Duration::from_secs(75),
             keepalive_probes: 9,
             syn_cookies: SynCookies::WhenFull,
-            syn_backlog: 1024,
+            syn_backlog: 4096,
             challenge_acks_per_s: 1000,
             path_mtu_discovery: true,
             black_hole_detection: true,

@@ -81,8 +81,12 @@ pub const SPARSE_CHUNKS_MAX: u32 = 64;
 pub const SPARSE_CHUNK_BYTES_MIN: u32 = 256;
 
 const _: () = assert!(SPARSE_CHUNKS_MAX < OUT_OF_ORDER_CHUNKS_MAX);
-/// Answers that wait to be sent and belong to no connection.
-pub const REPLIES_MAX: usize = 256;
+/// Answers that wait to be sent and belong to no connection: SYN cookies for a crowd that comes while
+/// the link takes nothing.
+pub const REPLIES_MAX: usize = 4096;
+/// ACKs of connections among them, each for a segment out of order. Beyond so many answers one ACK
+/// does for several.
+pub const ACKS_AHEAD_MAX: usize = 256;
 /// Those of them that wait until the next hop has said where it is.
 pub const REPLIES_PARKED_MAX: usize = 64;
 /// Connections that left a moment ago and are remembered, so that nobody's late segment is answered
@@ -108,4 +112,5 @@ pub const PORT_COUNTERS: usize = 256;
 /// What full segments shrink to first where they vanish without a word (RFC 4821 §7.2).
 pub const BLACK_HOLE_MSS: u16 = 1024;
 
+const _: () = assert!(ACKS_AHEAD_MAX < REPLIES_MAX && REPLIES_PARKED_MAX <= REPLIES_MAX);
 const _: () = assert!(MSS_DEFAULT < BLACK_HOLE_MSS);

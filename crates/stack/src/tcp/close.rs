@@ -7,9 +7,9 @@ use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::timestamp;
 use super::replies::Reply;
-use super::segment_arrives::queue_reset;
 use super::state::{Action, Closed, Input, State, transition};
 use super::{Shard, Tcp};
+use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{CloseReason, OperationError};
 use crate::id::ConnId;
@@ -29,7 +29,7 @@ pub(super) fn apply<M: Memory>(
         Action::SendAck => conn.facts.set(Facts::ACK_NOW),
         Action::SendSyn | Action::SendSynAck => conn.facts.set(Facts::SYN_DUE),
         Action::CloseLater => conn.facts.set(Facts::CLOSE_LATER),
-        Action::SendReset => queue_reset(shard, cx, reset(conn, shard, cx)),
+        Action::SendReset => send_reset(conn, shard, cx),
         // A FIN is sent because the state owes one; `settle` starts the wait.
         Action::Nothing | Action::SendFin | Action::Forget | Action::StartTimeWait => {}
     }
@@ -46,6 +46,16 @@ pub(super) fn apply<M: Memory>(
     }
 }
 
+/// The RST of an abort or of giving up, which leaves with the next frames.
+pub(super) fn send_reset<M>(conn: &Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+    let reset = reset(conn, shard, cx);
+    if shard.replies.push_reset(reset) {
+        cx.counters.totals.resets_out += 1;
+    } else {
+        cx.counters.drop(Drop::RateLimited);
+    }
+}
+
 fn apply_close(conn: &mut Connection) {
     if let Some((state, _)) = transition(conn.state, Input::Close) {
         conn.state = state;
@@ -54,7 +64,7 @@ fn apply_close(conn: &mut Connection) {
 
 /// The RST of an abort, or of giving up: at `snd.nxt`, so that the peer believes it (RFC 5961
 /// §3.2), and with a timestamp where the others have one (RFC 7323 §3.2).
-pub(super) fn reset<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> Reply {
+fn reset<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> Reply {
     let mut options = Options::default();
     if conn.facts.has(Facts::TIMESTAMPS) {
         let value = timestamp(cx.now, conn.cold.ts_offset);

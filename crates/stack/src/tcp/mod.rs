@@ -206,7 +206,7 @@ impl Tcp {
                 events: Turns::new(connections + config.listeners),
                 flows: FlowTable::new(entries + time_waits, &hash_key),
                 secret: Secret::new(&secret_key),
-                replies: Replies::new(),
+                replies: Replies::new(connections),
                 challenges: Challenges::new(config.tcp.challenge_acks_per_s),
                 ports: PortCounters::new(),
                 departed: Departed::default(),

@@ -4,16 +4,20 @@
 //! Read first: RFC 9293 §3.5.2 (reset generation), §3.10.7.1; RFC 1122 §2.3.2.2 for those whose
 //! next hop is still being asked for.
 //!
-//! Invariant: there is room for [`REPLIES_MAX`] of them, and for [`REPLIES_PARKED_MAX`] that wait
-//! for a next hop; what does not fit is not answered. A peer who sends faster than we can answer
-//! gets fewer answers, not more memory.
+//! Invariants
+//! - There is room for [`REPLIES_MAX`] answers, and for [`REPLIES_PARKED_MAX`] that wait for a next
+//!   hop; what does not fit is not answered. A peer who sends faster than we can answer gets fewer
+//!   answers, not more memory.
+//! - The RST of a connection that we abort is no answer: it may have to wait as long as the link
+//!   takes nothing, and is kept until it has left. A peer that never saw it would refuse the next
+//!   connection of this flow. There is room for one of each connection that there may be.
 
 use alloc::collections::VecDeque;
 
 use super::segment::Segment;
 use crate::flow_table::Flow;
 use crate::ip::Service;
-use crate::limits::{REPLIES_MAX, REPLIES_PARKED_MAX};
+use crate::limits::{ACKS_AHEAD_MAX, REPLIES_MAX, REPLIES_PARKED_MAX};
 use crate::seq::SeqNum;
 use crate::wire::tcp::{Flags, Options};
 
@@ -71,27 +75,40 @@ impl Reply {
 /// Those that wait to be sent.
 #[derive(Debug)]
 pub(crate) struct Replies {
+    /// RSTs of connections that we ended.
+    resets: VecDeque<Reply>,
     queue: VecDeque<Reply>,
     /// Those whose next hop is being asked for, the oldest first.
     parked: VecDeque<Reply>,
 }
 
 impl Replies {
-    pub(crate) fn new() -> Self {
+    /// `connections`: how many there may be.
+    pub(crate) fn new(connections: u32) -> Self {
         Self {
+            resets: VecDeque::with_capacity(connections as usize),
             queue: VecDeque::with_capacity(REPLIES_MAX),
             parked: VecDeque::with_capacity(REPLIES_PARKED_MAX),
         }
     }
 
-    /// One more can be queued.
-    pub(crate) fn has_room(&self) -> bool {
-        self.queue.len() < REPLIES_MAX
+    /// One more ACK of a connection may be queued ahead of everything that waits on lists.
+    pub(crate) fn takes_acks(&self) -> bool {
+        self.queue.len() < ACKS_AHEAD_MAX
+    }
+
+    /// Queues the RST of a connection that we ended; `false`: there is no room.
+    pub(crate) fn push_reset(&mut self, reset: Reply) -> bool {
+        let fits = self.resets.len() < self.resets.capacity();
+        if fits {
+            self.resets.push_back(reset);
+        }
+        fits
     }
 
     /// Queues `reply`; `false`: there is no room.
     pub(crate) fn push(&mut self, reply: Reply) -> bool {
-        let fits = self.has_room();
+        let fits = self.queue.len() < REPLIES_MAX;
         if fits {
             self.queue.push_back(reply);
         }
@@ -99,7 +116,7 @@ impl Replies {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Reply> {
-        self.queue.pop_front()
+        take(&mut self.queue).or_else(|| take(&mut self.resets))
     }
 
     /// Keeps `reply` until its next hop is known. `true`: the oldest had to make room, so that a
@@ -126,4 +143,15 @@ impl Replies {
         }
         lost
     }
+}
+
+/// Takes the first of a queue. One that is empty then begins at its first place again: only as much
+/// of its memory is ever touched as was needed at once.
+#[inline]
+fn take(queue: &mut VecDeque<Reply>) -> Option<Reply> {
+    let first = queue.pop_front()?;
+    if queue.is_empty() {
+        queue.clear();
+    }
+    Some(first)
 }

@@ -12,7 +12,6 @@ use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::recovery::Timeout;
-use super::segment_arrives::queue_reset;
 use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};
 use crate::cx::Cx;
@@ -285,8 +284,7 @@ fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx
     // MUST-29: one that is not answered is no reason to give up. A peer that could not answer
     // learns of it by a RST.
     if conn.attempts >= shard.rares.options(conn).keepalive_probes {
-        let reply = close::reset(conn, shard, cx);
-        queue_reset(shard, cx, reply);
+        close::send_reset(conn, shard, cx);
         return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::KeepaliveTimedOut));
     }
     conn.attempts += 1;

@@ -200,7 +200,7 @@ fn refuse<M>(
 /// has not left when the next segment comes, it is queued as it is. Where the queue is full, one
 /// ACK answers both.
 fn answer_earlier<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    if !conn.facts.has(Facts::PURE_ACK) || !shard.replies.has_room() {
+    if !conn.facts.has(Facts::PURE_ACK) || !shard.replies.takes_acks() {
         return;
     }
     let reply = output::ack_as_it_is(conn, shard, cx);

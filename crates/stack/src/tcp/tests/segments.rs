@@ -855,7 +855,7 @@ fn a_flood_out_of_order_gets_as_many_acks_as_there_is_room_for() {
         peer.inject(A, 11 + segment % 40 * 100, 1, &[7; 100]);
     }
     let out = peer.out();
-    assert_eq!(out.len(), crate::limits::REPLIES_MAX + 1);
+    assert_eq!(out.len(), crate::limits::ACKS_AHEAD_MAX + 1);
     assert!(out.iter().all(|out| out.core() == (ACK, 1, 1, 0)));
     peer.inject(A, 1, 1, &[7; 10]);
     assert_eq!(peer.cores(), [(ACK, 1, 4011, 0)]);
