@@ -4,11 +4,13 @@
 //! Read first: the mTCP paper, figure 8 [MT 5.1], whose third microbenchmark this is. The server
 //! resets so that no connection lingers in TIME-WAIT.
 //!
+//! Either side has a thread with a channel on each of its cores.
+//!
 //! Invariant: a connection counts when it was established and its end was seen.
 
 use crate::{cpu_time::CoreTimes, limits, measure::median, point::Latency};
 use megapipe::{
-    Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
+    Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CpuMask, CreateError,
     Disconnect, Event, Handle, ListenOptions, OpError,
 };
 use megapipe_apps::{
@@ -19,6 +21,8 @@ use serde_json::json;
 use std::{
     collections::BTreeMap,
     io,
+    sync::mpsc::{self, Sender},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -32,7 +36,7 @@ const TIMED_EVERY: u64 = 16;
 pub struct AcceptArgs {
     /// The server's address
     server: Address,
-    /// Cores to run on; the first is used
+    /// Cores to run on, a thread on each
     #[arg(long)]
     cpus: CpuList,
     /// Who does TCP.
@@ -88,24 +92,62 @@ fn failed<E: std::error::Error + Send + Sync + 'static>(
 }
 
 impl AcceptArgs {
-    fn channel(&self) -> Result<Channel, AcceptError> {
-        let connections = limits::ACCEPT_CONNECTIONS_MAX;
-        let mut config = Config::default()
-            .backend(self.backend.open(connections, 1)?)
-            .driver(self.driver.into())
-            .max_lwsockets(connections);
-        config.core = self.cpus.as_slice().first().copied();
-        Ok(Channel::create(config)?)
+    /// What each core's channel starts from. The back end is opened once for all of them.
+    fn configs(&self) -> Result<Vec<Config>, AcceptError> {
+        let (cpus, connections) = (self.cpus.as_slice(), limits::ACCEPT_CONNECTIONS_MAX);
+        let backend = self.backend.open(connections, cpus.len())?;
+        let config = |(index, &cpu): (usize, &usize)| {
+            let mut config = Config::default()
+                .backend(backend.clone())
+                .placement(self.backend.placement(index))
+                .driver(self.driver.into())
+                .max_lwsockets(connections);
+            config.core = Some(cpu);
+            config
+        };
+        Ok(cpus.iter().enumerate().map(config).collect())
     }
 }
 
 /// Accepts and resets until a signal ends the process. Blocks.
 pub(crate) fn serve(args: &AcceptArgs) -> Result<(), AcceptError> {
-    let mut channel = args.channel()?;
+    let configs = args.configs()?;
+    let (said, listening) = mpsc::channel();
+    thread::scope(|scope| {
+        let threads: Vec<_> = configs
+            .into_iter()
+            .map(|config| {
+                let said = said.clone();
+                scope.spawn(move || accept_and_reset(args, config, &said))
+            })
+            .collect();
+        drop(said);
+        // Each says so once, or ends with an error.
+        if listening.iter().take(threads.len()).count() == threads.len() {
+            println!("listening on {}", args.server);
+        }
+        join_all(threads).map(|_: Vec<()>| ())
+    })
+}
+
+fn accept_and_reset(
+    args: &AcceptArgs,
+    config: Config,
+    listening: &Sender<()>,
+) -> Result<(), AcceptError> {
+    // The kernel's listeners are divided by core; without a mask each would take all.
+    let is_alone = args.cpus.as_slice().len() == 1;
+    let mask = config.core.filter(|_| !is_alone).map(CpuMask::cpu);
+    let mut channel = Channel::create(config)?;
     let options = ListenOptions::default().backlog(limits::ACCEPT_BACKLOG);
+    let options = match mask {
+        Some(mask) => options.cpu_mask(mask),
+        None => options,
+    };
     let listener = channel.listen(&args.server, &options, 0).map_err(failed("listen"))?;
     channel.accept(listener, Accept::lwsocket(u32::MAX)).map_err(failed("accept"))?;
-    println!("listening on {}", args.server);
+    // Whoever waits for it has gone if another thread failed.
+    let _ = listening.send(());
     let mut completions: Vec<Completion> = Vec::with_capacity(COMPLETIONS_PER_TURN);
     loop {
         channel
@@ -128,6 +170,16 @@ pub(crate) fn serve(args: &AcceptArgs) -> Result<(), AcceptError> {
     }
 }
 
+/// What all threads came to, or the first error.
+fn join_all<T>(
+    threads: Vec<thread::ScopedJoinHandle<'_, Result<T, AcceptError>>>,
+) -> Result<Vec<T>, AcceptError> {
+    let join = |thread: thread::ScopedJoinHandle<'_, Result<T, AcceptError>>| {
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    };
+    threads.into_iter().map(join).collect()
+}
+
 /// What the load saw in its window.
 #[derive(Default)]
 struct Tally {
@@ -136,6 +188,17 @@ struct Tally {
     latencies_us: Vec<f64>,
 }
 
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.latencies_us.extend(other.latencies_us);
+        for (error, count) in other.errors {
+            *self.errors.entry(error).or_default() += count;
+        }
+    }
+}
+
+/// The part of the load on one core.
 struct Load<'args> {
     args: &'args AcceptLoadArgs,
     channel: Channel,
@@ -148,38 +211,71 @@ struct Load<'args> {
 
 /// Connects as fast as it can, and prints what came of it as `bench load` does. Blocks.
 pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
-    let channel = args.accept.channel()?;
-    let began = vec![None; args.connections as usize];
-    let mut load = Load { args, channel, began, begun: 0, tally: Tally::default() };
-    for place in 0..args.connections {
-        load.connect(place.into())?;
-    }
-    load.run_for(Duration::from_secs_f64(args.warmup))?;
-    load.tally = Tally::default();
-    let before = load.read()?;
-    load.run_for(Duration::from_secs_f64(args.duration))?;
-    let after = load.read()?;
+    let configs = args.accept.configs()?;
+    let count = configs.len() as u32;
+    let warm = Instant::now() + Duration::from_secs_f64(args.warmup);
+    let end = warm + Duration::from_secs_f64(args.duration);
+    let (readings, tallies) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(configs)
+            .map(|(index, config)| {
+                let connections =
+                    args.connections / count + u32::from(index < args.connections % count);
+                scope.spawn(move || Load::run(args, config, connections, [warm, end]))
+            })
+            .collect();
+        let readings = [warm, end].map(|moment| {
+            thread::sleep(moment.saturating_duration_since(Instant::now()));
+            args.read()
+        });
+        (readings, join_all(threads))
+    });
+    let [before, after] = readings;
+    let (before, after) = (before?, after?);
+    let mut tally = Tally::default();
+    tallies?.into_iter().for_each(|part| tally.add(part));
     let seconds = (after.0 - before.0).as_secs_f64();
-    let latency_us = quantiles(&mut load.tally.latencies_us);
+    let latency_us = quantiles(&mut tally.latencies_us);
     let report = json!({
         "seconds": seconds,
         "server": after.1 - before.1,
         "load": after.2 - before.2,
         "summary": {
-            "transactions_per_s": load.tally.connections as f64 / seconds,
+            "transactions_per_s": tally.connections as f64 / seconds,
             "latency_us": latency_us,
-            "errors": load.tally.errors,
+            "errors": tally.errors,
         },
     });
     println!("{report}");
     Ok(())
 }
 
-impl Load<'_> {
+impl AcceptLoadArgs {
     fn read(&self) -> Result<(Instant, CoreTimes, CoreTimes), AcceptError> {
         let read = |cpus| CoreTimes::read(cpus).map_err(failed::<io::Error>("/proc/stat"));
-        let server = read(&self.args.watched_cpus)?;
-        Ok((Instant::now(), server, read(&self.args.accept.cpus)?))
+        let server = read(&self.watched_cpus)?;
+        Ok((Instant::now(), server, read(&self.accept.cpus)?))
+    }
+}
+
+impl<'args> Load<'args> {
+    /// Connects until the second of two moments; what it saw between them.
+    fn run(
+        args: &'args AcceptLoadArgs,
+        config: Config,
+        connections: u32,
+        [warm, end]: [Instant; 2],
+    ) -> Result<Tally, AcceptError> {
+        let channel = Channel::create(config)?;
+        let began = vec![None; connections as usize];
+        let mut load = Self { args, channel, began, begun: 0, tally: Tally::default() };
+        for place in 0..connections {
+            load.connect(place.into())?;
+        }
+        load.run_until(warm)?;
+        load.tally = Tally::default();
+        load.run_until(end)?;
+        Ok(load.tally)
     }
 
     fn connect(&mut self, place: u64) -> Result<(), AcceptError> {
@@ -193,9 +289,8 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn run_for(&mut self, time: Duration) -> Result<(), AcceptError> {
+    fn run_until(&mut self, end: Instant) -> Result<(), AcceptError> {
         let mut completions = Vec::with_capacity(COMPLETIONS_PER_TURN);
-        let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
