@@ -13,7 +13,7 @@ use crate::{
     layout::LayoutError,
     load::{Load, Workload},
     measure::{self, Sample, Trial, median, range},
-    point::Point,
+    point::{Bar, Point, Sense},
     progress::Progress,
     report,
     run::Bench,
@@ -35,17 +35,48 @@ pub(crate) enum Bound {
 /// A promise and what was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BarResult {
+    /// As `--only` takes it.
+    pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) bound: Bound,
     pub(crate) unit: &'static str,
     pub(crate) digits: usize,
     /// One number for each run.
     pub(crate) runs: Vec<f64>,
+    /// Whether a simulation took the place of cores that the machine does not have.
+    pub(crate) simulated: bool,
     /// Why nothing was measured.
     pub(crate) why: Option<String>,
 }
 
 impl BarResult {
+    /// As it stands in the results.
+    fn record(&self) -> Bar {
+        let (sense, bound) = match self.bound {
+            Bound::AtMost(bound) => (Sense::AtMost, Some(bound)),
+            Bound::AtLeast(bound) => (Sense::AtLeast, Some(bound)),
+            Bound::Floor => (Sense::Floor, None),
+        };
+        Bar {
+            name: self.name.to_owned(),
+            what: self.what.to_owned(),
+            sense,
+            bound,
+            unit: self.unit.trim().to_owned(),
+            runs: self.runs.clone(),
+            median: (!self.runs.is_empty()).then(|| median(self.runs.iter().copied())),
+            met: self.met(),
+            simulated: self.simulated,
+            why: self.why.clone(),
+        }
+    }
+
+    /// What was measured, and how if not on cores alone.
+    pub(crate) fn what_text(&self) -> String {
+        let how = if self.simulated { ", simulated from measured costs" } else { "" };
+        format!("{}{how}", self.what)
+    }
+
     /// Whether the median keeps the promise; none if nothing was measured.
     pub(crate) fn met(&self) -> Option<bool> {
         if self.runs.is_empty() {
@@ -242,7 +273,8 @@ pub(crate) fn finish(
     bars: &[BarResult],
     args: &RunArgs,
 ) -> Result<ExitCode, BenchError> {
-    let results = command::results(points, bench);
+    let mut results = command::results(points, bench);
+    results.bars = bars.iter().map(BarResult::record).collect();
     command::print_tables(&results, args);
     if !args.json_to_stdout() {
         print_split(&results.points);
@@ -268,7 +300,7 @@ fn print(bars: &[BarResult]) {
             bar.measured_text(),
             bar.range_text(),
             met.to_owned(),
-            format!("{}{why}", bar.what),
+            format!("{}{why}", bar.what_text()),
         ]);
     }
     println!();
@@ -308,7 +340,16 @@ fn ratio_bars(
         let why = runs.is_empty().then(|| {
             ratio.other.missing().unwrap_or_else(|| "a server failed, see the notes".to_owned())
         });
-        BarResult { what: ratio.what, bound: ratio.bound, unit: "", digits: 3, runs, why }
+        BarResult {
+            name: ratio.name,
+            what: ratio.what,
+            bound: ratio.bound,
+            unit: "",
+            digits: 3,
+            runs,
+            simulated: false,
+            why,
+        }
     });
     Ok((bars.collect(), points))
 }
@@ -340,7 +381,8 @@ fn memory_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
         }
     }
     let what = "user-space memory per idle lwsocket connection (resident, serve rpc)";
-    Ok(BarResult { what, bound: Bound::AtMost(256.0), unit: " B", digits: 0, runs, why })
+    let (name, bound, simulated) = ("memory", Bound::AtMost(256.0), false);
+    Ok(BarResult { name, what, bound, unit: " B", digits: 0, runs, simulated, why })
 }
 
 /// What waking a thread costs here, on another core and on the same.
@@ -353,7 +395,8 @@ fn wake_floors(bench: &mut Bench) -> Result<[BarResult; 2], LayoutError> {
             Ok(runs) => (runs, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        BarResult { what, bound: Bound::Floor, unit: " µs", digits: 1, runs, why }
+        let (name, bound, simulated) = ("wakes", Bound::Floor, false);
+        BarResult { name, what, bound, unit: " µs", digits: 1, runs, simulated, why }
     };
     Ok([
         floor(
@@ -379,7 +422,8 @@ fn print_split(points: &[Point]) {
         "calls from other cores",
         "idle %",
     ]);
-    for point in points.iter().filter(|point| point.workload == "rpc") {
+    let measured = |point: &&Point| point.workload == "rpc" && point.simulated.is_none();
+    for point in points.iter().filter(measured) {
         let split = point.server_cpu_us;
         let length =
             point.transactions_per_connection.map_or_else(|| "∞".to_owned(), |it| it.to_string());
@@ -406,7 +450,8 @@ fn c_bar(bench: &Bench) -> BarResult {
         Ok(runs) => (runs, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    BarResult { what, bound: Bound::AtMost(20.0), unit: " ns", digits: 1, runs, why }
+    let (name, bound, simulated) = ("c", Bound::AtMost(20.0), false);
+    BarResult { name, what, bound, unit: " ns", digits: 1, runs, simulated, why }
 }
 
 #[cfg(test)]
@@ -414,7 +459,8 @@ mod tests {
     use super::{BarResult, Bound};
 
     fn bar(bound: Bound, runs: &[f64]) -> BarResult {
-        BarResult { what: "x", bound, unit: " ns", digits: 1, runs: runs.to_vec(), why: None }
+        let (name, what, runs) = ("x", "x", runs.to_vec());
+        BarResult { name, what, bound, unit: " ns", digits: 1, runs, simulated: false, why: None }
     }
 
     #[test]

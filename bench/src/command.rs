@@ -5,6 +5,7 @@ use crate::{
     bars,
     baseline::{self, BaselineArgs, BaselineError},
     experiments::{EXPERIMENTS, Experiment, Suite, effort},
+    features,
     instructions::{self, InstructionsError},
     keeper::{self, KeepArgs},
     layout::{self, LayoutError, LinkChoice, LinkName},
@@ -13,7 +14,7 @@ use crate::{
     process::{self, ExecArgs},
     report,
     run::{Bench, Columns},
-    stack_bars,
+    scaling, shard_bars, stack_bars,
     stack_link::StackLink,
     table::{Table, grouped},
 };
@@ -48,6 +49,9 @@ enum Action {
     /// Round trips of one connection
     Latency(RunArgs),
     /// The mTCP paper's experiments: our own stack beside the kernel, messages to web servers
+    ///
+    /// Figures 1, 2 and 7 to 11, tables 1 and 2, and fairness. Figures 7(a) and 10 go on beyond the
+    /// machine's cores by a simulation with costs that are measured before; its points say so.
     Mtcp(RunArgs),
     /// Memory of idle connections, on the kernel's TCP and on our own stack
     Idle(RunArgs),
@@ -119,6 +123,9 @@ pub struct BarsArgs {
     /// What is promised of our own stack, instead of the channel on the kernel
     #[arg(long)]
     pub stack: bool,
+    /// What is promised of many shards, of the places where our own stack runs, and of sockets
+    #[arg(long, conflicts_with = "stack")]
+    pub shards: bool,
     /// As for every measurement.
     #[command(flatten)]
     pub run: RunArgs,
@@ -212,6 +219,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         Action::Mtcp(run) => measure(Suite::Mtcp, &run.with_own_stack()),
         Action::Idle(run) => measure_idle(run),
         Action::Bars(args) if args.stack => stack_bars::measure(&args.run),
+        Action::Bars(args) if args.shards => shard_bars::measure(&args.run),
         Action::Bars(args) => bars::measure(&args.run),
         Action::Report(report) => join(report),
         Action::Server(server) => serve_baseline(server),
@@ -309,9 +317,16 @@ fn measure(suite: Suite, args: &RunArgs) -> Result<ExitCode, BenchError> {
                 .to_owned(),
         );
     }
-    let points = bench.run(&experiments, args.quick, cores_max)?;
+    let mut points = bench.run(&experiments, args.quick, cores_max)?;
+    points.extend(scaling::points(&mut bench, &experiments)?);
     let results = results(points, &bench);
     print_tables(&results, args);
+    if suite == Suite::Mtcp && !args.json_to_stdout() {
+        println!("\ntable 1: what each system does about the costs of TCP in the kernel");
+        for line in features::table().lines() {
+            println!("  {line}");
+        }
+    }
     write_out(&results, args, report::page)?;
     Ok(if bench.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -354,7 +369,7 @@ pub(crate) fn results(points: Vec<Point>, bench: &Bench) -> Results {
         None => String::new(),
     };
     let machine = Machine::here(bench.cores());
-    Results { machine, command, points, notes: bench.notes.clone() }
+    Results { machine, command, points, notes: bench.notes.clone(), bars: Vec::new() }
 }
 
 /// Writes the files that the options ask for, and says where they are.
@@ -434,6 +449,12 @@ pub(crate) fn print_tables(results: &Results, args: &RunArgs) {
         }
         if let Some(table) = report::special_table(experiment.name, &points) {
             println!();
+            for line in table.lines() {
+                println!("  {line}");
+            }
+        }
+        if let Some(table) = report::simulation_table(&points) {
+            println!("\n  simulated from measured costs:");
             for line in table.lines() {
                 println!("  {line}");
             }

@@ -29,6 +29,8 @@ pub(crate) enum Suite {
     Bulk,
     Latency,
     Mtcp,
+    /// What `bench bars --shards` measures beside the mTCP paper's.
+    Shards,
     Demo,
 }
 
@@ -90,7 +92,7 @@ impl Experiment {
     /// The paper that `paper` is about.
     pub(crate) const fn source(&self) -> Paper {
         match self.suite {
-            Suite::Mtcp => Paper::Mtcp,
+            Suite::Mtcp | Suite::Shards => Paper::Mtcp,
             _ => Paper::MegaPipe,
         }
     }
@@ -102,7 +104,7 @@ impl Experiment {
 }
 
 /// Every experiment, in the order in which they are measured and reported.
-pub(crate) const EXPERIMENTS: [Experiment; 28] = [
+pub(crate) const EXPERIMENTS: [Experiment; 29] = [
     Experiment {
         name: "fig2.1a",
         suite: Suite::Rpc,
@@ -331,6 +333,16 @@ pub(crate) const EXPERIMENTS: [Experiment; 28] = [
                 CPU time than on Linux.",
     },
     Experiment {
+        name: "mt-placement",
+        suite: Suite::Shards,
+        title: "Where our stack runs, and what readiness costs: 64 B, persistent connections",
+        axis: Axis::Connections,
+        latency: false,
+        paper: "Section 3.2: mTCP runs on a thread beside the application's, on the same core, \
+                and pays for it with a switch of threads for each batch, of 2,170 events where \
+                the paper looked.",
+    },
+    Experiment {
         name: "demo-rpc",
         suite: Suite::Demo,
         title: "RPC ping-pong, 64 B",
@@ -395,7 +407,7 @@ impl Experiment {
 
     /// The groups to measure where the server may have up to `cores_max` cores.
     pub(crate) fn groups(&self, quick: bool, cores_max: usize) -> Vec<Group> {
-        if self.suite == Suite::Mtcp {
+        if self.source() == Paper::Mtcp {
             return self.mtcp_groups(quick, cores_max);
         }
         match self.name {

@@ -7,10 +7,12 @@
 //!   channels, nginx and memcached alike.
 //! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
 //! - `profile.rs` finds out where a server's time goes.
-//! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs`
-//!   and `instructions.rs` are measurements of their own.
-//! - `experiments.rs`, `bars.rs` and `stack_bars.rs` are what to measure; `run.rs` does it, in turn
-//!   and repeatedly.
+//! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs`,
+//!   `shard_idle.rs` and `instructions.rs` are measurements of their own.
+//! - `experiments.rs`, `bars.rs`, `stack_bars.rs` and `shard_bars.rs` are what to measure; `run.rs`
+//!   does it, in turn and repeatedly.
+//! - `scaling.rs` is what more cores than the machine has would do: a simulation with costs that it
+//!   measures before.
 //! - `point.rs` is the result, `report/` the page.
 //!
 //! Start with `experiments.rs`, then `measure.rs`.
@@ -29,6 +31,7 @@ mod command;
 mod cpu_time;
 mod demo;
 mod experiments;
+mod features;
 mod files;
 mod idle_memory;
 mod instructions;
@@ -44,8 +47,11 @@ mod profile;
 mod progress;
 mod report;
 mod run;
+mod scaling;
 mod scratch;
 mod server;
+mod shard_bars;
+mod shard_idle;
 mod stack_bars;
 mod stack_idle;
 mod stack_link;
@@ -60,5 +66,7 @@ pub use instructions::{InstructionsError, carry_segments, per_segment_of};
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, Link, LinkChoice, LinkName};
 pub use load_process::{LoadProcessArgs, LoadProcessError};
-pub use point::{CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated};
+pub use point::{
+    Bar, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense, Simulated,
+};
 pub use process::ExecArgs;

@@ -1,6 +1,9 @@
 //! Every limit of the benchmark, named.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 /// What a peer may send a baseline server ahead of the replies it has taken.
 pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
@@ -133,3 +136,48 @@ pub(crate) const FAIR_RESPONSE_BYTES: u64 = 64 << 10;
 pub(crate) const PROFILE_HZ: u32 = 1_999;
 /// How long after the load a profile may still be taken.
 pub(crate) const PROFILE_MAX: Duration = Duration::from_secs(10);
+
+/// Frames of a burst when steering is measured: what a turn takes from a link.
+pub(crate) const STEERED_BURST: usize = megapipe_service::limits::RX_FRAMES_PER_TURN;
+/// Bursts of a round.
+pub(crate) const STEERED_BURSTS: usize = 200;
+/// How often a core that waits for the other looks before it lets others have it.
+pub(crate) const STEERED_SPINS: u32 = 10_000;
+/// Rounds, of which the median counts.
+pub(crate) const STEERED_ROUNDS: usize = 15;
+/// Connections in this process when it is looked at what a transaction consists of.
+pub(crate) const SHAPE_CONNECTIONS: u32 = 256;
+/// Transactions that are looked at.
+pub(crate) const SHAPE_TRANSACTIONS: u64 = 20_000;
+/// How long they may take.
+pub(crate) const SHAPE_MAX: Duration = Duration::from_secs(30);
+
+/// Cores on each side up to which is simulated.
+pub(crate) const SIMULATED_CORES_MAX: u16 = 16;
+/// Transactions of one simulated point.
+pub(crate) const SIMULATED_TRANSACTIONS: u64 = 100_000;
+/// One part of so many passes before anything counts.
+pub(crate) const SIMULATED_WARM_UP_PARTS: u64 = 5;
+/// How much more a side that is not to be the limit is given than it needs.
+pub(crate) const SIMULATED_ROOM: f64 = 1.5;
+/// The key of the hash that spreads simulated flows: any.
+pub(crate) const SIMULATED_STEERING_KEY: [u8; 16] = *b"of no importance";
+/// What simulated chance follows from.
+pub(crate) const SIMULATED_SEED: u64 = 1;
+/// The first of the addresses that simulated connections come from: 10.64.0.1.
+pub(crate) const SIMULATED_PEERS: u32 = 0x0a40_0001;
+/// Where they go.
+pub(crate) const SIMULATED_SERVER: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 80);
+
+// The lower the burst, the more the clock that is read twice for each would cost.
+const _: () = assert!(STEERED_BURST >= 32);
+
+/// Cores that two shards and a core of the load for each need.
+pub(crate) const SHARDS_CORES_MIN: usize = 4;
+/// Connections of an idle server with a core for its stack.
+pub(crate) const SHARD_IDLE_CONNECTIONS: u32 = 256;
+/// How long opening them may take.
+pub(crate) const SHARD_IDLE_OPEN_MAX: Duration = Duration::from_secs(10);
+/// How long nothing happens before it counts.
+pub(crate) const SHARD_IDLE_SETTLE: Duration = Duration::from_millis(500);

@@ -51,9 +51,9 @@ pub(crate) struct LoadPath {
 impl LoadPath {
     /// To `server` in this layout.
     pub(crate) fn new(server: Server, layout: &Layout, scratch: &Path) -> Self {
-        let (place, link_args) = match server {
-            Server::Local(link) => (link.load_place(layout), link.load_args(scratch)),
-            _ => (layout.load.clone(), Vec::new()),
+        let (place, link_args) = match server.stack_link() {
+            Some(link) => (link.load_place(layout), link.load_args(layout, scratch)),
+            None => (layout.load.clone(), Vec::new()),
         };
         Self { place, server_cpus: layout.server.cpus.clone(), link_args }
     }
@@ -71,6 +71,10 @@ pub(crate) struct LoadReport {
     pub(crate) load: CoreTimes,
     /// Jain's index of what each connection received; none unless connections are kept.
     pub(crate) fairness: Option<f64>,
+    /// How long connecting took, and from the request to its answer; none unless response times
+    /// include the handshake.
+    pub(crate) connect_us: Option<Latency>,
+    pub(crate) processing_us: Option<Latency>,
 }
 
 /// A load that failed.
@@ -127,7 +131,11 @@ impl Load {
         let output = Running::start(&mut command)?.output_within(limit)?;
         let output = output.ok_or(LoadError::Endless)?;
         if output.status.success() {
-            return read_report(&output.stdout);
+            let mut report = read_report(&output.stdout)?;
+            if !self.with_connect {
+                (report.connect_us, report.processing_us) = (None, None);
+            }
+            return Ok(report);
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -207,6 +215,10 @@ struct SummaryJson {
     transactions_per_s: f64,
     latency_us: Latency,
     #[serde(default)]
+    connect_us: Option<Latency>,
+    #[serde(default)]
+    latency_uncorrected_us: Option<Latency>,
+    #[serde(default)]
     fairness: Option<f64>,
     /// By kind, from the beginning of the measured window on.
     errors: BTreeMap<String, u64>,
@@ -214,9 +226,20 @@ struct SummaryJson {
 
 fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
     let ReportJson { seconds, server, load, summary } = serde_json::from_slice(json)?;
-    let SummaryJson { transactions_per_s, latency_us, fairness, errors } = summary;
+    let SummaryJson { transactions_per_s, latency_us, fairness, errors, .. } = summary;
+    let (connect_us, processing_us) = (summary.connect_us, summary.latency_uncorrected_us);
     let errors = errors.values().sum();
-    Ok(LoadReport { transactions_per_s, latency_us, errors, seconds, server, load, fairness })
+    Ok(LoadReport {
+        transactions_per_s,
+        latency_us,
+        errors,
+        seconds,
+        server,
+        load,
+        fairness,
+        connect_us,
+        processing_us,
+    })
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ pub(crate) struct Sample {
     pub(crate) load_cpu_us_per_transaction: f64,
     pub(crate) fairness: Option<f64>,
     pub(crate) cpu_shares: Option<CpuShares>,
+    /// Parts of the response time, where it includes the handshake.
+    pub(crate) connect_us: Option<Latency>,
+    pub(crate) processing_us: Option<Latency>,
 }
 
 /// A run that failed.
@@ -130,6 +133,8 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
         load_cpu_us_per_transaction: report.load.busy_us() / transactions,
         fairness: report.fairness,
         cpu_shares: None,
+        connect_us: report.connect_us,
+        processing_us: report.processing_us,
         transactions_per_s: report.transactions_per_s,
         server_cpu_us_per_transaction: busy_us_per_s / report.transactions_per_s,
         server_idle_share: report.server.idle_share(),
@@ -163,8 +168,6 @@ pub(crate) fn range(values: impl IntoIterator<Item = f64>) -> [f64; 2] {
 /// The point that several runs of a trial make.
 pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> Point {
     let each = |field: fn(&Sample) -> f64| samples.iter().map(field);
-    let latency =
-        |field: fn(&Latency) -> f64| median(samples.iter().map(|sample| field(&sample.latency_us)));
     let server_idle_share = median(each(|sample| sample.server_idle_share));
     let load_idle_share = median(each(|sample| sample.load_idle_share));
     Point {
@@ -180,15 +183,7 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
         connections: trial.load.connections,
         transactions_per_s: median(each(|sample| sample.transactions_per_s)),
         server_cpu_us_per_transaction: median(each(|it| it.server_cpu_us_per_transaction)),
-        latency_us: Latency {
-            p50: latency(|it| it.p50),
-            p99: latency(|it| it.p99),
-            p999: latency(|it| it.p999),
-            max: latency(|it| it.max),
-            min: latency(|it| it.min),
-            mean: latency(|it| it.mean),
-            sd: latency(|it| it.sd),
-        },
+        latency_us: median_latency(samples.iter().map(|it| it.latency_us)).unwrap_or_default(),
         saturated: Saturated::of(
             server_idle_share < limits::SATURATED_IDLE_SHARE_MAX,
             load_idle_share < limits::SATURATED_IDLE_SHARE_MAX,
@@ -210,7 +205,25 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
         load_cpu_us_per_transaction: median(each(|it| it.load_cpu_us_per_transaction)),
         fairness: samples.iter().filter_map(|sample| sample.fairness).reduce(f64::min),
         cpu_shares: median_shares(samples),
+        connect_us: median_latency(samples.iter().filter_map(|it| it.connect_us)),
+        processing_us: median_latency(samples.iter().filter_map(|it| it.processing_us)),
+        simulated: None,
     }
+}
+
+/// Each number the median; none of none.
+fn median_latency(of: impl Iterator<Item = Latency>) -> Option<Latency> {
+    let all: Vec<Latency> = of.collect();
+    let each = |field: fn(&Latency) -> f64| median(all.iter().map(field));
+    (!all.is_empty()).then(|| Latency {
+        p50: each(|it| it.p50),
+        p99: each(|it| it.p99),
+        p999: each(|it| it.p999),
+        max: each(|it| it.max),
+        min: each(|it| it.min),
+        mean: each(|it| it.mean),
+        sd: each(|it| it.sd),
+    })
 }
 
 /// Each share the median of the runs that were profiled; none if none was.
@@ -263,6 +276,8 @@ mod tests {
             },
             load: CoreTimes { busy_ticks: 200, ..CoreTimes::default() },
             fairness: Some(0.5),
+            connect_us: None,
+            processing_us: None,
         };
         let sample = reduce(&report).unwrap();
         assert!((sample.server_cpu_us_per_transaction - 9.0).abs() < 1e-9);

@@ -19,6 +19,9 @@ pub struct Results {
     /// What could not be measured and why, and what to keep in mind.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What is promised, of `bench bars`: each with what was measured.
+    #[serde(default)]
+    pub bars: Vec<Bar>,
 }
 
 impl Results {
@@ -28,10 +31,48 @@ impl Results {
             self.command = format!("{}; {}", self.command, more.command);
         }
         self.points.extend(more.points);
+        self.bars.extend(more.bars);
         let new = more.notes.into_iter().filter(|note| !self.notes.contains(note));
         let new: Vec<String> = new.collect();
         self.notes.extend(new);
     }
+}
+
+/// A promise, and what was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bar {
+    /// As `--only` takes it.
+    pub name: String,
+    /// What was measured, in words.
+    pub what: String,
+    /// Whether the value is to be at most the bound, at least, or is there to compare with.
+    pub sense: Sense,
+    /// The bound; null where nothing is promised.
+    pub bound: Option<f64>,
+    /// Unit of bound and values; empty for ratios.
+    pub unit: String,
+    /// One value for each run; empty if nothing was measured.
+    pub runs: Vec<f64>,
+    /// Their median, which is held against the bound; null if nothing was measured.
+    pub median: Option<f64>,
+    /// Whether the promise is kept; null if nothing was measured or nothing is promised.
+    pub met: Option<bool>,
+    /// Whether the values come from a simulation with costs that were measured in the same run.
+    pub simulated: bool,
+    /// Why nothing was measured.
+    pub why: Option<String>,
+}
+
+/// Which side of its bound a value is to be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sense {
+    /// At most the bound.
+    AtMost,
+    /// At least the bound.
+    AtLeast,
+    /// No promise: the value says what the machine allows.
+    Floor,
 }
 
 /// The machine that measured.
@@ -83,7 +124,8 @@ pub struct Point {
     pub saturated: Saturated,
     /// Number of runs.
     pub runs: usize,
-    /// What distinguishes a channel server from the default one, such as `-P -B -L`; else empty.
+    /// What distinguishes a channel server from the default one, such as `+PB`, `asleep` (between
+    /// turns without work) or `one queue` (of the link, for all shards); else empty.
     #[serde(default)]
     pub variant: String,
     /// What is asked for: `rpc`, `kv`, `http-1k`, `http-specweb`, `http-yahoo`, `http-yahoo2`.
@@ -120,6 +162,40 @@ pub struct Point {
     /// Shares of the server's CPU time, where it was profiled; medians.
     #[serde(default)]
     pub cpu_shares: Option<CpuShares>,
+    /// How long connecting took, where response times count from the beginning of the handshake;
+    /// each number the median of the runs.
+    #[serde(default)]
+    pub connect_us: Option<Latency>,
+    /// How long it took from the request to its answer, in the same runs.
+    #[serde(default)]
+    pub processing_us: Option<Latency>,
+    /// Of a point that was not measured but simulated: from which costs, and what limits it.
+    #[serde(default)]
+    pub simulated: Option<Simulated>,
+}
+
+/// A simulation with measured costs: `docs/SCALING.md` says of what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// Queues of the link.
+    pub queues: usize,
+    /// The server's CPU time per transaction on one core, as measured, in microseconds.
+    pub measured_server_us: f64,
+    /// The load's.
+    pub measured_load_us: f64,
+    /// CPU time of a frame that one shard reads for another, beyond that of a frame from a queue of
+    /// the shard's own, in nanoseconds.
+    pub measured_steering_ns: f64,
+    /// Share of the time that the server's shards worked, 0 to 1.
+    pub server_busy: f64,
+    /// Share of the time that the load's cores worked, 0 to 1.
+    pub load_busy: f64,
+    /// Transactions of the busiest shard over the mean.
+    pub imbalance: f64,
+    /// Share of the exchanges that one shard read for another.
+    pub steered_share: f64,
+    /// Share of the shards' time in which they had frames and waited for a queue.
+    pub lock_wait_share: f64,
 }
 
 /// CPU time in microseconds, by who used it.

@@ -31,17 +31,19 @@ pub(crate) struct Columns {
 
 impl Columns {
     /// A group with our own stack's servers added, and the kernel's taken away if they are not
-    /// wanted. Our own stack runs inside one channel: it takes part where there is one core, and
-    /// not where what varies is the kernel's part of a channel.
+    /// wanted. Our own stack takes part with many shards over a memif, which has a queue for each,
+    /// with one over other links, and not where what varies is the kernel's part of a channel.
     fn of(&self, mut group: Group) -> Group {
         let Some(first) = group.trials.first().cloned() else { return group };
         let is_ablation = group.trials.iter().any(|it| !it.server.variant().is_empty());
         if !self.kernel {
             group.trials.clear();
         }
-        if group.server_cores == 1 && !is_ablation {
+        if !is_ablation {
+            let cores = group.server_cores;
+            let fit = self.links.iter().filter(|link| cores == 1 || link.is_memif());
             let local = |link: &StackLink| Trial { server: Server::Local(*link), ..first.clone() };
-            group.trials.extend(self.links.iter().map(local));
+            group.trials.extend(fit.map(local));
         }
         group
     }
@@ -62,6 +64,8 @@ pub(crate) struct Bench {
     pub(crate) failed: bool,
     /// Leave out servers that need io_uring.
     pub(crate) without_io_uring: bool,
+    /// Cores of the load, if it is not to have all that the server leaves.
+    pub(crate) load_cores: Option<usize>,
     /// The cores that server and load may have, before this process left the server's.
     cpus: CpuList,
     layout: Option<Layout>,
@@ -85,6 +89,7 @@ impl Bench {
             notes,
             failed,
             without_io_uring,
+            load_cores: None,
             cpus,
             layout,
             _keeper: keeper,
@@ -116,12 +121,17 @@ impl Bench {
     /// The layout with so many server cores, set up unless it is there already. At most one
     /// exists at a time.
     pub(crate) fn layout(&mut self, server_cores: usize) -> Result<&Layout, LayoutError> {
-        let fits = |layout: &Layout| layout.server.cpus.as_slice().len() == server_cores;
+        let all = self.cpus.as_slice();
+        let cores = self.load_cores.map_or(all.len(), |load| (server_cores + load).min(all.len()));
+        let fits = |layout: &Layout| {
+            let load = layout.load.cpus.as_slice().len();
+            layout.server.cpus.as_slice().len() == server_cores
+                && load == cores.saturating_sub(server_cores)
+        };
         let layout = match self.layout.take().filter(fits) {
             Some(layout) => layout,
             None => {
-                let layout =
-                    Layout::new(self.link, &self.program, self.cpus.as_slice(), server_cores)?;
+                let layout = Layout::new(self.link, &self.program, &all[..cores], server_cores)?;
                 // What this process does itself is not to be charged to the server.
                 process::pin(&layout.load.cpus)?;
                 if let Some(why) = &layout.note {
@@ -237,7 +247,8 @@ impl Bench {
         Ok(results)
     }
 
-    fn sample(
+    /// One run of a trial.
+    pub(crate) fn sample(
         &mut self,
         trial: &Trial,
         server_cores: usize,
@@ -297,13 +308,20 @@ mod tests {
     #[test]
     fn it_takes_no_part_in_what_is_the_kernels() {
         let both = Columns { kernel: true, links: vec![Memif] };
-        for name in ["table5.1", "fig5.1"] {
-            for group in
-                groups(name).into_iter().filter(|it| name != "fig5.1" || it.server_cores == 2)
-            {
-                let kernels = group.trials.len();
-                assert_eq!(both.of(group).trials.len(), kernels, "{name}");
-            }
+        for group in groups("table5.1") {
+            let kernels = group.trials.len();
+            assert_eq!(both.of(group).trials.len(), kernels);
+        }
+    }
+
+    #[test]
+    fn on_many_cores_it_takes_part_where_each_shard_has_a_queue() {
+        let both = Columns { kernel: true, links: vec![Memif, Tap] };
+        for group in groups("mt-fig7a").into_iter().filter(|it| it.server_cores == 2) {
+            let kernels = group.trials.len();
+            let group = both.of(group);
+            let servers: Vec<Server> = group.trials[kernels..].iter().map(|it| it.server).collect();
+            assert_eq!(servers, [Server::Local(Memif)]);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     layout::{Layout, Link},
     limits,
     process::{self, Running},
-    stack_link::StackLink,
+    stack_link::{Placement, StackLink},
 };
 use std::{
     fs::{self, File},
@@ -58,8 +58,12 @@ impl Driver {
 pub(crate) enum Server {
     /// A megapipe server; without an ablation, as it comes.
     Channel(Driver, Option<Ablation>),
-    /// A megapipe server on our own stack.
+    /// A megapipe server on our own stack, which runs inside its channels' dispatch.
     Local(StackLink),
+    /// The same with the stack somewhere else.
+    Placed(StackLink, Placement),
+    /// The megapipe server that is written on sockets and epoll, on our own stack.
+    Sockets(StackLink),
     Baseline(Baseline),
     Nginx,
     Memcached,
@@ -69,7 +73,8 @@ impl Server {
     /// `server` in points.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Channel(..) | Self::Local(_) => "channel",
+            Self::Channel(..) | Self::Local(_) | Self::Placed(..) => "channel",
+            Self::Sockets(_) => "sockets",
             Self::Baseline(baseline) => baseline.name(),
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
@@ -80,7 +85,7 @@ impl Server {
     pub(crate) const fn driver(self) -> &'static str {
         match self {
             Self::Channel(driver, _) => driver.name(),
-            Self::Local(_) => "stack",
+            Self::Local(_) | Self::Placed(..) | Self::Sockets(_) => "stack",
             Self::Baseline(Baseline::IoUring) => "uring",
             Self::Baseline(_) | Self::Nginx | Self::Memcached => "epoll",
         }
@@ -88,19 +93,31 @@ impl Server {
 
     /// `backend` in points.
     pub(crate) const fn backend(self) -> &'static str {
-        if matches!(self, Self::Local(_)) { "local" } else { "kernel" }
+        if self.stack_link().is_some() { "local" } else { "kernel" }
     }
 
-    /// `placement` in points: our own stack runs in the server's dispatch.
+    /// `placement` in points.
     pub(crate) const fn placement(self) -> &'static str {
-        if matches!(self, Self::Local(_)) { "inline" } else { "kernel" }
+        match self {
+            Self::Placed(_, placement) => placement.name(),
+            Self::Local(_) | Self::Sockets(_) => "inline",
+            _ => "kernel",
+        }
+    }
+
+    /// The link under our own stack; none for servers on the kernel's TCP.
+    pub(crate) const fn stack_link(self) -> Option<StackLink> {
+        match self {
+            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link) => Some(link),
+            _ => None,
+        }
     }
 
     /// The link to the load: the stack's own, or the layout's.
     pub(crate) const fn link(self, layout: &Layout) -> Link {
-        match self {
-            Self::Local(link) => link.link(),
-            _ => layout.link,
+        match self.stack_link() {
+            Some(link) => link.link(),
+            None => layout.link,
         }
     }
 
@@ -108,7 +125,7 @@ impl Server {
     pub(crate) fn variant(self) -> String {
         match self {
             Self::Channel(_, Some(ablation)) => ablation.name(),
-            _ => String::new(),
+            _ => self.stack_link().map_or("", StackLink::variant).to_owned(),
         }
     }
 
@@ -117,7 +134,12 @@ impl Server {
         match self {
             Self::Channel(driver, None) => format!("channel ({})", driver.name()),
             Self::Channel(_, Some(ablation)) => format!("channel {}", ablation.name()),
-            Self::Local(link) => format!("channel ({})", link.name()),
+            Self::Local(link) if link.variant().is_empty() => format!("channel ({})", link.name()),
+            Self::Local(link) => format!("channel ({}), {}", link.name(), link.variant()),
+            Self::Placed(link, placement) => {
+                format!("channel ({}), {}", link.name(), placement.name())
+            }
+            Self::Sockets(link) => format!("sockets ({})", link.name()),
             other => other.name().to_owned(),
         }
     }
@@ -139,7 +161,9 @@ impl Server {
         let program = match self {
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
-            Self::Local(link) => return link.missing(),
+            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link) => {
+                return link.missing();
+            }
             Self::Channel(..) | Self::Baseline(_) => return None,
         };
         let install = format!("{program} is not installed (apt-get install {program})");
@@ -220,9 +244,10 @@ impl RunningServer {
         if let Service::Http(files) = service {
             files.prepare(scratch).map_err(failed)?;
         }
-        let offload = server != Server::Local(StackLink::Xdp);
+        let link = server.stack_link();
+        let offload = link != Some(StackLink::Xdp);
         layout.offload_load_checksums(offload).map_err(io::Error::from).map_err(failed)?;
-        if let Server::Local(link) = server {
+        if let Some(link) = link {
             link.prepare(layout).map_err(io::Error::from).map_err(failed)?;
         }
         let address = free_address(server, layout).map_err(failed)?;
@@ -255,10 +280,10 @@ impl RunningServer {
         let deadline = Instant::now() + limits::SERVER_READY_MAX;
         let address = self.address;
         loop {
-            let is_ready = match self.server {
+            let is_ready = match self.server.stack_link() {
                 // What it listens on can be reached by a load of its own, or from one place.
-                Server::Local(_) => self.says_it_listens(),
-                _ => layout
+                Some(_) => self.says_it_listens(),
+                None => layout
                     .on_load_side(|| TcpStream::connect(address).is_ok())
                     .map_err(|source| ServerError::Start { server: self.label.clone(), source })?,
             };
@@ -280,7 +305,7 @@ impl RunningServer {
     /// ready for one as soon as its socket is there.
     fn says_it_listens(&self) -> bool {
         let socket = self.log.with_file_name("memif.sock");
-        self.server == Server::Local(StackLink::Memif) && socket.exists()
+        self.server.stack_link().is_some_and(StackLink::is_memif) && socket.exists()
             || fs::read_to_string(&self.log).is_ok_and(|text| text.contains("listening on"))
     }
 
@@ -299,9 +324,9 @@ fn free_address(server: Server, layout: &Layout) -> io::Result<SocketAddr> {
     // A ring gives up its listener some time after its process has gone, so that a port is best
     // not used twice. In a namespace of our own all ports are ours.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(limits::PORT_FIRST);
-    let (ip, is_own) = match server {
-        Server::Local(link) => (link.server_address(layout), true),
-        _ => (layout.server_address(), layout.server.netns.is_some()),
+    let (ip, is_own) = match server.stack_link() {
+        Some(link) => (link.server_address(layout), true),
+        None => (layout.server_address(), layout.server.netns.is_some()),
     };
     if is_own {
         let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed).max(limits::PORT_FIRST);
@@ -330,6 +355,18 @@ fn command_line(
         (Server::Local(link), service) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(link.server_args(layout, scratch));
+            Ok((own(), args))
+        }
+        (Server::Placed(link, placement), service) => {
+            let mut args = service_args(service, address, layout, scratch);
+            args.extend(link.server_args(layout, scratch));
+            args.extend(["--placement", placement.name()].map(str::to_owned));
+            Ok((own(), args))
+        }
+        (Server::Sockets(link), Service::Rpc) => {
+            let mut args = service_args(service, address, layout, scratch);
+            args.extend(link.server_args(layout, scratch));
+            args.extend(["--api", "sockets"].map(str::to_owned));
             Ok((own(), args))
         }
         (Server::Baseline(baseline), Service::Rpc) => {
@@ -471,7 +508,8 @@ fn nginx_config(
 
 #[cfg(test)]
 mod tests {
-    use super::{Ablation, Driver, Server, StackLink};
+    use super::{Ablation, Driver, Placement, Server, StackLink};
+    use crate::stack_link::Side;
 
     #[test]
     fn ablations_are_named_as_in_the_paper() {
@@ -492,6 +530,11 @@ mod tests {
             Server::Nginx,
             Server::Memcached,
             Server::Local(StackLink::Memif),
+            Server::Local(StackLink::MemifAsleep(Side::Server)),
+            Server::Local(StackLink::MemifAsleep(Side::Load)),
+            Server::Placed(StackLink::Memif, Placement::Thread),
+            Server::Placed(StackLink::Memif, Placement::Core),
+            Server::Sockets(StackLink::Memif),
             Server::Local(StackLink::Xdp),
         ];
         let mut labels: Vec<String> = servers.iter().map(|server| server.label()).collect();

@@ -258,7 +258,8 @@ impl Row {
             let missing = self.link.missing();
             missing.unwrap_or_else(|| "a server failed, see the notes".to_owned())
         });
-        BarResult { what: self.what, bound: self.bound, unit, digits, runs, why }
+        let Self { name, what, bound, .. } = *self;
+        BarResult { name, what, bound, unit, digits, runs, simulated: false, why }
     }
 }
 
@@ -278,7 +279,8 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
             (Vec::new(), Some(error.to_string()))
         }
     };
-    Ok(BarResult { what, bound: Bound::AtMost(512.0), unit: " B", digits: 0, runs, why })
+    let (name, bound, simulated) = ("idle", Bound::AtMost(512.0), false);
+    Ok(BarResult { name, what, bound, unit: " B", digits: 0, runs, simulated, why })
 }
 
 fn instructions_bar(bench: &Bench) -> BarResult {
@@ -287,7 +289,8 @@ fn instructions_bar(bench: &Bench) -> BarResult {
         Ok(count) => (vec![count], None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    BarResult { what, bound: Bound::AtMost(400.0), unit: "", digits: 0, runs, why }
+    let (name, bound, simulated) = ("instructions", Bound::AtMost(400.0), false);
+    BarResult { name, what, bound, unit: "", digits: 0, runs, simulated, why }
 }
 
 #[cfg(test)]

@@ -7,13 +7,16 @@
 //! | tap | our stack behind a TAP device with offloads | the kernel's TCP, in the same namespace |
 //!
 //! memif needs neither root nor namespaces; the others need both, which the veth layout has.
+//!
+//! Over a memif a server has a queue for each of its shards, and both ends know the key by which
+//! flows are spread: where the load has as many threads, nothing has to be steered.
 
 use crate::{
     layout::{Layout, LayoutError, Link},
     process::Place,
 };
 use std::{
-    fmt, io,
+    io,
     net::{IpAddr, Ipv4Addr},
     path::Path,
 };
@@ -24,6 +27,8 @@ const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const LOAD_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 /// Bits of the prefix that both ends share.
 const PREFIX_BITS: u8 = 24;
+/// What both ends make their hash from where there are several queues.
+const STEER_KEY: &str = "bench";
 /// The interface behind which the stack is, in the server's namespace.
 const TAP: &str = "stack";
 
@@ -31,8 +36,37 @@ const TAP: &str = "stack";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StackLink {
     Memif,
+    /// A memif of which one side sleeps whenever it has nothing to do, so that the time that its
+    /// core was busy is what it cost. The other side pays for waking it.
+    MemifAsleep(Side),
     Tap,
     Xdp,
+}
+
+/// One end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Side {
+    Server,
+    Load,
+}
+
+/// Where our own stack runs, if not inside the channel's dispatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Placement {
+    /// On a thread beside the channel's, on the same core.
+    Thread,
+    /// On a core of its own.
+    Core,
+}
+
+impl Placement {
+    /// As `--placement` and points have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Core => "core",
+        }
+    }
 }
 
 impl StackLink {
@@ -43,15 +77,28 @@ impl StackLink {
     /// `link` in points.
     pub(crate) const fn link(self) -> Link {
         match self {
-            Self::Memif => Link::Memif,
+            Self::Memif | Self::MemifAsleep(_) => Link::Memif,
             Self::Tap => Link::Tap,
             Self::Xdp => Link::Xdp,
         }
     }
 
+    /// `variant` in points.
+    pub(crate) const fn variant(self) -> &'static str {
+        match self {
+            Self::MemifAsleep(Side::Server) => "asleep",
+            Self::MemifAsleep(Side::Load) => "load asleep",
+            _ => "",
+        }
+    }
+
+    pub(crate) const fn is_memif(self) -> bool {
+        matches!(self, Self::Memif | Self::MemifAsleep(_))
+    }
+
     /// Why nothing can be measured over this link here, if so.
     pub(crate) fn missing(self) -> Option<String> {
-        let needs_root = self != Self::Memif && !rustix::process::geteuid().is_root();
+        let needs_root = !self.is_memif() && !rustix::process::geteuid().is_root();
         needs_root.then(|| format!("{} needs root", self.name()))
     }
 
@@ -61,7 +108,7 @@ impl StackLink {
     /// [`LayoutError`]: there is no namespace to put it in, or the device cannot be made.
     pub(crate) fn prepare(self, layout: &Layout) -> Result<(), LayoutError> {
         match self {
-            Self::Memif => Ok(()),
+            Self::Memif | Self::MemifAsleep(_) => Ok(()),
             Self::Xdp if layout.link == Link::Veth => Ok(()),
             Self::Tap if layout.link == Link::Veth => {
                 layout.tap(TAP, &format!("{LOAD_ADDRESS}/{PREFIX_BITS}"))
@@ -73,7 +120,7 @@ impl StackLink {
     /// Where the server listens.
     pub(crate) const fn server_address(self, layout: &Layout) -> IpAddr {
         match self {
-            Self::Memif | Self::Tap => IpAddr::V4(SERVER_ADDRESS),
+            Self::Memif | Self::MemifAsleep(_) | Self::Tap => IpAddr::V4(SERVER_ADDRESS),
             Self::Xdp => layout.server_address(),
         }
     }
@@ -81,9 +128,9 @@ impl StackLink {
     /// The server's options, beside where it listens.
     pub(crate) fn server_args(self, layout: &Layout, scratch: &Path) -> Vec<String> {
         match self {
-            Self::Memif => {
-                let link = format!("{},role=server", Memif(scratch));
-                options(&link, self.server_address(layout))
+            Self::Memif | Self::MemifAsleep(_) => {
+                let end = Memif { scratch, queues: queues(layout), role: "server" };
+                self.rested(Side::Server, end.options(self.server_address(layout)))
             }
             Self::Tap => sleepy(options(&format!("tap:{TAP}"), self.server_address(layout))),
             Self::Xdp => sleepy(options("xdp:srv", self.server_address(layout))),
@@ -91,9 +138,12 @@ impl StackLink {
     }
 
     /// The load's options, beside whom it asks; none if it is on the kernel's TCP.
-    pub(crate) fn load_args(self, scratch: &Path) -> Vec<String> {
+    pub(crate) fn load_args(self, layout: &Layout, scratch: &Path) -> Vec<String> {
         match self {
-            Self::Memif => options(&format!("{},role=client", Memif(scratch)), LOAD_ADDRESS.into()),
+            Self::Memif | Self::MemifAsleep(_) => {
+                let end = Memif { scratch, queues: queues(layout), role: "client" };
+                self.rested(Side::Load, end.options(LOAD_ADDRESS.into()))
+            }
             Self::Tap | Self::Xdp => Vec::new(),
         }
     }
@@ -102,10 +152,26 @@ impl StackLink {
     pub(crate) fn load_place(self, layout: &Layout) -> Place {
         let netns = match self {
             Self::Tap => layout.server.netns.clone(),
-            Self::Memif | Self::Xdp => layout.load.netns.clone(),
+            Self::Memif | Self::MemifAsleep(_) | Self::Xdp => layout.load.netns.clone(),
         };
         Place { netns, ..layout.load.clone() }
     }
+
+    /// The load's end of a memif, for a peer in this process: link, address and prefix.
+    pub(crate) fn memif_peer(layout: &Layout, scratch: &Path) -> (String, IpAddr, u8) {
+        let end = Memif { scratch, queues: queues(layout), role: "client" };
+        (end.link(), LOAD_ADDRESS.into(), PREFIX_BITS)
+    }
+
+    /// With the option to sleep, if it is to.
+    fn rested(self, side: Side, args: Vec<String>) -> Vec<String> {
+        if self == Self::MemifAsleep(side) { sleepy(args) } else { args }
+    }
+}
+
+/// One for each of the server's shards.
+fn queues(layout: &Layout) -> usize {
+    layout.server.cpus.as_slice().len()
 }
 
 /// `count` more addresses of the load's end, for more connections than one has ports.
@@ -114,12 +180,29 @@ pub(crate) fn more_load_addresses(count: u8) -> impl Iterator<Item = Ipv4Addr> {
     (1..=count).map(move |more| Ipv4Addr::new(a, b, c, d + more))
 }
 
-/// The socket that both ends of a memif know.
-struct Memif<'path>(&'path Path);
+/// One end of a memif, by the socket that both ends know.
+struct Memif<'path> {
+    scratch: &'path Path,
+    queues: usize,
+    role: &'static str,
+}
 
-impl fmt::Display for Memif<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "memif:{}", self.0.join("memif.sock").display())
+impl Memif<'_> {
+    /// What a server or a load is told about its end.
+    fn options(&self, address: IpAddr) -> Vec<String> {
+        let mut args = options(&self.link(), address);
+        if self.queues > 1 {
+            args.extend(["--steer-key", STEER_KEY].map(str::to_owned));
+        }
+        args
+    }
+
+    /// As links are written.
+    fn link(&self) -> String {
+        let Self { scratch, queues, role } = self;
+        let socket = scratch.join("memif.sock");
+        let link = format!("memif:{},role={role}", socket.display());
+        if *queues > 1 { format!("{link},queues={queues}") } else { link }
     }
 }
 
@@ -147,15 +230,40 @@ impl From<LayoutError> for io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::StackLink;
+    use super::{Side, StackLink};
+    use crate::layout::{Layout, LinkChoice};
     use std::path::Path;
+
+    fn layout(server_cores: usize) -> Layout {
+        let cpus: Vec<usize> = (0..server_cores * 2).collect();
+        Layout::new(LinkChoice::Loopback, Path::new("megapipe"), &cpus, server_cores).unwrap()
+    }
 
     #[test]
     fn both_ends_of_a_memif_name_the_same_socket() {
-        let socket = "memif:/scratch/memif.sock";
-        let load = StackLink::Memif.load_args(Path::new("/scratch"));
+        let (socket, one, scratch) =
+            ("memif:/scratch/memif.sock", layout(1), Path::new("/scratch"));
+        let load = StackLink::Memif.load_args(&one, scratch);
         assert!(load.contains(&format!("{socket},role=client")));
         assert!(load.contains(&"198.51.100.2/24".to_owned()));
-        assert!(StackLink::Tap.load_args(Path::new("/scratch")).is_empty());
+        let server = StackLink::Memif.server_args(&one, scratch);
+        assert!(server.contains(&format!("{socket},role=server")));
+        assert!(!server.contains(&"--spin".to_owned()));
+        let asleep = StackLink::MemifAsleep(Side::Server);
+        assert!(asleep.server_args(&one, scratch).contains(&"--spin".to_owned()));
+        assert!(!asleep.load_args(&one, scratch).contains(&"--spin".to_owned()));
+        assert!(StackLink::Tap.load_args(&one, scratch).is_empty());
+    }
+
+    #[test]
+    fn shards_have_a_queue_each_and_both_ends_the_same_key() {
+        let (two, scratch) = (layout(2), Path::new("/scratch"));
+        for args in
+            [StackLink::Memif.load_args(&two, scratch), StackLink::Memif.server_args(&two, scratch)]
+        {
+            assert!(args.iter().any(|arg| arg.ends_with(",queues=2")), "{args:?}");
+            let key = args.iter().position(|arg| arg == "--steer-key").unwrap();
+            assert_eq!(args[key + 1], "bench");
+        }
     }
 }

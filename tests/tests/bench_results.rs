@@ -1,11 +1,13 @@
 //! The JSON of `megapipe bench` keeps its fields: scripts of users read it.
 
-use megapipe_bench::{CpuShares, CpuSplit, Latency, Link, Machine, Point, Results, Saturated};
+use megapipe_bench::{
+    Bar, CpuShares, CpuSplit, Latency, Link, Machine, Point, Results, Saturated, Sense, Simulated,
+};
 use serde_json::Value;
 
 /// The names that are promised, in `docs/BENCHMARKING.md`. Names may be added at the end; one that
 /// stands here is never renamed and never goes.
-const POINT_FIELDS: [&str; 27] = [
+const POINT_FIELDS: [&str; 30] = [
     "experiment",
     "server",
     "backend",
@@ -33,6 +35,24 @@ const POINT_FIELDS: [&str; 27] = [
     "load_cpu_us_per_transaction",
     "fairness",
     "cpu_shares",
+    "connect_us",
+    "processing_us",
+    "simulated",
+];
+
+const BAR_FIELDS: [&str; 10] =
+    ["name", "what", "sense", "bound", "unit", "runs", "median", "met", "simulated", "why"];
+
+const SIMULATED_FIELDS: [&str; 9] = [
+    "queues",
+    "measured_server_us",
+    "measured_load_us",
+    "measured_steering_ns",
+    "server_busy",
+    "load_busy",
+    "imbalance",
+    "steered_share",
+    "lock_wait_share",
 ];
 
 fn results() -> Results {
@@ -73,15 +93,30 @@ fn results() -> Results {
             load_cpu_us_per_transaction: 2.0,
             fairness: Some(0.99),
             cpu_shares: Some(CpuShares { application: 0.2, ..CpuShares::default() }),
+            connect_us: Some(Latency { p50: 1.0, ..Latency::default() }),
+            processing_us: None,
+            simulated: Some(Simulated { queues: 1, ..Simulated::default() }),
         }],
         notes: vec!["a note".to_owned()],
+        bars: vec![Bar {
+            name: "shards".to_owned(),
+            what: "two over one".to_owned(),
+            sense: Sense::AtLeast,
+            bound: Some(1.9),
+            unit: String::new(),
+            runs: vec![1.9, 1.95, 1.94],
+            median: Some(1.94),
+            met: Some(true),
+            simulated: true,
+            why: None,
+        }],
     }
 }
 
 #[test]
 fn the_promised_fields_are_there() {
     let json = serde_json::to_value(results()).expect("JSON");
-    for name in ["machine", "command", "points", "notes"] {
+    for name in ["machine", "command", "points", "notes", "bars"] {
         assert!(json.get(name).is_some(), "{name}");
     }
     for name in ["cpu", "cores", "memory_bytes", "kernel", "megapipe"] {
@@ -91,6 +126,14 @@ fn the_promised_fields_are_there() {
     for name in POINT_FIELDS {
         assert!(point.get(name).is_some(), "{name}");
     }
+    for (object, names) in
+        [(&json["bars"][0], &BAR_FIELDS[..]), (&point["simulated"], &SIMULATED_FIELDS)]
+    {
+        for name in names {
+            assert!(object.get(*name).is_some(), "{name}");
+        }
+    }
+    assert_eq!(json["bars"][0]["sense"], "at_least");
     for name in ["p50", "p99", "p999", "max"] {
         assert!(point["latency_us"][name].is_number(), "{name}");
     }
@@ -104,7 +147,8 @@ fn every_field_is_documented() {
     let json = serde_json::to_value(results()).expect("JSON");
     let object = |value: &Value| value.as_object().expect("an object").clone();
     let names = object(&json).into_iter().chain(object(&json["points"][0]));
-    for (name, _) in names.chain(object(&json["machine"])) {
+    let names = names.chain(object(&json["machine"])).chain(object(&json["bars"][0]));
+    for (name, _) in names.chain(object(&json["points"][0]["simulated"])) {
         assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
     }
 }
@@ -128,7 +172,9 @@ fn results_of_the_first_version_are_still_read() {
         point.remove(*name);
     }
     point.remove("errors");
-    json.as_object_mut().expect("an object").remove("notes");
+    for name in ["notes", "bars"] {
+        json.as_object_mut().expect("an object").remove(name);
+    }
     let read: Results = serde_json::from_value(json).expect("results");
     assert_eq!(read.points[0].runs, 5);
 }

@@ -25,6 +25,7 @@ impl Experiment {
                 (1..=cores_max).map(|cores| self.web(cores, FileSet::SpecWeb, Some(6))).collect()
             }
             "mt-fig10" => self.load_over_cores(cores_max),
+            "mt-placement" => vec![self.kept(super::CONNECTIONS, MESSAGE_BYTES)],
             _ => self.load_over_sizes(quick, cores_max),
         }
     }

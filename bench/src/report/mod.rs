@@ -8,12 +8,13 @@ mod mtcp;
 mod plot;
 mod series;
 
-pub(crate) use mtcp::table as special_table;
+pub(crate) use mtcp::{simulation_table, table as special_table};
 pub(crate) use series::server_label;
 
 use crate::{
     bars::BarResult,
     experiments::{EXPERIMENTS, Experiment},
+    features,
     layout::Link,
     point::{Point, Results},
     table::{Table, grouped},
@@ -34,6 +35,11 @@ const METHOD: [&str; 4] = [
      throughput is the load's limit, and CPU time per transaction is what compares servers.",
     "Compare within one report only: a virtual machine's cores are not equally fast at all times.",
 ];
+
+/// What is true of simulated points.
+const SIMULATED: &str = "Points called simulated, on dashed curves, were not measured: they come from a simulation of \
+     shards, queues and their locks, with costs that were measured on this machine just before. \
+     Caches and memory that cores share are not in it; docs/SCALING.md says what is.";
 
 /// The whole page.
 pub(crate) fn page(results: &Results) -> String {
@@ -60,6 +66,12 @@ pub(crate) fn page_with_bars(results: &Results, bars: &[BarResult]) -> String {
         let points: Vec<&Point> =
             results.points.iter().filter(|point| point.experiment == name).collect();
         html += &section(&name, &points);
+    }
+    if results.points.iter().any(|point| point.experiment.starts_with("mt-")) {
+        html += "<section><h2>What each system does about it<small>table 1</small></h2>\n";
+        html += &table_html(&features::table());
+        html += "<p class=\"paper\">mTCP paper: table 1; our back ends below the paper's \
+                 systems.</p></section>\n";
     }
     html += &caveats(results);
     html + "</main>\n</body>\n</html>\n"
@@ -139,7 +151,7 @@ fn bar_table(bars: &[BarResult]) -> String {
             html,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
              <td class=\"text {class}\">{word}{}</td></tr>",
-            escaped(bar.what),
+            escaped(&bar.what_text()),
             escaped(&bar.bound_text()),
             escaped(&bar.measured_text()),
             escaped(&bar.range_text()),
@@ -181,6 +193,11 @@ fn section(name: &str, points: &[&Point]) -> String {
             _ => plots(experiment, points),
         };
         if let Some(table) = mtcp::table(name, points) {
+            html += &table_html(&table);
+        }
+        if let Some(table) = simulation_table(points) {
+            html += "<p>Simulated from measured costs, dashed above: what more cores than the \
+                     machine has would carry, and what limits them.</p>\n";
             html += &table_html(&table);
         }
         if let Some(steps) = findings::steps(points).filter(|_| name == "table5.1") {
@@ -338,7 +355,9 @@ fn points_table(points: &[&Point]) -> String {
 
 fn caveats(results: &Results) -> String {
     let mut html = String::from("<section><h2>How to read this</h2>\n<ul>\n");
-    let method = METHOD.iter().map(|text| (*text).to_owned());
+    let is_simulated = results.points.iter().any(|point| point.simulated.is_some());
+    let method = METHOD.iter().chain(is_simulated.then_some(&SIMULATED));
+    let method = method.map(|text| (*text).to_owned());
     for text in method.chain(results.notes.iter().cloned()) {
         let _ = writeln!(html, "<li>{}</li>", escaped(&text));
     }
@@ -389,6 +408,9 @@ pub(crate) mod tests {
             load_cpu_us_per_transaction: cpu_us,
             fairness: None,
             cpu_shares: None,
+            connect_us: None,
+            processing_us: None,
+            simulated: None,
         }
     }
 
@@ -404,6 +426,7 @@ pub(crate) mod tests {
             command: "megapipe bench rpc".to_owned(),
             points: vec![point("channel", Some(1), 8.0), point("io_uring", Some(1), 8.0)],
             notes: vec!["a note".to_owned()],
+            bars: Vec::new(),
         }
     }
 

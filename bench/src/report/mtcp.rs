@@ -21,6 +21,46 @@ pub(crate) fn table(experiment: &str, points: &[&Point]) -> Option<Table> {
     }
 }
 
+/// What limits each simulated point; none if all points were measured.
+pub(crate) fn simulation_table(points: &[&Point]) -> Option<Table> {
+    let simulated = || points.iter().filter_map(|point| Some((*point, point.simulated?)));
+    let mut table = Table::new(&[
+        "cores",
+        "queues",
+        "load cores",
+        "trans/s",
+        "times one",
+        "server busy",
+        "load busy",
+        "busiest over mean",
+        "steered",
+        "waits for the queue",
+    ]);
+    let mut one = None;
+    for (point, it) in simulated() {
+        // The first of each curve.
+        let is_first = one.is_none_or(|(variant, _)| variant != point.variant.as_str());
+        if is_first {
+            one = Some((point.variant.as_str(), point.transactions_per_s));
+        }
+        let times = one.map_or(1.0, |(_, first)| point.transactions_per_s / first);
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        table.row([
+            point.shards.to_string(),
+            it.queues.to_string(),
+            point.load_cores.to_string(),
+            grouped(point.transactions_per_s),
+            format!("{times:.2}"),
+            percent(it.server_busy),
+            percent(it.load_busy),
+            format!("{:.3}", it.imbalance),
+            percent(it.steered_share),
+            percent(it.lock_wait_share),
+        ]);
+    }
+    simulated().next().map(|_| table)
+}
+
 /// The parts of a server's time, in the order in which they are shown.
 fn parts(shares: &CpuShares) -> [(&'static str, f64); 5] {
     [
@@ -56,10 +96,12 @@ fn shares_table(points: &[&Point]) -> Option<Table> {
     Some(table)
 }
 
-/// Table 2, in milliseconds, and the bar's ratio.
+/// Table 2, in milliseconds, and the ratio that is promised: connecting, from the request to its
+/// answer, and both.
 fn response_times(points: &[&Point]) -> Table {
     let mut table = Table::new(&[
         "server",
+        "part",
         "link",
         "trans/s",
         "min ms",
@@ -70,14 +112,21 @@ fn response_times(points: &[&Point]) -> Table {
         "max/median",
     ]);
     for point in points {
-        let latency = point.latency_us;
-        let ms = |us: f64| format!("{:.2}", us / 1e3);
-        let ratio = latency.max / latency.p50;
-        let mut row = vec![server_label(point), point.link.name().to_owned()];
-        row.push(grouped(point.transactions_per_s));
-        row.extend([latency.min, latency.mean, latency.p50, latency.max, latency.sd].map(ms));
-        row.push(if ratio.is_finite() { format!("{ratio:.1}") } else { "-".to_owned() });
-        table.row(row);
+        let parts = [
+            ("connect", point.connect_us),
+            ("processing", point.processing_us),
+            ("total", Some(point.latency_us)),
+        ];
+        for (part, latency) in parts {
+            let Some(latency) = latency else { continue };
+            let ms = |us: f64| format!("{:.2}", us / 1e3);
+            let ratio = latency.max / latency.p50;
+            let mut row = vec![server_label(point), part.to_owned(), point.link.name().to_owned()];
+            row.push(grouped(point.transactions_per_s));
+            row.extend([latency.min, latency.mean, latency.p50, latency.max, latency.sd].map(ms));
+            row.push(if ratio.is_finite() { format!("{ratio:.1}") } else { "-".to_owned() });
+            table.row(row);
+        }
     }
     table
 }
@@ -188,9 +237,9 @@ fn bar(shares: &CpuShares, y: f64, middle: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{shares_bars, table};
+    use super::{shares_bars, simulation_table, table};
     use crate::{
-        point::{CpuShares, Latency, Point},
+        point::{CpuShares, Latency, Point, Simulated},
         report::tests::point,
     };
 
@@ -227,10 +276,33 @@ mod tests {
             sd: 500.0,
             ..Latency::default()
         };
-        let crowd = Point { latency_us, ..point("channel", Some(1), 10.0) };
+        let connect_us = Some(Latency { p50: 1_000.0, max: 2_000.0, ..latency_us });
+        let crowd = Point { latency_us, connect_us, ..point("channel", Some(1), 10.0) };
         let lines = table("mt-table2", &[&crowd]).expect("a table").lines();
-        let words: Vec<&str> = lines[1].split_ascii_whitespace().rev().take(6).collect();
-        assert_eq!(words, ["20.0", "0.50", "60.00", "3.00", "4.00", "0.10"]);
+        let words = |line: &str| -> Vec<String> {
+            line.split_ascii_whitespace().rev().take(6).map(str::to_owned).collect()
+        };
+        assert_eq!(words(&lines[2]), ["20.0", "0.50", "60.00", "3.00", "4.00", "0.10"]);
+        assert!(lines[1].contains("connect") && lines[2].contains("total") && lines.len() == 3);
+        assert_eq!(words(&lines[1])[0], "2.0");
+    }
+
+    #[test]
+    fn simulated_points_say_what_limits_them() {
+        let at = |shards: usize, cpu_us: f64, variant: &str| {
+            let simulated = Some(Simulated { queues: shards, ..Simulated::default() });
+            let variant = variant.to_owned();
+            Point { simulated, shards, variant, ..point("channel", Some(1), cpu_us) }
+        };
+        let points =
+            [at(1, 4.0, ""), at(2, 2.0, ""), at(1, 4.0, "one queue"), at(2, 3.2, "one queue")];
+        let points: Vec<&Point> = points.iter().collect();
+        let lines = simulation_table(&points).expect("a table").lines();
+        let times = |line: &str| line.split_ascii_whitespace().nth(4).map(str::to_owned);
+        let all: Vec<_> = lines[1..].iter().filter_map(|line| times(line)).collect();
+        assert_eq!(all, ["1.00", "2.00", "1.00", "1.25"]);
+        let measured = point("channel", Some(1), 4.0);
+        assert!(simulation_table(&[&measured]).is_none());
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) struct Series {
     pub(crate) label: String,
     /// Colour and marker, 0 to 5.
     pub(crate) style: usize,
-    /// Dashed curves are other people's numbers.
+    /// Dashed curves were not measured here: other people's numbers, or simulated.
     pub(crate) dashed: bool,
     /// In the order of the axis.
     pub(crate) marks: Vec<Mark>,

@@ -79,14 +79,23 @@ pub(super) const fn gigabits(point: &Point, transactions_per_s: f64) -> f64 {
 
 /// The name of a point's server in tables and legends.
 pub(crate) fn server_label(point: &Point) -> String {
-    match (point.server.as_str(), point.variant.as_str()) {
-        ("channel", "") if point.backend == "local" => {
-            format!("channel ({})", point.link.name())
-        }
+    let Point { server, variant, .. } = point;
+    let is_local = point.backend == "local";
+    let mut label = match (server.as_str(), variant.as_str()) {
+        ("channel" | "sockets", _) if is_local => format!("{server} ({})", point.link.name()),
         ("channel", "") => format!("channel ({})", point.driver),
         ("channel", variant) => format!("channel {variant}"),
         (server, _) => server.to_owned(),
+    };
+    let is_inline = point.placement == "inline";
+    let placed = Some(point.placement.as_str()).filter(|_| is_local && !is_inline);
+    let varied = Some(variant.as_str()).filter(|it| is_local && !it.is_empty());
+    let simulated = point.simulated.map(|_| "simulated");
+    for more in [placed, varied, simulated].into_iter().flatten() {
+        label += ", ";
+        label += more;
     }
+    label
 }
 
 /// Colour and marker of a server: the same in every plot.
@@ -97,6 +106,8 @@ fn style(label: &str) -> usize {
         "epoll-shared" | "channel none" => 2,
         "epoll-reuseport" | "channel +P" | "memcached" | "nginx" => 3,
         "io_uring" => 4,
+        "channel (memif), one queue, simulated" | "channel (memif), thread" => 1,
+        "sockets (memif)" => 2,
         _ => 5,
     }
 }
@@ -181,12 +192,14 @@ pub(super) fn plot(
     for point in points {
         let Ok(place) = positions.binary_search(&position(axis, point)) else { continue };
         let label = curve_label(experiment, point);
-        let mark = Mark { place, value: metric.value(point), range: metric.range(point) };
+        let dashed = point.simulated.is_some();
+        let range = metric.range(point).filter(|_| !dashed);
+        let mark = Mark { place, value: metric.value(point), range };
         match series.iter_mut().find(|it| it.label == label) {
             Some(one) => one.marks.push(mark),
             None => {
                 let style = style(&server_label(point));
-                series.push(Series { label, style, dashed: false, marks: vec![mark] });
+                series.push(Series { label, style, dashed, marks: vec![mark] });
             }
         }
     }
@@ -213,8 +226,13 @@ fn curve_label(experiment: &Experiment, point: &Point) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metric, bytes_label, plot};
-    use crate::{experiments::Experiment, report::tests::point};
+    use super::{Metric, bytes_label, plot, server_label};
+    use crate::{
+        experiments::Experiment,
+        layout::Link,
+        point::{Point, Simulated},
+        report::tests::point,
+    };
 
     #[test]
     fn curves_are_in_the_order_of_the_axis() {
@@ -235,6 +253,41 @@ mod tests {
         assert_eq!(series[0].label, "channel (uring)");
         let places: Vec<usize> = series[0].marks.iter().map(|mark| mark.place).collect();
         assert_eq!(places, [0, 1, 2]);
+    }
+
+    #[test]
+    fn simulated_points_are_a_dashed_curve_of_their_own() {
+        let experiment = Experiment::named("mt-fig7a").unwrap();
+        let local =
+            |point: Point| Point { backend: "local".to_owned(), link: Link::Memif, ..point };
+        let inline = "inline".to_owned();
+        let measured = Point { placement: inline, ..local(point("channel", Some(1), 2.0)) };
+        let simulated = Some(Simulated { queues: 4, ..Simulated::default() });
+        let points = [measured.clone(), Point { simulated, shards: 4, ..measured }];
+        let points: Vec<_> = points.iter().collect();
+        let (_, series) = plot(experiment, &points, Metric::TransactionsPerSecond);
+        let labels: Vec<&str> = series.iter().map(|it| it.label.as_str()).collect();
+        assert_eq!(labels, ["channel (memif)", "channel (memif), simulated"]);
+        assert_eq!([series[0].dashed, series[1].dashed], [false, true]);
+        assert!(series[0].marks[0].range.is_some() && series[1].marks[0].range.is_none());
+    }
+
+    #[test]
+    fn a_label_names_what_is_not_as_usual() {
+        let usual = Point {
+            backend: "local".to_owned(),
+            link: Link::Memif,
+            placement: "inline".to_owned(),
+            ..point("channel", None, 1.0)
+        };
+        assert_eq!(server_label(&usual), "channel (memif)");
+        let placed = Point { placement: "thread".to_owned(), ..usual.clone() };
+        assert_eq!(server_label(&placed), "channel (memif), thread");
+        let asleep = Point { variant: "asleep".to_owned(), ..usual.clone() };
+        assert_eq!(server_label(&asleep), "channel (memif), asleep");
+        let sockets = Point { server: "sockets".to_owned(), ..usual };
+        assert_eq!(server_label(&sockets), "sockets (memif)");
+        assert_eq!(server_label(&point("channel", None, 1.0)), "channel (uring)");
     }
 
     #[test]

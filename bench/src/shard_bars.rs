@@ -1,0 +1,375 @@
+//! `megapipe bench bars --shards`: what is promised of many shards, of the places where the stack
+//! may run, and of sockets on top; each measured, and whether it is met.
+//!
+//! Read first: the mTCP paper, 3.2 and chapter 5; `bars.rs` for how bars are shown.
+//!
+//! A server that polls is busy whether it works or waits, and one that sleeps pays for waking up.
+//! So a server that can do either is run both ways, and the lower number of a run is its cost:
+//! that is the stricter side of a ratio for whoever is compared with it.
+//!
+//! Where two shards and two cores of a load do not fit on the machine, their ratio comes from the
+//! simulation with costs that were measured in the same run (`scaling.rs`), and says so.
+
+use crate::{
+    bars::{self, BarResult, Bound},
+    command::{BenchError, RunArgs},
+    experiments::Experiment,
+    layout::LayoutError,
+    limits,
+    measure::{self, Sample, Trial},
+    point::Point,
+    progress::Progress,
+    run::Bench,
+    scaling::{self, Measured, Situation, costs},
+    server::Server,
+    shard_idle,
+    stack_link::{Placement, Side, StackLink},
+};
+use std::process::ExitCode;
+
+const POLLING: StackLink = StackLink::Memif;
+const ASLEEP: StackLink = StackLink::MemifAsleep(Side::Server);
+
+/// A promise.
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    bound: Bound,
+    unit: &'static str,
+    digits: usize,
+}
+
+const THREAD: Row = Row {
+    name: "thread",
+    what: "placement thread over inline, 64 B, 256 connections: CPU per transaction",
+    bound: Bound::AtMost(1.15),
+    unit: "",
+    digits: 3,
+};
+
+const SOCKETS: Row = Row {
+    name: "sockets",
+    what: "sockets and epoll over the channel on the same back end: CPU per transaction",
+    bound: Bound::AtMost(1.20),
+    unit: "",
+    digits: 3,
+};
+
+const SHARDS: Row = Row {
+    name: "shards",
+    what: "two shards over one, a core of the load for each: transactions a second",
+    bound: Bound::AtLeast(1.9),
+    unit: "",
+    digits: 3,
+};
+
+const FAIRNESS: Row = Row {
+    name: "fairness",
+    what: "Jain's index, 256 bulk connections",
+    bound: Bound::AtLeast(0.99),
+    unit: "",
+    digits: 4,
+};
+
+const STEERING: Row = Row {
+    name: "steering",
+    what: "software steering: added CPU per frame that another shard reads",
+    bound: Bound::AtMost(60.0),
+    unit: " ns",
+    digits: 1,
+};
+
+const IDLE: Row = Row {
+    name: "idle",
+    what: "idle process, placement core: CPU of all its threads",
+    bound: Bound::AtMost(1.0),
+    unit: " %",
+    digits: 2,
+};
+
+const CROWD: Row = Row {
+    name: "crowd",
+    what: "8,000 connections, 64 B, one transaction each, memif: maximum over median response time",
+    bound: Bound::AtMost(20.0),
+    unit: "",
+    digits: 1,
+};
+
+/// In the order in which they are promised.
+const ROWS: [&Row; 7] = [&THREAD, &SOCKETS, &SHARDS, &FAIRNESS, &STEERING, &IDLE, &CROWD];
+
+/// Bars and the points that were measured for them.
+type Outcome = Result<(Vec<BarResult>, Vec<Point>), LayoutError>;
+
+impl Row {
+    /// What came of the runs; `why` nothing did, if nothing did.
+    fn result(&self, runs: Vec<f64>, why: Option<String>) -> BarResult {
+        let Self { name, what, bound, unit, digits } = *self;
+        let left_out = || "a server failed, see the notes".to_owned();
+        let why = runs.is_empty().then(|| why.unwrap_or_else(left_out));
+        BarResult { name, what, bound, unit, digits, runs, simulated: false, why }
+    }
+}
+
+/// Measures all, or those that `--only` names. Blocks for about five minutes.
+pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
+    let names = ROWS.map(|row| row.name);
+    if let Some(name) = args.only.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(BenchError::UnknownExperiment { name: name.clone(), known: names.join(", ") });
+    }
+    let wanted = |row: &Row| args.only.is_empty() || args.only.iter().any(|only| only == row.name);
+    let mut bench = args.bench()?;
+    let (mut bars, mut points) = (Vec::new(), Vec::new());
+    let mut add = |(more, measured): (Vec<BarResult>, Vec<Point>)| {
+        bars.extend(more);
+        points.extend(measured);
+    };
+    let programs: Vec<&Row> = [&THREAD, &SOCKETS].into_iter().filter(|row| wanted(row)).collect();
+    if !programs.is_empty() {
+        add(program_bars(&mut bench, &programs)?);
+    }
+    if wanted(&SHARDS) {
+        add(shards_bar(&mut bench)?);
+    }
+    if wanted(&FAIRNESS) {
+        add(one_server_bar(&mut bench, &FAIRNESS, "mt-fairness", |sample| sample.fairness)?);
+    }
+    if wanted(&STEERING) {
+        add(steering_bar(&mut bench)?);
+    }
+    if wanted(&IDLE) {
+        add(idle_bar(&mut bench)?);
+    }
+    if wanted(&CROWD) {
+        add(one_server_bar(&mut bench, &CROWD, "mt-table2", |sample| {
+            let latency = sample.latency_us;
+            (latency.p50 > 0.0).then(|| latency.max / latency.p50)
+        })?);
+    }
+    bars::finish(&bench, points, &bars, args)
+}
+
+/// What an experiment asks for in its first group.
+fn situation(name: &'static str) -> Situation {
+    let situation = Experiment::named(name).and_then(Situation::of);
+    situation.expect("each experiment that is named here has a trial")
+}
+
+fn trial(situation: &Situation, server: Server) -> Trial {
+    let Situation { experiment, service, load } = situation;
+    Trial { experiment, server, service: *service, load: load.clone() }
+}
+
+/// Measures servers in turn: the samples of each, in their order, and their points.
+fn compare(
+    bench: &mut Bench,
+    situation: &Situation,
+    servers: &[Server],
+) -> Result<(Vec<Vec<Sample>>, Vec<Point>), LayoutError> {
+    let trials: Vec<Trial> = servers.iter().map(|&server| trial(situation, server)).collect();
+    let mut progress = Progress::new(trials.len() * bench.effort.runs);
+    let results = bench.compare(&trials, 1, &mut progress)?;
+    progress.finish();
+    let layout = bench.layout(1)?;
+    let points =
+        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let of = |server: &Server| {
+        let found = results.iter().find(|(trial, _)| trial.server == *server);
+        found.map_or_else(Vec::new, |(_, samples)| samples.clone())
+    };
+    Ok((servers.iter().map(of).collect(), points))
+}
+
+/// CPU time per transaction run by run, of a server that was run in several ways: the lowest.
+fn costs_us(ways: &[Vec<Sample>]) -> Vec<f64> {
+    let runs = ways.iter().map(Vec::len).filter(|&len| len > 0).min().unwrap_or(0);
+    let lowest = |run: usize| {
+        let each = ways.iter().filter_map(|way| way.get(run));
+        each.map(|sample| sample.server_cpu_us_per_transaction).fold(f64::INFINITY, f64::min)
+    };
+    (0..runs).map(lowest).collect()
+}
+
+fn ratios(one: &[f64], other: &[f64]) -> Vec<f64> {
+    one.iter().zip(other).map(|(one, other)| one / other).collect()
+}
+
+/// Placements and ways to write a program, all in the same rounds.
+fn program_bars(bench: &mut Bench, rows: &[&Row]) -> Outcome {
+    let situation = situation("mt-placement");
+    let wanted = |row: &Row| rows.iter().any(|it| it.name == row.name);
+    let mut servers = vec![Server::Local(POLLING), Server::Local(ASLEEP)];
+    // Two that share a core never poll.
+    let thread = [Server::Placed(POLLING, Placement::Thread)];
+    let sockets = [Server::Sockets(POLLING), Server::Sockets(ASLEEP)];
+    servers.extend(thread.iter().filter(|_| wanted(&THREAD)));
+    servers.extend(sockets.iter().filter(|_| wanted(&SOCKETS)));
+    let (samples, points) = compare(bench, &situation, &servers)?;
+    let cost = |of: &[Server]| {
+        let places = servers.iter().zip(&samples).filter(|(server, _)| of.contains(server));
+        let ways: Vec<Vec<Sample>> = places.map(|(_, samples)| samples.clone()).collect();
+        costs_us(&ways)
+    };
+    let channel = cost(&[Server::Local(POLLING), Server::Local(ASLEEP)]);
+    let bars = rows.iter().map(|row| {
+        let of = if row.name == THREAD.name { &thread[..] } else { &sockets[..] };
+        row.result(ratios(&cost(of), &channel), None)
+    });
+    Ok((bars.collect(), points))
+}
+
+/// Measured where two shards and two cores of the load have a core each, else simulated.
+fn shards_bar(bench: &mut Bench) -> Outcome {
+    let situation = situation("mt-fig7a");
+    if bench.cores() >= limits::SHARDS_CORES_MIN {
+        return measured_shards_bar(bench, &situation);
+    }
+    let mut progress = Progress::new(bench.effort.runs * 3);
+    let mut all: Vec<Measured> = Vec::new();
+    for _ in 0..bench.effort.runs {
+        all.extend(situation.measure(bench, &mut progress)?);
+    }
+    progress.finish();
+    let ratio = |measured: &Measured| scaling::two_shards_over_one(&situation, &measured.costs);
+    let bar = SHARDS.result(all.iter().map(ratio).collect(), None);
+    let mut points = Vec::new();
+    if !all.is_empty() {
+        points = Measured::points(&situation, &all, bench.layout(1)?);
+        points.extend(scaling::simulated_points(bench, &situation, &all, 2));
+    }
+    Ok((vec![BarResult { simulated: true, ..bar }], points))
+}
+
+fn measured_shards_bar(bench: &mut Bench, situation: &Situation) -> Outcome {
+    let trial = trial(situation, Server::Local(POLLING));
+    let mut samples = [Vec::new(), Vec::new()];
+    let mut progress = Progress::new(2 * bench.effort.runs);
+    let (before, mut why) = (bench.load_cores, None);
+    'runs: for run in 1..=bench.effort.runs {
+        for cores in [1, 2] {
+            progress.step(&format!("shards · {cores} with a core of the load each · run {run}"));
+            bench.load_cores = Some(cores);
+            match bench.sample(&trial, cores)? {
+                Ok(sample) => samples[cores - 1].push(sample),
+                Err(error) => {
+                    bench.failed = true;
+                    why = Some(error.to_string());
+                    break 'runs;
+                }
+            }
+        }
+    }
+    progress.finish();
+    let mut points = Vec::new();
+    for cores in [1, 2] {
+        bench.load_cores = Some(cores);
+        if !samples[cores - 1].is_empty() {
+            points.push(measure::summarise(&trial, &samples[cores - 1], bench.layout(cores)?));
+        }
+    }
+    bench.load_cores = before;
+    let rates = |of: &[Sample]| of.iter().map(|it| it.transactions_per_s).collect::<Vec<f64>>();
+    let runs = ratios(&rates(&samples[1]), &rates(&samples[0]));
+    Ok((vec![SHARDS.result(runs, why)], points))
+}
+
+/// A bar about one server under one load.
+fn one_server_bar(
+    bench: &mut Bench,
+    row: &Row,
+    experiment: &'static str,
+    value: fn(&Sample) -> Option<f64>,
+) -> Outcome {
+    let situation = situation(experiment);
+    let (samples, points) = compare(bench, &situation, &[Server::Local(POLLING)])?;
+    let runs = samples.iter().flatten().filter_map(value).collect();
+    Ok((vec![row.result(runs, None)], points))
+}
+
+fn steering_bar(bench: &mut Bench) -> Outcome {
+    let mut progress = Progress::new(bench.effort.runs);
+    let (mut runs, mut why) = (Vec::new(), None);
+    for run in 1..=bench.effort.runs {
+        progress.step(&format!("steering · run {run} of {}", bench.effort.runs));
+        let layout = bench.layout(1)?;
+        match costs::frame_costs(&layout.server.cpus, &layout.load.cpus, limits::STEERED_ROUNDS) {
+            Ok(frame) => runs.push(frame.added_ns()),
+            Err(error) => {
+                bench.failed = true;
+                why = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    progress.finish();
+    Ok((vec![STEERING.result(runs, why)], Vec::new()))
+}
+
+fn idle_bar(bench: &mut Bench) -> Outcome {
+    let mut progress = Progress::new(bench.effort.runs);
+    let (mut runs, mut why) = (Vec::new(), None);
+    for run in 1..=bench.effort.runs {
+        progress.step(&format!("idle · placement core · run {run} of {}", bench.effort.runs));
+        match shard_idle::busy_share(bench)? {
+            Ok(share) => runs.push(share * 100.0),
+            Err(error) => {
+                bench.failed = true;
+                why = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    progress.finish();
+    Ok((vec![IDLE.result(runs, why)], Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Workload;
+
+    fn sample(cpu_us: f64) -> Sample {
+        Sample { server_cpu_us_per_transaction: cpu_us, ..Sample::default() }
+    }
+
+    #[test]
+    fn the_lower_of_two_ways_is_the_cost_run_by_run() {
+        let ways = [vec![sample(2.0), sample(1.0)], vec![sample(1.5), sample(3.0)]];
+        assert_eq!(costs_us(&ways), [1.5, 1.0]);
+        assert_eq!(ratios(&costs_us(&[vec![sample(3.0), sample(4.0)]]), &[1.5, 1.0]), [2.0, 4.0]);
+        // A way that failed leaves the other.
+        assert_eq!(costs_us(&[Vec::new(), vec![sample(2.0)]]), [2.0]);
+        assert_eq!(costs_us(&[Vec::new()]), [0.0; 0]);
+    }
+
+    #[test]
+    fn the_loads_are_what_the_bars_say() {
+        let placement = situation("mt-placement").load;
+        assert_eq!((placement.connections, placement.message_bytes()), (256, 64));
+        assert_eq!(placement.transactions_per_connection, None);
+        let shards = situation("mt-fig7a").load;
+        assert_eq!((shards.connections, shards.transactions_per_connection), (256, Some(1)));
+        let bulk = situation("mt-fairness").load;
+        assert_eq!((bulk.connections, bulk.transactions_per_connection), (256, None));
+        let crowd = situation("mt-table2").load;
+        assert_eq!((crowd.connections, crowd.transactions_per_connection), (8_000, Some(1)));
+        assert_eq!(crowd.message_bytes(), 64);
+        assert!(crowd.with_connect && matches!(crowd.workload, Workload::Rpc { .. }));
+    }
+
+    #[test]
+    fn rows_have_a_name_each() {
+        let mut names = ROWS.map(|row| row.name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+    }
+
+    #[test]
+    fn what_failed_is_not_met_and_says_why() {
+        let bar = IDLE.result(Vec::new(), Some("no server".to_owned()));
+        assert_eq!((bar.met(), bar.why.as_deref()), (None, Some("no server")));
+        let bar = CROWD.result(vec![12.0, 25.0, 13.0], Some("not this".to_owned()));
+        assert_eq!((bar.met(), bar.why), (Some(true), None));
+    }
+}

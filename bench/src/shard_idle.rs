@@ -1,0 +1,171 @@
+//! What a server costs that has a core of its own for its stack, and nothing to do.
+//!
+//! Its connections are open and have each carried a transaction; then nobody asks. The processor
+//! time of all its threads is read from the kernel's scheduler (`/proc/PID/task/TID/schedstat`, in
+//! nanoseconds) before and after a while. The paper's servers polled whatever happened, and lost at
+//! low load [ETA 7.2].
+
+use crate::{
+    layout::{Layout, LayoutError},
+    limits,
+    run::Bench,
+    server::{RunningServer, Server, ServerError, Service},
+    stack_link::{Placement, StackLink},
+};
+use megapipe::{
+    Address, Backend, Channel, Config, ConnectError, ConnectOptions, CreateError, DispatchError,
+    Event, LocalNetwork, Misuse, NetworkError, OpError, ServerConfig,
+};
+use megapipe_apps::rpc::protocol::{Lengths, MESSAGE_LEN_DEFAULT, header};
+use std::{
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// The processor time could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShardIdleError {
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("reading /proc: {0}")]
+    System(#[from] io::Error),
+    #[error("the peer's link: {0}")]
+    Network(#[from] NetworkError),
+    #[error("the peer's channel: {0}")]
+    Create(#[from] CreateError),
+    #[error("the peer's channel: {0}")]
+    Dispatch(#[from] DispatchError),
+    #[error("connecting: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("an operation: {0}")]
+    Misuse(#[from] Misuse),
+    #[error("a connection: {0}")]
+    Operation(#[from] OpError),
+    #[error("not all connections were answered in {} s", limits::SHARD_IDLE_OPEN_MAX.as_secs())]
+    Unanswered,
+}
+
+/// The share of a core that an idle server with a core for its stack is busy, all its threads
+/// together: 0 to the number of its threads. Blocks for the bench's window and about a second.
+///
+/// # Errors
+/// [`ShardIdleError`], or that there is no place to measure in.
+pub(crate) fn busy_share(bench: &mut Bench) -> Result<Result<f64, ShardIdleError>, LayoutError> {
+    let (window, scratch) = (bench.effort.window, bench.scratch.path().to_owned());
+    let layout = bench.layout(1)?;
+    Ok(measure(window, layout, &scratch))
+}
+
+fn measure(window: Duration, layout: &Layout, scratch: &Path) -> Result<f64, ShardIdleError> {
+    let server = Server::Placed(StackLink::Memif, Placement::Core);
+    let mut server = RunningServer::start(server, Service::Rpc, layout, scratch)?;
+    let mut peer = Peer::open(layout, scratch)?;
+    peer.ask_each_once(&Address::from(server.address))?;
+    peer.look_on_for(limits::SHARD_IDLE_SETTLE)?;
+    let (start, before) = (Instant::now(), run_time(server.pid())?);
+    peer.look_on_for(window)?;
+    let (spent, after) = (start.elapsed(), run_time(server.pid())?);
+    server.check()?;
+    Ok(after.saturating_sub(before).as_secs_f64() / spent.as_secs_f64())
+}
+
+/// The other end, in this process: it has connections and sleeps beside them.
+struct Peer(Channel);
+
+impl Peer {
+    fn open(layout: &Layout, scratch: &Path) -> Result<Self, ShardIdleError> {
+        let (link, address, prefix_bits) = StackLink::memif_peer(layout, scratch);
+        let settings = ServerConfig {
+            addresses: vec![(address, prefix_bits)],
+            connections: limits::SHARD_IDLE_CONNECTIONS * 2,
+            ..ServerConfig::default()
+        };
+        let network = LocalNetwork::open(&link, settings)?;
+        Ok(Self(Channel::create(Config::default().backend(Backend::Local(network)))?))
+    }
+
+    fn ask_each_once(&mut self, server: &Address) -> Result<(), ShardIdleError> {
+        for _ in 0..limits::SHARD_IDLE_CONNECTIONS {
+            self.0.connect(server, &ConnectOptions::default(), 0)?;
+        }
+        let mut request = [0; MESSAGE_LEN_DEFAULT as usize];
+        request[..16].copy_from_slice(&header(Lengths::default(), 0));
+        let deadline = Instant::now() + limits::SHARD_IDLE_OPEN_MAX;
+        let mut unanswered = limits::SHARD_IDLE_CONNECTIONS as usize * request.len();
+        while unanswered > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(done) = self.0.dispatch(Some(left))? else {
+                return Err(ShardIdleError::Unanswered);
+            };
+            match done.event {
+                Event::Connect(outcome) => {
+                    outcome?;
+                    self.0.write_quiet(done.handle, request.to_vec())?;
+                    self.0.read(done.handle, request.len())?;
+                }
+                Event::Read(bytes) => {
+                    let len = bytes?.len();
+                    if len == 0 {
+                        return Err(OpError::Reset.into());
+                    }
+                    unanswered = unanswered.saturating_sub(len);
+                    self.0.read(done.handle, request.len())?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what comes, asleep meanwhile.
+    fn look_on_for(&mut self, time: Duration) -> Result<(), ShardIdleError> {
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.0.dispatch(Some(left))?;
+        }
+    }
+}
+
+/// How long all threads of a process have run.
+fn run_time(pid: u32) -> io::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread that has just ended has nothing to add.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        sum += run_time_of(&text).ok_or(io::ErrorKind::InvalidData)?;
+    }
+    Ok(sum)
+}
+
+/// The first number of `schedstat`: time on a processor, in nanoseconds (proc-schedstat).
+fn run_time_of(schedstat: &str) -> Option<Duration> {
+    schedstat.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{run_time, run_time_of};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_first_number_is_the_time_on_a_processor() {
+        assert_eq!(run_time_of("1500 20 3\n"), Some(Duration::from_nanos(1500)));
+        assert_eq!(run_time_of(""), None);
+    }
+
+    #[test]
+    fn who_works_has_run_and_who_sleeps_has_not() {
+        let pid = std::process::id();
+        let before = run_time(pid).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        assert!(run_time(pid).unwrap() > before);
+    }
+}
