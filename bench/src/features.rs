@@ -25,10 +25,9 @@ struct Features {
     kernel: &'static str,
 }
 
-const fn features(
-    [system, accept_queue, locality, api, event_handling, packet_io, application, kernel]: [&'static str;
-        8],
-) -> Features {
+/// In the order of the fields.
+const fn features(row: [&'static str; 8]) -> Features {
+    let [system, accept_queue, locality, api, event_handling, packet_io, application, kernel] = row;
     Features { system, accept_queue, locality, api, event_handling, packet_io, application, kernel }
 }
 

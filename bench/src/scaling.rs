@@ -273,8 +273,8 @@ fn note(situation: &Situation, costs: &Costs, measured_per_s: f64) -> String {
         "{}: points marked as simulated come from costs measured in this run: a transaction {:.2} \
          µs at the server and {:.2} at the load, {frames_in:.1} frames in and {frames_out:.1} out, \
          a frame {:.0} ns alone, {:.0} through the switch, {:.0} steered; with one core on each \
-         side the simulation has {:.0} transactions a second, and {measured_per_s:.0} were measured \
-         ({:+.1} %)",
+         side the simulation has {:.0} transactions a second, and {measured_per_s:.0} were \
+         measured ({:+.1} %)",
         situation.experiment,
         server_ns / 1e3,
         load_ns / 1e3,

@@ -37,9 +37,10 @@ const METHOD: [&str; 4] = [
 ];
 
 /// What is true of simulated points.
-const SIMULATED: &str = "Points called simulated, on dashed curves, were not measured: they come from a simulation of \
-     shards, queues and their locks, with costs that were measured on this machine just before. \
-     Caches and memory that cores share are not in it; docs/SCALING.md says what is.";
+const SIMULATED: &str = "Points called simulated, on dashed curves, were not measured: they come \
+    from a simulation of shards, queues and their locks, with costs that were measured on this \
+    machine just before. Caches and memory that cores share are not in it; docs/SCALING.md says \
+    what is.";
 
 /// The whole page.
 pub(crate) fn page(results: &Results) -> String {

@@ -1,3 +1,5 @@
+//! What the model says of worlds whose outcome can be told without it.
+
 use super::*;
 
 /// A transaction of one exchange with a frame each way; the load never limits.
