@@ -4,7 +4,8 @@
 //! place; RFC 1071 §2 for sums. `usual.rs` reads the same layout.
 //!
 //! ```text
-//!  [Ethernet]   IPv4, may not be cut, or IPv6   TCP without options, or NOP NOP timestamps
+//!  [Ethernet]   IPv4, may not be cut, or IPv6   TCP without options, or NOP NOP timestamps;
+//!                                               in a SYN, what it offers
 //! ```
 //!
 //! Numbers are put together in words and written as such, and their sum is taken before they are:
@@ -22,6 +23,16 @@ use crate::seq::SeqNum;
 /// NOP, NOP, timestamps, ten bytes.
 const TIMESTAMPS: u32 = 0x0101_080a;
 const TIMESTAMPS_BYTES: usize = 12;
+/// MSS, four bytes; the MSS.
+const MSS: u32 = 0x0204_0000;
+/// NOP, NOP, SACK permitted, two bytes.
+const SACK_PERMITTED: u32 = 0x0101_0402;
+/// The same before timestamps, instead of the NOPs there.
+const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
+/// NOP, window scale, three bytes; the shift.
+const WINDOW_SCALE: u32 = 0x0103_0300;
+/// Words of all options that a SYN may have.
+const SYN_WORDS_MAX: usize = 5;
 const TCP: u32 = Protocol::Tcp as u32;
 
 /// A segment's headers.
@@ -43,6 +54,56 @@ pub(crate) struct Headers {
     /// Not scaled.
     pub(crate) window: u16,
     pub(crate) times: Option<Timestamps>,
+    /// `None`: it is no SYN, or one that offers nothing but timestamps.
+    pub(crate) offers: Option<Offers>,
+}
+
+/// The options of a SYN, beside timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Offers {
+    pub(crate) mss: Option<u16>,
+    pub(crate) sack_permitted: bool,
+    pub(crate) window_scale: Option<u8>,
+}
+
+impl Offers {
+    /// The words of all options of a SYN, and how many.
+    fn words(self, times: Option<Timestamps>) -> ([u32; SYN_WORDS_MAX], usize) {
+        let mut words = [0; SYN_WORDS_MAX];
+        let mut count = 0;
+        let mut put = |word| {
+            words[count] = word;
+            count += 1;
+        };
+        if let Some(mss) = self.mss {
+            put(MSS | u32::from(mss));
+        }
+        if let Some(times) = times {
+            put(if self.sack_permitted { SACK_PERMITTED_TIMESTAMPS } else { TIMESTAMPS });
+            put(times.value);
+            put(times.echo);
+        } else if self.sack_permitted {
+            put(SACK_PERMITTED);
+        }
+        if let Some(shift) = self.window_scale {
+            put(WINDOW_SCALE | u32::from(shift));
+        }
+        (words, count)
+    }
+
+    /// Bytes of all options of a SYN.
+    const fn bytes(self, with_times: bool) -> usize {
+        let times = if with_times {
+            TIMESTAMPS_BYTES
+        } else if self.sack_permitted {
+            4
+        } else {
+            0
+        };
+        let scale = if self.window_scale.is_some() { 4 } else { 0 };
+        let mss = if self.mss.is_some() { 4 } else { 0 };
+        mss + times + scale
+    }
 }
 
 /// What a checksum field is to hold.
@@ -68,7 +129,11 @@ impl Headers {
     /// Bytes of the TCP header.
     #[inline(always)]
     const fn segment_header_bytes(&self) -> usize {
-        if self.times.is_some() { HEADER_BYTES + TIMESTAMPS_BYTES } else { HEADER_BYTES }
+        match self.offers {
+            Some(offers) => HEADER_BYTES + offers.bytes(self.times.is_some()),
+            None if self.times.is_some() => HEADER_BYTES + TIMESTAMPS_BYTES,
+            None => HEADER_BYTES,
+        }
     }
 
     /// Bytes of all headers.
@@ -146,7 +211,14 @@ impl Headers {
         put(header, 4, self.seq.0);
         put(header, 8, self.ack.0);
         put(header, 12, middle);
-        if let Some(times) = self.times {
+        if let Some(offers) = self.offers {
+            let (words, count) = offers.words(self.times);
+            let options = options.get_mut(..4 * count)?;
+            for (word, place) in words.iter().zip(options.as_chunks_mut().0) {
+                sum += u64::from(*word);
+                put::<4>(place, 0, *word);
+            }
+        } else if let Some(times) = self.times {
             let options = options.first_chunk_mut::<TIMESTAMPS_BYTES>()?;
             sum += u64::from(TIMESTAMPS) + u64::from(times.value) + u64::from(times.echo);
             put(options, 0, TIMESTAMPS);
@@ -184,6 +256,17 @@ mod tests {
     use super::*;
     use crate::wire::{checksum, tcp};
 
+    fn options_of(headers: &Headers) -> tcp::Options {
+        let offers = headers.offers;
+        tcp::Options {
+            mss: offers.and_then(|offers| offers.mss),
+            window_scale: offers.and_then(|offers| offers.window_scale),
+            sack_permitted: offers.is_some_and(|offers| offers.sack_permitted),
+            timestamps: headers.times,
+            ..tcp::Options::default()
+        }
+    }
+
     /// The same by the `Repr` of each format.
     fn general(headers: &Headers, frame: &mut [u8], text: &[u8], left_to_link: bool) -> usize {
         let mut at = 0;
@@ -193,7 +276,7 @@ mod tests {
             header.emit(frame);
             at += header.header_bytes();
         }
-        let options = tcp::Options { timestamps: headers.times, ..tcp::Options::default() };
+        let options = options_of(headers);
         let head = tcp::Repr {
             src_port: headers.src_port,
             dst_port: headers.dst_port,
@@ -274,6 +357,7 @@ mod tests {
             (src_port, dst_port, window, flags) in any::<(u16, u16, u16, u8)>(),
             (seq, ack) in (number(), number()),
             times in prop::option::of((number(), number())),
+            offers in any::<Option<(Option<u16>, bool, Option<u8>)>>(),
             text in prop::collection::vec(any::<u8>(), 0..200),
             left_to_link in any::<bool>(),
         ) {
@@ -292,6 +376,9 @@ mod tests {
                 flags: Flags(flags & !0x20),
                 window,
                 times: times.map(|(value, echo)| Timestamps { value, echo }),
+                offers: offers.map(|(mss, sack_permitted, window_scale)| {
+                    Offers { mss, sack_permitted, window_scale }
+                }),
             };
             let (mut quick, mut slow) = ([0xaa; 400], [0xaa; 400]);
             let end = general(&headers, &mut slow, &text, left_to_link);

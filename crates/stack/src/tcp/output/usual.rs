@@ -12,7 +12,7 @@
 //!   and nowhere if not; its timer is armed. It need not be looked at again.
 
 use super::*;
-use crate::wire::headers::{Headers, Text};
+use crate::wire::headers::{Headers, Offers, Text};
 
 /// Facts that have more to say about what leaves than is said here.
 const UNUSUAL: Facts = Facts::SYN_DUE
@@ -137,6 +137,7 @@ fn headers_of(
         flags: Flags::ACK,
         window: 0,
         times,
+        offers: None,
     }
 }
 
@@ -194,9 +195,15 @@ pub(super) fn write<M>(
     frame: &mut [u8],
 ) -> Option<Transmit> {
     let Draft { flow, head, service, ecn, dont_fragment } = draft;
-    if !dont_fragment || head.urgent != 0 || !head.options.are_usual() {
+    if !dont_fragment || head.urgent != 0 || head.options.sack_count > 0 {
         return None;
     }
+    let options = &head.options;
+    let offers = Offers {
+        mss: options.mss,
+        sack_permitted: options.sack_permitted,
+        window_scale: options.window_scale,
+    };
     let headers = Headers {
         link: cx.ip.usual_link(hop)?,
         src: flow.local,
@@ -210,7 +217,8 @@ pub(super) fn write<M>(
         ack: head.ack,
         flags: head.flags,
         window: head.window,
-        times: head.options.timestamps,
+        times: options.timestamps,
+        offers: options.are_of_syn().then_some(offers),
     };
     finish(cx, &headers, text, frame)
 }

@@ -73,13 +73,10 @@ impl Options {
         self.sack.get(..usize::from(self.sack_count)).unwrap_or_default()
     }
 
-    /// There is none but timestamps.
+    /// There is one of those that only a SYN has.
     #[inline]
-    pub(crate) const fn are_usual(&self) -> bool {
-        self.mss.is_none()
-            && self.window_scale.is_none()
-            && !self.sack_permitted
-            && self.sack_count == 0
+    pub(crate) const fn are_of_syn(&self) -> bool {
+        self.mss.is_some() || self.window_scale.is_some() || self.sack_permitted
     }
 
     /// Sets the SACK blocks: as many of `blocks` as there is room for, beside the timestamps if
