@@ -4,6 +4,8 @@ mod check;
 mod commands;
 mod network;
 
+use core::net::IpAddr;
+
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::cx::Cx;
@@ -17,12 +19,12 @@ use crate::ip::icmp::Complaint;
 use crate::ip::input::{Inbound, UsualPacket};
 use crate::ip::reassembly::Reassembly;
 use crate::memory::Memory;
-use crate::tcp::Tcp;
+use crate::tcp::{Segment, Tcp};
 use crate::time::Instant;
 use crate::udp::Udp;
 use crate::wire::Protocol;
 use crate::wire::checksum;
-use crate::wire::usual::Usual;
+use crate::wire::usual::{Other, Packet, Sum, Usual};
 
 /// TCP, UDP and IP of one shard, as a function of its inputs.
 ///
@@ -111,8 +113,7 @@ impl Stack {
         }
         match self.ip.usual_packet(frame) {
             Some(UsualPacket::V4(packet)) => {
-                let segment = Usual::in_ipv4(packet);
-                self.take_segment(segment, received, memory)
+                self.take_packet(Packet::of_ipv4(packet), received, memory)
             }
             Some(UsualPacket::V6(packet)) => self.take_usual_in_ipv6(packet, received, memory),
             None => false,
@@ -127,21 +128,24 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        self.take_segment(Usual::in_ipv6(packet), received, memory)
+        self.take_packet(Packet::of_ipv6(packet), received, memory)
     }
 
     #[inline(always)]
-    fn take_segment<M: Memory>(
+    fn take_packet<M: Memory>(
         &mut self,
-        segment: Option<Usual<'_>>,
+        packet: Option<Packet<'_>>,
         received: Received,
         memory: &mut M,
     ) -> bool {
-        let Some(segment) = segment else { return false };
-        let Self { ip, tcp, config, counters, now, .. } = self;
-        if !ip.is_ours(segment.dst) {
+        let Some(packet) = packet else { return false };
+        if !self.ip.is_ours(packet.dst) {
             return false;
         }
+        let Some(segment) = Usual::of(&packet) else {
+            return self.take_other(&packet, received, memory);
+        };
+        let Self { ip, tcp, config, counters, now, .. } = self;
         let mut cx = Cx { now: *now, memory: &mut *memory, ip, config, counters };
         match tcp.on_expected(&mut cx, &segment, received) {
             Ok(()) => true,
@@ -158,14 +162,39 @@ impl Stack {
         (received, hash): (Received, Option<u32>),
         memory: &mut M,
     ) -> bool {
-        let is_right = received.checksums == Checksums::Verified
-            || segment.sum.is_right_with(checksum::sum(segment.payload));
-        if !is_right || !self.ip.may_come_from(segment.src, None) {
+        if !self.is_believed((segment.src, segment.sum), segment.payload, received) {
             return false;
         }
-        self.with(memory, |tcp, cx| tcp.on_usual(cx, segment, (received, hash)));
+        let segment = Segment::of_usual(segment, received);
+        self.with(memory, |tcp, cx| tcp.on_read(cx, &segment, hash));
         self.settle_neighbours(memory);
         true
+    }
+
+    /// The same of a segment with other flags or with a SYN's options.
+    #[inline(never)]
+    fn take_other<M: Memory>(
+        &mut self,
+        packet: &Packet<'_>,
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        let Some(segment) = Other::of(packet) else { return false };
+        if !self.is_believed((segment.src, segment.sum), segment.payload, received) {
+            return false;
+        }
+        let segment = Segment::of_other(&segment, received);
+        self.with(memory, |tcp, cx| tcp.on_read(cx, &segment, None));
+        self.settle_neighbours(memory);
+        true
+    }
+
+    /// The checksum of a segment is right, and it may come from where it says.
+    #[inline]
+    fn is_believed(&self, (src, sum): (IpAddr, Sum), payload: &[u8], received: Received) -> bool {
+        let is_right =
+            received.checksums == Checksums::Verified || sum.is_right_with(checksum::sum(payload));
+        is_right && self.ip.may_come_from(src, None)
     }
 
     /// As [`Stack::on_frame`], but no listener takes a connection that the frame would begin: it is

@@ -6,6 +6,7 @@ mod errors;
 mod expected;
 mod fragments;
 mod garbage;
+mod handshakes;
 mod link;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -84,7 +84,6 @@ use turns::Turns;
 use crate::config::Config;
 use crate::cx::Cx;
 use crate::flow_table::{Flow, FlowTable};
-use crate::frame::Received;
 use crate::id::ConnId;
 use crate::ip::Arrived;
 use crate::limits::{EMBRYOS_MAX, NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
@@ -92,8 +91,7 @@ use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
 use crate::wheel::Wheel;
-use crate::wire::usual::Usual;
-use segment::Segment;
+pub(crate) use segment::Segment;
 
 /// SYN, RST, probes.
 const CONTROL: usize = 0;
@@ -240,17 +238,17 @@ impl Tcp {
         self.on_parsed(cx, &segment, None);
     }
 
-    /// The same, with headers that were read already and a checksum that is right. `hash`: of its
+    /// The same of a segment that was read already, and whose checksum is right. `hash`: of its
     /// flow, if that is known.
-    #[inline(never)]
-    pub(crate) fn on_usual<M: Memory>(
+    #[inline]
+    pub(crate) fn on_read<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
-        usual: &Usual<'_>,
-        (received, hash): (Received, Option<u32>),
+        segment: &Segment<'_>,
+        hash: Option<u32>,
     ) {
         cx.counters.totals.segments_in += 1;
-        self.on_parsed(cx, &Segment::of_usual(usual, received), hash);
+        self.on_parsed(cx, segment, hash);
     }
 
     fn on_parsed<M: Memory>(

@@ -6,7 +6,7 @@ use crate::frame::{Checksums, Received};
 use crate::ip::Arrived;
 use crate::seq::SeqNum;
 use crate::wire::tcp::{Flags, Options, View};
-use crate::wire::usual::Usual;
+use crate::wire::usual::{Other, Usual};
 use crate::wire::{Ecn, Protocol, checksum};
 
 /// A segment.
@@ -79,6 +79,28 @@ impl<'a> Segment<'a> {
             urgent: 0,
             options: Options { timestamps: usual.times, ..Options::default() },
             payload: usual.payload,
+            ecn: Ecn::NotEct,
+            segment_bytes: received.segment_bytes,
+        }
+    }
+
+    /// The same of a segment with other flags, or with a SYN's options.
+    #[inline]
+    pub(crate) fn of_other(other: &Other<'a>, received: Received) -> Self {
+        Self {
+            flow: Flow {
+                local: other.dst,
+                remote: other.src,
+                local_port: other.dst_port,
+                remote_port: other.src_port,
+            },
+            seq: other.seq,
+            ack: other.ack,
+            flags: other.flags,
+            window: other.window,
+            urgent: 0,
+            options: other.options,
+            payload: other.payload,
             ecn: Ecn::NotEct,
             segment_bytes: received.segment_bytes,
         }

@@ -6,6 +6,8 @@
 //! ```text
 //!  IPv4 without options, no fragment   TCP with ACK, perhaps with PSH and FIN
 //!  IPv6 without extensions             no options, or NOP NOP timestamps
+//!                                      others: of any flags but URG, such as SYN and RST,
+//!                                      also with the options that Linux and we put into a SYN
 //! ```
 //!
 //! Everything else is `None`, broken or not: whoever asks has another way to find out, with the
@@ -21,7 +23,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::field::{u8_at, u16_at, u32_at};
-use super::tcp::{Flags, Timestamps};
+use super::tcp::{Flags, Options, Timestamps};
 use super::{Ecn, Protocol, ipv4, ipv6, tcp};
 use crate::seq::SeqNum;
 
@@ -29,6 +31,14 @@ use crate::seq::SeqNum;
 const TIMESTAMPS: u32 = 0x0101_080a;
 const TIMESTAMPS_BYTES: usize = 12;
 const WITH_TIMESTAMPS: usize = tcp::HEADER_BYTES + TIMESTAMPS_BYTES;
+/// SACK permitted, timestamps, ten bytes.
+const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
+/// MSS, four bytes; the MSS.
+const MSS: u32 = 0x0204_0000;
+/// NOP, window scale, three bytes; the shift.
+const WINDOW_SCALE: u32 = 0x0103_0300;
+/// MSS, the timestamps with what is before them, window scale.
+const WITH_SYN_OPTIONS: usize = WITH_TIMESTAMPS + 8;
 
 /// A segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +56,35 @@ pub(crate) struct Usual<'a> {
     pub(crate) payload: &'a [u8],
     /// Of pseudo header and header.
     pub(crate) sum: Sum,
+}
+
+/// A segment of any flags but URG: a SYN, a RST.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Other<'a> {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) src_port: u16,
+    pub(crate) dst_port: u16,
+    pub(crate) seq: SeqNum,
+    /// Means something with ACK only.
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: Flags,
+    /// Not scaled.
+    pub(crate) window: u16,
+    pub(crate) options: Options,
+    pub(crate) payload: &'a [u8],
+    /// Of pseudo header and header.
+    pub(crate) sum: Sum,
+}
+
+/// A packet with a segment in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packet<'a> {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    /// Of both addresses.
+    hosts: Sum,
+    segment: &'a [u8],
 }
 
 /// Words of a packet as they lie in memory, added with the carry brought around (RFC 1071 §2): what
@@ -90,10 +129,10 @@ impl Sum {
     }
 }
 
-impl<'a> Usual<'a> {
-    /// Reads a packet of IPv4.
+impl<'a> Packet<'a> {
+    /// Reads the header of IPv4.
     #[inline(always)]
-    pub(crate) fn in_ipv4(packet: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of_ipv4(packet: &'a [u8]) -> Option<Self> {
         let head: &[u8; ipv4::HEADER_BYTES] = packet.first_chunk()?;
         let total_bytes = usize::from(u16_at(head, 2));
         let is_usual = u8_at(head, 0) == 0x45
@@ -107,12 +146,12 @@ impl<'a> Usual<'a> {
         let (src, dst) = (u32_at(head, 12), u32_at(head, 16));
         let hosts = Sum(u64::from(src.to_be()) + u64::from(dst.to_be()));
         let (src, dst) = (Ipv4Addr::from_bits(src), Ipv4Addr::from_bits(dst));
-        Self::between(IpAddr::V4(src), IpAddr::V4(dst), hosts, segment)
+        Some(Self { src: IpAddr::V4(src), dst: IpAddr::V4(dst), hosts, segment })
     }
 
-    /// Reads a packet of IPv6.
+    /// Reads the header of IPv6.
     #[inline(always)]
-    pub(crate) fn in_ipv6(packet: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of_ipv6(packet: &'a [u8]) -> Option<Self> {
         let head: &[u8; ipv6::HEADER_BYTES] = packet.first_chunk()?;
         let payload_bytes = usize::from(u16_at(head, 4));
         let class = u16_at(head, 0);
@@ -127,13 +166,25 @@ impl<'a> Usual<'a> {
         let (src, dst): (&[u8; 16], &[u8; 16]) =
             (addresses.first_chunk()?, addresses.last_chunk()?);
         let (src, dst) = (Ipv6Addr::from_octets(*src), Ipv6Addr::from_octets(*dst));
-        let hosts = Sum::of(addresses);
-        Self::between(IpAddr::V6(src), IpAddr::V6(dst), hosts, rest.get(..payload_bytes)?)
+        let (hosts, segment) = (Sum::of(addresses), rest.get(..payload_bytes)?);
+        Some(Self { src: IpAddr::V6(src), dst: IpAddr::V6(dst), hosts, segment })
     }
 
-    /// Reads a segment from `src` to `dst`, whose addresses sum to `hosts`.
+    /// The sum of the pseudo header and of what of the segment sums to `header`.
     #[inline(always)]
-    fn between(src: IpAddr, dst: IpAddr, hosts: Sum, segment: &'a [u8]) -> Option<Self> {
+    const fn sum(&self, header: Sum) -> Sum {
+        self.hosts
+            .and(Sum::of_number(Protocol::Tcp as u16))
+            .and(Sum::of_number(self.segment.len() as u16))
+            .and(header)
+    }
+}
+
+impl<'a> Usual<'a> {
+    /// Reads the header of the segment in `packet`.
+    #[inline(always)]
+    pub(crate) fn of(packet: &Packet<'a>) -> Option<Self> {
+        let segment = packet.segment;
         let head: &[u8; tcp::HEADER_BYTES] = segment.first_chunk()?;
         let flags = Flags(u8_at(head, 13));
         let may_have = Flags::PSH | Flags::FIN;
@@ -147,17 +198,13 @@ impl<'a> Usual<'a> {
                 if u32_at(whole, tcp::HEADER_BYTES) != TIMESTAMPS {
                     return None;
                 }
-                let times = Timestamps { value: u32_at(whole, 24), echo: u32_at(whole, 28) };
-                (Some(times), Sum::of(whole), segment.get(WITH_TIMESTAMPS..)?)
+                (Some(times_at(whole, 24)), Sum::of(whole), segment.get(WITH_TIMESTAMPS..)?)
             }
             _ => return None,
         };
-        let pseudo = hosts
-            .and(Sum::of_number(Protocol::Tcp.number().into()))
-            .and(Sum::of_number(segment.len() as u16));
         Some(Self {
-            src,
-            dst,
+            src: packet.src,
+            dst: packet.dst,
             src_port: u16_at(head, 0),
             dst_port: u16_at(head, 2),
             seq: SeqNum(u32_at(head, 4)),
@@ -166,7 +213,200 @@ impl<'a> Usual<'a> {
             window: u16_at(head, 14),
             times,
             payload,
-            sum: pseudo.and(sum),
+            sum: packet.sum(sum),
         })
+    }
+}
+
+impl<'a> Other<'a> {
+    /// Reads the header of the segment in `packet`.
+    #[inline]
+    pub(crate) fn of(packet: &Packet<'a>) -> Option<Self> {
+        let segment = packet.segment;
+        let head: &[u8; tcp::HEADER_BYTES] = segment.first_chunk()?;
+        let flags = Flags(u8_at(head, 13));
+        if flags.contains(Flags::URG) {
+            return None;
+        }
+        let mut options = Options::default();
+        let (sum, payload) = match usize::from(u8_at(head, 12) >> 4) * 4 {
+            tcp::HEADER_BYTES => (Sum::of(head), segment.get(tcp::HEADER_BYTES..)?),
+            WITH_TIMESTAMPS => {
+                let whole: &[u8; WITH_TIMESTAMPS] = segment.first_chunk()?;
+                if u32_at(whole, tcp::HEADER_BYTES) != TIMESTAMPS {
+                    return None;
+                }
+                options.timestamps = Some(times_at(whole, 24));
+                (Sum::of(whole), segment.get(WITH_TIMESTAMPS..)?)
+            }
+            WITH_SYN_OPTIONS => {
+                let whole: &[u8; WITH_SYN_OPTIONS] = segment.first_chunk()?;
+                options = syn_options(whole)?;
+                (Sum::of(whole), segment.get(WITH_SYN_OPTIONS..)?)
+            }
+            _ => return None,
+        };
+        Some(Self {
+            src: packet.src,
+            dst: packet.dst,
+            src_port: u16_at(head, 0),
+            dst_port: u16_at(head, 2),
+            seq: SeqNum(u32_at(head, 4)),
+            ack: SeqNum(u32_at(head, 8)),
+            flags,
+            window: u16_at(head, 14),
+            options,
+            payload,
+            sum: packet.sum(sum),
+        })
+    }
+}
+
+#[inline(always)]
+fn times_at(head: &[u8], at: usize) -> Timestamps {
+    Timestamps { value: u32_at(head, at), echo: u32_at(head, at + 4) }
+}
+
+/// The options of a SYN, in Linux's order and ours.
+#[inline(always)]
+fn syn_options(head: &[u8; WITH_SYN_OPTIONS]) -> Option<Options> {
+    let [mss, before_times, scale] = [20, 24, 36].map(|at| u32_at(head, at));
+    let sack_permitted = before_times == SACK_PERMITTED_TIMESTAMPS;
+    let is_usual = mss & 0xffff_0000 == MSS
+        && (sack_permitted || before_times == TIMESTAMPS)
+        && scale & 0xffff_ff00 == WINDOW_SCALE;
+    is_usual.then(|| Options {
+        mss: Some(mss as u16),
+        window_scale: Some(scale as u8),
+        sack_permitted,
+        timestamps: Some(times_at(head, 28)),
+        ..Options::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::checksum;
+
+    /// What is answered about a packet, and what the views of each format make of it.
+    fn both(packet: &[u8]) -> Option<(Other<'_>, tcp::Repr, bool)> {
+        let read = Packet::of_ipv4(packet).or_else(|| Packet::of_ipv6(packet))?;
+        let other = Other::of(&read)?;
+        let view = tcp::View::new(read.segment).expect("a whole header");
+        let number = Protocol::Tcp.number();
+        let pseudo = checksum::pseudo_header(read.src, read.dst, number, read.segment.len());
+        Some((other, tcp::Repr::parse(&view), view.checksum_is_right(pseudo)))
+    }
+
+    fn packet(src: IpAddr, dst: IpAddr, segment: &[u8]) -> Vec<u8> {
+        let payload_bytes = segment.len();
+        let mut packet = vec![0; 40];
+        let at = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = ipv4::Repr {
+                    src,
+                    dst,
+                    protocol: 6,
+                    ttl: 64,
+                    dscp: 0,
+                    ecn: Ecn::NotEct,
+                    identification: 0,
+                    dont_fragment: true,
+                    more_fragments: false,
+                    fragment_offset: 0,
+                    payload_bytes,
+                };
+                header.emit(&mut packet);
+                ipv4::HEADER_BYTES
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = ipv6::Repr {
+                    src,
+                    dst,
+                    next_header: 6,
+                    hop_limit: 64,
+                    dscp: 0,
+                    ecn: Ecn::NotEct,
+                    payload_bytes,
+                };
+                header.emit(&mut packet);
+                ipv6::HEADER_BYTES
+            }
+            _ => unreachable!("one family"),
+        };
+        packet.truncate(at);
+        packet.extend(segment);
+        packet
+    }
+
+    fn hosts() -> impl Strategy<Value = (IpAddr, IpAddr)> {
+        let four = any::<(u32, u32)>()
+            .prop_map(|(a, b)| (Ipv4Addr::from_bits(a).into(), Ipv4Addr::from_bits(b).into()));
+        let six = any::<(u128, u128)>()
+            .prop_map(|(a, b)| (Ipv6Addr::from_bits(a).into(), Ipv6Addr::from_bits(b).into()));
+        prop_oneof![four, six]
+    }
+
+    proptest! {
+        #[test]
+        fn a_syn_or_reset_means_what_the_views_make_of_it(
+            (src, dst) in hosts(),
+            (src_port, dst_port, window, flags) in any::<(u16, u16, u16, u8)>(),
+            (seq, ack) in any::<(u32, u32)>(),
+            (mss, window_scale, sack_permitted) in any::<(Option<u16>, Option<u8>, bool)>(),
+            times in any::<Option<(u32, u32)>>(),
+            text in prop::collection::vec(any::<u8>(), 0..20),
+            (harmed, harm) in prop_oneof![5 => Just((0, 0)), 2 => any::<(usize, u8)>()],
+        ) {
+            let head = tcp::Repr {
+                src_port,
+                dst_port,
+                seq: SeqNum(seq),
+                ack: SeqNum(ack),
+                flags: Flags(flags),
+                window,
+                urgent: 0,
+                options: Options {
+                    mss,
+                    window_scale,
+                    sack_permitted,
+                    timestamps: times.map(|(value, echo)| Timestamps { value, echo }),
+                    ..Options::default()
+                },
+            };
+            let mut segment = vec![0; head.header_bytes()];
+            let sum = head.emit(&mut segment);
+            segment.extend(&text);
+            let pseudo = checksum::pseudo_header(src, dst, 6, segment.len());
+            let sum = checksum::combine(checksum::combine(pseudo, sum), checksum::sum(&text));
+            tcp::write_checksum(&mut segment, sum);
+            let harmed = harmed % segment.len();
+            segment[harmed] ^= harm;
+            let packet = packet(src, dst, &segment);
+            let read = both(&packet);
+            if harm == 0 {
+                let options = &head.options;
+                let has_all = options.mss.is_some() && options.window_scale.is_some();
+                let is_plain = !has_all && !sack_permitted && options.mss.is_none()
+                    && options.window_scale.is_none();
+                let is_usual = (has_all && times.is_some()) || is_plain;
+                prop_assert_eq!(read.is_some(), is_usual && !head.flags.contains(Flags::URG));
+            }
+            let Some((other, repr, is_right)) = read else { return Ok(()) };
+            let ack = if other.flags.contains(Flags::ACK) { other.ack } else { SeqNum(0) };
+            prop_assert_eq!((other.src, other.dst), (src, dst));
+            prop_assert_eq!((other.src_port, other.dst_port), (repr.src_port, repr.dst_port));
+            prop_assert_eq!((other.seq, ack, other.flags), (repr.seq, repr.ack, repr.flags));
+            prop_assert_eq!((other.window, other.options), (repr.window, repr.options));
+            let at = segment.len() - other.payload.len();
+            prop_assert_eq!(other.payload, &segment[at..]);
+            prop_assert_eq!(other.sum.is_right_with(checksum::sum(other.payload)), is_right);
+        }
     }
 }
