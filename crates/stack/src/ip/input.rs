@@ -125,7 +125,9 @@ impl Ip {
     #[inline]
     pub(crate) fn may_come_from(&self, src: IpAddr, hop: Option<Hop>) -> bool {
         // There is no way to any other address, under the addresses and routes of one epoch.
-        hop.is_some_and(|hop| self.is_current(hop)) || self.is_peer(src)
+        hop.is_some_and(|hop| self.is_current(hop))
+            || self.last_way_to(src).is_some()
+            || self.is_peer(src)
     }
 
     /// `ip` is an address that a packet to one of us may come from.

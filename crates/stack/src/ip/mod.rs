@@ -169,6 +169,16 @@ pub(crate) enum NextHop {
     NoRoute,
 }
 
+/// A way that was found. It is worth something as long as `hop` is: a host to which there is a way
+/// is one host, and not we.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    dst: IpAddr,
+    /// The address of ours that packets there are best sent from.
+    source: Option<IpAddr>,
+    hop: Hop,
+}
+
 /// The state of this layer.
 #[derive(Debug)]
 pub(crate) struct Ip {
@@ -188,6 +198,8 @@ pub(crate) struct Ip {
     icmp_errors: TokenBucket,
     /// Grows whenever `addresses` or `routes` change.
     epoch: u32,
+    /// The way that was found last.
+    last_way: Option<Way>,
     /// The neighbour that was confirmed last, and when.
     confirmed: Option<(Instant, Hop)>,
     /// Identification of the next packet that may be cut.
@@ -217,6 +229,7 @@ impl Ip {
             identifications: Identifications::new(&config.secret),
             icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
             epoch: 0,
+            last_way: None,
             confirmed: None,
             identification: 0,
         };
@@ -254,6 +267,7 @@ impl Ip {
     /// Ways that were found before may lead elsewhere now.
     fn outdate(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
+        self.last_way = None;
         self.neighbours.outdate();
     }
 
@@ -276,6 +290,9 @@ impl Ip {
     /// The address that packets to `dst` are best sent from. `None`: there is no route, or no
     /// address of that family.
     pub(crate) fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
+        if let Some(way) = self.last_way_to(dst) {
+            return way.source;
+        }
         let via = self.via(dst)?;
         self.addresses.source_for(dst, via)
     }
@@ -294,16 +311,34 @@ impl Ip {
     }
 
     /// The way to `dst`. Asks the link for the neighbour where that is not known.
+    #[inline]
     pub(crate) fn next_hop(&mut self, now: Instant, dst: IpAddr) -> NextHop {
+        if let Some(way) = self.last_way
+            && way.dst == dst
+            && self.hop_is_fresh(now, way.hop)
+        {
+            return NextHop::Ready(way.hop);
+        }
+        self.find_way(now, dst)
+    }
+
+    #[inline(never)]
+    fn find_way(&mut self, now: Instant, dst: IpAddr) -> NextHop {
         let Some(via) = self.via(dst) else { return NextHop::NoRoute };
         let place = match self.medium {
             Medium::Ip => Some(self.neighbours.everybody()),
             Medium::Ethernet(_) => self.neighbours.find(now, via, true),
         };
-        match place {
-            Some(place) => NextHop::Ready(Hop { place }),
-            None => NextHop::Waiting,
-        }
+        let Some(place) = place else { return NextHop::Waiting };
+        let (hop, source) = (Hop { place }, self.addresses.source_for(dst, via));
+        self.last_way = Some(Way { dst, source, hop });
+        NextHop::Ready(hop)
+    }
+
+    /// The way to `dst`, if it was found last and still leads there.
+    #[inline]
+    fn last_way_to(&self, dst: IpAddr) -> Option<&Way> {
+        self.last_way.as_ref().filter(|way| way.dst == dst && self.is_current(way.hop))
     }
 
     /// `hop` may still be used, and is about to be.
