@@ -28,44 +28,77 @@ pub(crate) enum Use {
 #[derive(Debug)]
 pub(crate) struct Secret {
     hasher: Sip<2, 4>,
+    /// Both addresses that a timestamp's offset was asked for last, and that.
+    last_offset: Option<((IpAddr, IpAddr), u32)>,
 }
 
 impl Secret {
     pub(crate) fn new(key: &[u8; 16]) -> Self {
-        Self { hasher: Sip::new(key) }
+        Self { hasher: Sip::new(key), last_offset: None }
     }
 
     /// The hash of `flow` and `extra` for `purpose`.
     pub(crate) fn hash(&self, purpose: Use, flow: &Flow, extra: u64) -> u64 {
+        self.hosts(flow).and(ports_and(purpose, flow)).and(extra).finish()
+    }
+
+    /// The hash of `flow` for `purpose`. The messages are shorter than those with something extra,
+    /// so that none stands for another.
+    #[inline]
+    fn hash_of_flow(&self, purpose: Use, flow: &Flow) -> u64 {
+        self.hosts(flow).finish_with(ports_and(purpose, flow), 5)
+    }
+
+    /// The hash of the addresses of `flow`, whatever its ports, for `purpose`.
+    fn hash_of_hosts(&self, purpose: Use, flow: &Flow) -> u64 {
+        self.hosts(flow).finish_with(purpose as u64, 1)
+    }
+
+    /// After the addresses of `flow`: one word, or four for IPv6, so that neither stands for the
+    /// other.
+    #[inline]
+    fn hosts(&self, flow: &Flow) -> Sip<2, 4> {
         let mut hasher = self.hasher;
         if let (IpAddr::V4(local), IpAddr::V4(remote)) = (flow.local, flow.remote) {
-            hasher = hasher.and(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
-        } else {
-            for address in [flow.local, flow.remote] {
-                let bits = match address {
-                    IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                    IpAddr::V6(address) => address.to_bits(),
-                };
-                hasher = hasher.and((bits >> 64) as u64).and(bits as u64);
-            }
+            return hasher.and(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
         }
-        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
-        hasher.and(ports | (purpose as u64) << 32).and(extra).finish()
+        for address in [flow.local, flow.remote] {
+            let bits = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits(),
+            };
+            hasher = hasher.and((bits >> 64) as u64).and(bits as u64);
+        }
+        hasher
     }
 
     /// The first sequence number of `flow` (RFC 6528 §3): one more every 4 µs (MUST-8), from a
     /// place that depends on the flow (SHLD-1) and on the secret (MUST-9).
     pub(crate) fn isn(&self, flow: &Flow, now: Instant) -> SeqNum {
         let clock = (now.as_micros() / 4) as u32;
-        SeqNum((self.hash(Use::Isn, flow, 0) as u32).wrapping_add(clock))
+        SeqNum((self.hash_of_flow(Use::Isn, flow) as u32).wrapping_add(clock))
     }
 
     /// What is added to the millisecond clock for our timestamps to this peer. It hangs on the
     /// addresses alone, so that the timestamps of one pair of ports used again go on (RFC 6191).
-    pub(crate) fn timestamp_offset(&self, flow: &Flow) -> u32 {
-        let hosts = Flow { local_port: 0, remote_port: 0, ..*flow };
-        self.hash(Use::Timestamp, &hosts, 0) as u32
+    #[inline]
+    pub(crate) fn timestamp_offset(&mut self, flow: &Flow) -> u32 {
+        let hosts = (flow.local, flow.remote);
+        match self.last_offset {
+            Some((last, offset)) if last == hosts => offset,
+            _ => {
+                let offset = self.hash_of_hosts(Use::Timestamp, flow) as u32;
+                self.last_offset = Some((hosts, offset));
+                offset
+            }
+        }
     }
+}
+
+/// Both ports and the purpose: five bytes.
+#[inline]
+const fn ports_and(purpose: Use, flow: &Flow) -> u64 {
+    (purpose as u64) << 32 | (flow.local_port as u64) << 16 | flow.remote_port as u64
 }
 
 /// The time in microseconds, wrapped; never 0.
@@ -105,8 +138,13 @@ mod tests {
 
     #[test]
     fn timestamps_go_on_across_ports_and_the_uses_differ() {
-        let secret = Secret::new(&[1; 16]);
-        assert_eq!(secret.timestamp_offset(&flow(1)), secret.timestamp_offset(&flow(2)));
+        let mut secret = Secret::new(&[1; 16]);
+        let offset = secret.timestamp_offset(&flow(1));
+        assert_eq!(offset, secret.timestamp_offset(&flow(2)));
+        let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
+        assert_ne!(offset, secret.timestamp_offset(&other));
+        assert_eq!(offset, secret.timestamp_offset(&flow(1)));
+        assert_ne!(secret.hash_of_flow(Use::Isn, &flow(1)), secret.hash(Use::Isn, &flow(1), 0));
         assert_ne!(secret.hash(Use::Isn, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 0));
         assert_ne!(secret.hash(Use::Cookie, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 1));
     }

@@ -11,6 +11,15 @@ use crate::limits::PORT_COUNTERS;
 #[derive(Debug)]
 pub(crate) struct PortCounters {
     counters: [u32; PORT_COUNTERS],
+    /// Whom a port was wanted for last, and what its hashes said.
+    last: Option<(Flow, Hashes)>,
+}
+
+/// What depends on whom a port is wanted for.
+#[derive(Debug, Clone, Copy)]
+struct Hashes {
+    group: usize,
+    offset: u32,
 }
 
 /// Ports to try, in order.
@@ -25,7 +34,7 @@ pub(crate) struct Candidates {
 
 impl PortCounters {
     pub(crate) const fn new() -> Self {
-        Self { counters: [0; PORT_COUNTERS] }
+        Self { counters: [0; PORT_COUNTERS], last: None }
     }
 
     /// The ports from `range`'s first to its last, each once, for `flow` (its local port is not
@@ -36,14 +45,25 @@ impl PortCounters {
         flow: &Flow,
         range: (u16, u16),
     ) -> Candidates {
-        let flow = Flow { local_port: 0, ..*flow };
-        let group = secret.hash(Use::PortCounter, &flow, 0) as usize % PORT_COUNTERS;
-        let offset = secret.hash(Use::PortOffset, &flow, 0) as u32;
+        let Hashes { group, offset } = self.hashes(secret, &Flow { local_port: 0, ..*flow });
         let counter = self.counters[group];
         self.counters[group] = counter.wrapping_add(1);
         let first = range.0.min(range.1);
         let count = u32::from(range.0.max(range.1) - first) + 1;
         Candidates { group, first, count, offset: offset.wrapping_add(counter), tried: 0 }
+    }
+
+    /// Who calls one peer often asks for the same again and again.
+    fn hashes(&mut self, secret: &Secret, flow: &Flow) -> Hashes {
+        match self.last {
+            Some((last, hashes)) if last == *flow => hashes,
+            _ => {
+                let group = secret.hash(Use::PortCounter, flow, 0) as usize % PORT_COUNTERS;
+                let hashes = Hashes { group, offset: secret.hash(Use::PortOffset, flow, 0) as u32 };
+                self.last = Some((*flow, hashes));
+                hashes
+            }
+        }
     }
 
     /// The search among these is over: the next one of the group begins behind what was tried, as
