@@ -105,6 +105,18 @@ impl FlowTable {
         Ok(())
     }
 
+    /// The flow of entry `index` is of entry `by` from now on; nothing happens if it is not there.
+    pub(crate) fn replace(&mut self, hash: u32, index: u32, by: u32) {
+        let mut place = hash as usize & self.mask;
+        while self.slots[place].index != 0 {
+            if self.slots[place].index == index + 1 {
+                self.slots[place].index = by + 1;
+                return;
+            }
+            place = (place + 1) & self.mask;
+        }
+    }
+
     /// Takes an entry out; nothing happens if it is not there.
     pub(crate) fn remove(&mut self, hash: u32, index: u32) {
         let mut hole = hash as usize & self.mask;

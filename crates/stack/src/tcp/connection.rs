@@ -35,7 +35,7 @@ use crate::slab::{Spare, Spares};
 use crate::time::Instant;
 
 /// A connection.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Connection {
     pub(crate) ends: Ends,
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
 }
 
 /// What fewer segments touch, the more of them the earlier it comes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[repr(C)]
 pub(crate) struct Cold {
     /// What is added to the clock for our timestamps.
@@ -296,17 +296,16 @@ impl Options {
 }
 
 impl Connection {
-    /// A connection whose SYN is numbered, and which knows nothing of its peer.
-    pub(crate) fn new(config: &TcpConfig, records: &Records, begin: &Begin, now: Instant) -> Self {
-        let Begin { ends, state, iss, .. } = *begin;
+    /// What all new connections have in common.
+    pub(crate) fn blank(config: &TcpConfig, records: &Records, now: Instant) -> Self {
         let mut facts = Facts::default();
         facts.put(Facts::NO_DELAY, !config.nagle);
         Self {
-            ends,
-            hash: begin.hash,
+            ends: Ends::NOBODY,
+            hash: 0,
             facts,
-            snd_una: iss,
-            snd_nxt: iss + 1,
+            snd_una: SeqNum(0),
+            snd_nxt: SeqNum(0),
             snd_wnd: 0,
             snd_wl1: SeqNum(0),
             rcv_nxt: SeqNum(0),
@@ -315,13 +314,52 @@ impl Connection {
             last_ack_sent: SeqNum(0),
             send: SendQueue::default(),
             receive: ReceiveQueue::default(),
-            mss: super::handshake::default_mss(ends.remote()),
-            state,
+            mss: 0,
+            state: State::Closed(Closed { reason: CloseReason::Aborted }),
             snd_scale: 0,
             rcv_scale: 0,
             attempts: 0,
-            cold: Cold::new(config, records, begin, now),
+            cold: Cold::blank(config, records, now),
         }
+    }
+
+    /// A connection whose SYN is numbered, and which knows nothing of its peer.
+    pub(crate) fn new(blank: &Self, begin: &Begin, now: Instant) -> Self {
+        let mut conn = blank.clone();
+        conn.number(begin, now);
+        conn
+    }
+
+    /// The same in the place of one that is over.
+    #[inline]
+    pub(crate) fn renew(&mut self, blank: &Self, begin: &Begin, now: Instant) {
+        let touched = self.facts.has(Facts::TOUCHED);
+        self.clone_from(blank);
+        self.facts.put(Facts::TOUCHED, touched);
+        self.number(begin, now);
+    }
+
+    /// What a new connection has of its own.
+    #[inline]
+    fn number(&mut self, begin: &Begin, now: Instant) {
+        let Begin { ends, hash, state, iss, ts_offset, pool } = *begin;
+        let mss = super::handshake::default_mss(ends.remote());
+        self.ends = ends;
+        self.hash = hash;
+        self.state = state;
+        self.snd_una = iss;
+        self.snd_nxt = iss + 1;
+        self.mss = mss;
+        let cold = &mut self.cold;
+        cold.ts_offset = ts_offset;
+        cold.pool = pool;
+        cold.small_end = iss;
+        cold.peer_mss = mss;
+        // What was configured to be less is less.
+        cold.rcv_mss = cold.rcv_mss.min(mss);
+        cold.heard_at = Stamp::of(now);
+        cold.tune_at = cold.heard_at;
+        cold.ts_recent_at = CoarseStamp::of(now);
     }
 
     /// Takes over what the SYNs agreed on; `room` is the largest payload that a packet to the
@@ -415,21 +453,21 @@ impl Connection {
 }
 
 impl Cold {
-    fn new(config: &TcpConfig, records: &Records, begin: &Begin, now: Instant) -> Self {
-        let mss = super::handshake::default_mss(begin.ends.remote());
+    fn blank(config: &TcpConfig, records: &Records, now: Instant) -> Self {
+        let mss = config.mss.unwrap_or(u16::MAX);
         let opening =
             Opening { mss: u32::from(mss), sack: false, syn_retransmissions: 0, rtt: None };
         Self {
-            ts_offset: begin.ts_offset,
+            ts_offset: 0,
             hop: None,
             ack_at: Deadline::NEVER,
             heard_at: Stamp::of(now),
             receive_buffer: config.receive_buffer,
-            rcv_mss: config.mss.map_or(mss, |own| own.min(mss)),
+            rcv_mss: mss,
             ts_recent_at: CoarseStamp::of(now),
             recovery: Recovery::new(records, now, &opening),
             snd_wnd_max: 0,
-            small_end: begin.iss,
+            small_end: SeqNum(0),
             send_buffer: config.send_buffer,
             taken_bytes: 0,
             tune_at: Stamp::of(now),
@@ -440,7 +478,7 @@ impl Cold {
             tally: Tally::default(),
             peer_mss: mss,
             service: Service::default(),
-            pool: begin.pool,
+            pool: PoolId::default(),
             listener: 0,
         }
     }

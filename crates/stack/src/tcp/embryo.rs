@@ -67,9 +67,8 @@ impl Embryos {
         &mut self.records[index as usize]
     }
 
-    pub(crate) fn remove(&mut self, index: u32) -> Embryo {
+    pub(crate) fn remove(&mut self, index: u32) {
         self.places.give_back(index);
-        self.records[index as usize]
     }
 
     /// One of `listener`, if it has any.

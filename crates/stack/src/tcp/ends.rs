@@ -29,6 +29,10 @@ pub(crate) struct Ends {
 const _: () = assert!(size_of::<Ends>() == 21 && align_of::<Ends>() == 1);
 
 impl Ends {
+    /// Of no connection.
+    pub(crate) const NOBODY: Self =
+        Self { remote: Ipv6Addr::UNSPECIFIED, local_port: [0; 2], remote_port: [0; 2], local: 0 };
+
     /// The peer's address.
     #[inline]
     pub(crate) const fn remote(&self) -> IpAddr {

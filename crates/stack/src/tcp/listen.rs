@@ -6,9 +6,9 @@
 //! so has shown that it is where it says. If there is no record left, a cookie in the sequence
 //! number costs nothing.
 
-use super::connection::{Begin, Connection};
+use super::connection::Begin;
 use super::cookie::{self, Cookie};
-use super::deadline::{CoarseStamp, Deadline};
+use super::deadline::Deadline;
 use super::embryo::Embryo;
 use super::ends::Ends;
 use super::facts::Facts;
@@ -216,16 +216,22 @@ impl Tcp {
         Some(output::write_reply_head(cx, embryo.flow, head, hop, frame))
     }
 
-    pub(super) fn forget_embryo(&mut self, index: u32) -> Embryo {
-        let embryo = self.embryos.remove(index);
+    pub(super) fn forget_embryo(&mut self, index: u32) {
+        let hash = self.embryos.get(index).hash;
+        self.shard.flows.remove(hash, self.embryos_from + index);
+        self.remove_embryo(index);
+    }
+
+    /// It is not in the flow table any more, and goes.
+    fn remove_embryo(&mut self, index: u32) {
+        let listener = self.embryos.get(index).listener;
+        self.embryos.remove(index);
         let entry = self.embryos_from + index;
-        self.shard.flows.remove(embryo.hash, entry);
         self.shard.wheel.cancel(entry);
         self.shard.transmit.take_off(entry);
-        if let Some(listener) = self.listeners.get_mut(embryo.listener) {
+        if let Some(listener) = self.listeners.get_mut(listener) {
             listener.embryos = listener.embryos.saturating_sub(1);
         }
-        embryo
     }
 
     /// §3.10.7.4 for SYN-RECEIVED from LISTEN.
@@ -336,37 +342,26 @@ impl Tcp {
         let Some(ends) = self.shard.locals.take(&embryo.flow) else {
             return cx.counters.drop(Drop::NoConnectionRoom);
         };
-        let mut conn = self.grown_up(cx, embryo, (ends, pool));
-        conn.cold.listener = embryo.listener as u16;
-        if let Some(index) = index {
-            self.forget_embryo(index);
-        }
-        let Some(place) = self.place(cx.now, conn) else { return };
+        let Some(place) = self.grow_up(cx, (index, embryo), (ends, pool)) else { return };
         let conn = &mut self.connections[place as usize];
-        segment_arrives::on_segment(conn, &mut self.shard, cx, segment);
-        if !conn.state.is_synchronized() && !conn.state.is_closed() {
-            // It did not pass as a segment of a connection: the peer may try again from its SYN.
-            super::close::apply(conn, &mut self.shard, cx, Input::GiveUp(CloseReason::TimedOut));
+        segment_arrives::on_last_of_handshake(conn, &mut self.shard, cx, segment);
+        debug_assert!(conn.state.is_synchronized(), "what it was made of was checked");
+        cx.counters.totals.accepts += 1;
+        conn.facts.set(Facts::WAITS_FOR_ACCEPT);
+        if let Some(listener) = self.listeners.get_mut(embryo.listener) {
+            listener.waiting.push_back(place);
         }
-        if conn.state.is_synchronized() {
-            cx.counters.totals.accepts += 1;
-            conn.facts.set(Facts::WAITS_FOR_ACCEPT);
-            if let Some(listener) = self.listeners.get_mut(embryo.listener) {
-                listener.waiting.push_back(place);
-            }
-            self.announce_incoming(embryo.listener);
-        } else {
-            conn.facts.set(Facts::ORPHAN);
-        }
+        self.announce_incoming(embryo.listener);
         self.settle(cx, place);
     }
 
-    fn grown_up<M>(
-        &self,
+    /// Makes a connection of an embryonic one, which is gone then if it was kept.
+    fn grow_up<M>(
+        &mut self,
         cx: &Cx<'_, M>,
-        embryo: &Embryo,
+        (index, embryo): (Option<u32>, &Embryo),
         (ends, pool): (Ends, PoolId),
-    ) -> Connection {
+    ) -> Option<u32> {
         let config = &cx.config.tcp;
         let begin = Begin {
             ends,
@@ -376,17 +371,21 @@ impl Tcp {
             ts_offset: embryo.ts_offset,
             pool,
         };
-        let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
+        let place = self.make(cx.now, &begin, index.map(|index| self.embryos_from + index))?;
+        if let Some(index) = index {
+            self.remove_embryo(index);
+        }
+        let conn = &mut self.connections[place as usize];
         let mtu = cx.ip.path_mtu(&embryo.flow.remote);
         conn.agree(config, &embryo.offer, handshake::mss_of_mtu(mtu, embryo.flow.remote));
         conn.rcv_nxt = embryo.irs + 1;
         conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
         conn.last_ack_sent = conn.rcv_nxt;
         conn.ts_recent = embryo.ts_recent;
-        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
         conn.attempts = embryo.sent.saturating_sub(1);
         conn.cold.rtt_or_syn_at_us = embryo.sent_at_us;
-        conn
+        conn.cold.listener = embryo.listener as u16;
+        Some(place)
     }
 
     fn send_cookie<M>(&mut self, cx: &mut Cx<'_, M>, segment: &Segment<'_>, offer: &Offer) {

@@ -236,7 +236,7 @@ impl Tcp {
         let ts_offset = snapshot.clocks.map_or(0, |clocks| clocks.value.wrapping_sub(now_ms));
         let state = State::Established(Established);
         let begin = Begin { ends, hash, state, iss: snapshot.snd_una, ts_offset, pool };
-        let mut conn = Connection::new(config, &self.shard.records, &begin, cx.now);
+        let mut conn = Connection::new(&self.shard.blank, &begin, cx.now);
         let offer = Offer {
             mss: snapshot.peer_mss,
             window_scale: snapshot.window_scale.map(|(theirs, _)| theirs),

@@ -65,7 +65,7 @@ use alloc::vec::Vec;
 
 use challenge::Challenges;
 use chunks::ChunkNodes;
-use connection::{Connection, Rares};
+use connection::{Begin, Connection, Rares};
 use embryo::Embryos;
 use ends::Locals;
 use facts::Facts;
@@ -131,6 +131,8 @@ pub(crate) struct Shard {
     challenges: Challenges,
     ports: PortCounters,
     departed: Departed,
+    /// What new connections begin as.
+    blank: Connection,
     /// What buffers may grow to by themselves.
     receive_buffer_max: u32,
     send_buffer_max: u32,
@@ -179,6 +181,11 @@ impl Tcp {
         let embryos = config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, EMBRYOS_MAX);
         let time_waits = config.time_waits.max(1);
         let entries = connections + embryos;
+        let records = Records::new(
+            connections.saturating_mul(RECORDS_PER_CONNECTION).max(NODES_MIN),
+            connections,
+            &config.tcp,
+        );
         Self {
             connections: Vec::with_capacity(connections as usize),
             places: Places::new(connections),
@@ -191,11 +198,8 @@ impl Tcp {
                     connections.saturating_mul(NODES_PER_CONNECTION).max(NODES_MIN),
                     connections,
                 ),
-                records: Records::new(
-                    connections.saturating_mul(RECORDS_PER_CONNECTION).max(NODES_MIN),
-                    connections,
-                    &config.tcp,
-                ),
+                blank: Connection::blank(&config.tcp, &records, now),
+                records,
                 rares: Rares::new(connections, &config.tcp),
                 locals: Locals::new(),
                 wheel: Wheel::new(entries, now),
@@ -317,9 +321,7 @@ impl Tcp {
     /// Gives a new connection its place, and the flow table an entry. `None`: there is no room.
     fn place(&mut self, now: Instant, mut connection: Connection) -> Option<u32> {
         let (index, _) = self.places.take()?;
-        // The table has room for every entry that there can be.
-        let inserted = self.shard.flows.insert(connection.hash, index);
-        debug_assert!(inserted.is_ok(), "the flow table is smaller than the tables that use it");
+        self.enter(connection.hash, index);
         match self.connections.get_mut(index as usize) {
             Some(place) => {
                 connection.facts.put(Facts::TOUCHED, place.facts.has(Facts::TOUCHED));
@@ -327,10 +329,39 @@ impl Tcp {
             }
             None => self.connections.push(connection),
         }
+        self.prepare(now, index);
+        Some(index)
+    }
+
+    /// Makes a new connection in its place; the flow table gets an entry, or that of the embryonic
+    /// connection which it was. `None`: there is no room.
+    fn make(&mut self, now: Instant, begin: &Begin, embryo: Option<u32>) -> Option<u32> {
+        let (index, _) = self.places.take()?;
+        match embryo {
+            Some(embryo) => self.shard.flows.replace(begin.hash, embryo, index),
+            None => self.enter(begin.hash, index),
+        }
+        let blank = &self.shard.blank;
+        match self.connections.get_mut(index as usize) {
+            Some(place) => place.renew(blank, begin, now),
+            None => self.connections.push(Connection::new(blank, begin, now)),
+        }
+        self.prepare(now, index);
+        Some(index)
+    }
+
+    /// Enters a connection into the flow table.
+    fn enter(&mut self, hash: u32, index: u32) {
+        // The table has room for every entry that there can be.
+        let inserted = self.shard.flows.insert(hash, index);
+        debug_assert!(inserted.is_ok(), "the flow table is smaller than the tables that use it");
+    }
+
+    /// A new connection may have timers from the beginning.
+    fn prepare(&mut self, now: Instant, index: u32) {
         if self.shard.rares.wanted_at_once() {
             self.shard.rares.of(&mut self.connections[index as usize], now);
         }
-        Some(index)
     }
 }
 

@@ -51,10 +51,10 @@ impl Tcp {
         };
         let ends = self.shard.locals.take(&flow).ok_or(ConnectError::TooManyConnections)?;
         let begin = Begin { ends, hash, state, iss, ts_offset, pool };
-        let mut conn = Connection::new(&cx.config.tcp, &self.shard.records, &begin, cx.now);
+        let index = self.make(cx.now, &begin, None).ok_or(ConnectError::TooManyConnections)?;
+        let conn = &mut self.connections[index as usize];
         conn.facts.set(Facts::SYN_DUE);
         conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
-        let index = self.place(cx.now, conn).ok_or(ConnectError::TooManyConnections)?;
         cx.counters.totals.connects += 1;
         self.settle(cx, index);
         Ok(self.id(index))

@@ -129,7 +129,7 @@ enum Timer {
 }
 
 /// Loss recovery and congestion control of one connection.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Recovery {
     /// When `timer` goes off.
     at: Instant,

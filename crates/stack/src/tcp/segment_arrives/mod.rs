@@ -89,6 +89,31 @@ fn synchronized<M: Memory>(
     if segment.len() > 0 {
         answer_earlier(conn, shard, cx);
     }
+    take(conn, shard, cx, segment);
+}
+
+/// The ACK of our SYN-ACK, with what came with it. Its numbers were checked against what was kept
+/// of the SYN: they are those that a connection in SYN-RECEIVED would let pass.
+pub(super) fn on_last_of_handshake<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    conn.cold.tally.segments_in = 1;
+    debug_assert!(passes_paws(conn, cx, segment).is_ok() && is_acceptable(conn, segment));
+    debug_assert!(!segment.flags.intersects(Flags::SYN | Flags::RST));
+    debug_assert!(segment.has(Flags::ACK) && segment.ack == conn.snd_nxt);
+    take(conn, shard, cx, segment);
+}
+
+/// §3.10.7.4 fifth to eighth, of a segment that passed what comes before.
+fn take<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
     heard(conn, cx, segment);
     if !ack::on_ack(conn, shard, cx, segment) {
         return;
