@@ -34,8 +34,8 @@ use crate::seq::{SeqNum, SeqRange};
 use crate::slab::{Spare, Spares};
 use crate::time::Instant;
 
-/// A connection.
-#[derive(Debug, Clone)]
+/// A connection. (One is copied only to make others of: [`Connection::blank`].)
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Connection {
     pub(crate) ends: Ends,
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
 }
 
 /// What fewer segments touch, the more of them the earlier it comes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cold {
     /// What is added to the clock for our timestamps.
@@ -325,7 +325,7 @@ impl Connection {
 
     /// A connection whose SYN is numbered, and which knows nothing of its peer.
     pub(crate) fn new(blank: &Self, begin: &Begin, now: Instant) -> Self {
-        let mut conn = blank.clone();
+        let mut conn = *blank;
         conn.number(begin, now);
         conn
     }
@@ -334,7 +334,7 @@ impl Connection {
     #[inline]
     pub(crate) fn renew(&mut self, blank: &Self, begin: &Begin, now: Instant) {
         let touched = self.facts.has(Facts::TOUCHED);
-        self.clone_from(blank);
+        *self = *blank;
         self.facts.put(Facts::TOUCHED, touched);
         self.number(begin, now);
     }
@@ -380,6 +380,7 @@ impl Connection {
 
     /// Our SYN was acknowledged: what is sent from now on can be lost. `rtt` is the handshake's
     /// round trip, if that is known for sure.
+    #[inline]
     pub(crate) fn begin_recovery(
         &mut self,
         records: &Records,

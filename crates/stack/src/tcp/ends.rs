@@ -11,10 +11,13 @@
 //!   it is not made.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::flow_table::Flow;
 use crate::limits::LOCALS_MAX;
+
+/// What is before the bits of an IPv4 address in its mapped form (RFC 4291 §2.5.5.2).
+const MAPPED: u128 = 0xffff;
 
 /// Both ends of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -36,9 +39,11 @@ impl Ends {
     /// The peer's address.
     #[inline]
     pub(crate) const fn remote(&self) -> IpAddr {
-        match self.remote.to_ipv4_mapped() {
-            Some(remote) => IpAddr::V4(remote),
-            None => IpAddr::V6(self.remote),
+        let bits = self.remote.to_bits();
+        if bits >> 32 == MAPPED {
+            IpAddr::V4(Ipv4Addr::from_bits(bits as u32))
+        } else {
+            IpAddr::V6(self.remote)
         }
     }
 
@@ -77,7 +82,7 @@ impl Locals {
     pub(crate) fn take(&mut self, flow: &Flow) -> Option<Ends> {
         let local = self.index(flow.local)?;
         self.addresses[local].connections += 1;
-        let remote = mapped(flow.remote);
+        let remote = Ipv6Addr::from_bits(mapped(flow.remote));
         let (local_port, remote_port) =
             (flow.local_port.to_be_bytes(), flow.remote_port.to_be_bytes());
         Some(Ends { remote, local_port, remote_port, local: local as u8 })
@@ -100,7 +105,7 @@ impl Locals {
     #[inline(always)]
     pub(crate) fn is(&self, ends: &Ends, flow: &Flow) -> bool {
         (ends.local_port(), ends.remote_port()) == (flow.local_port, flow.remote_port)
-            && ends.remote == mapped(flow.remote)
+            && ends.remote.to_bits() == mapped(flow.remote)
             && self.local(ends) == flow.local
     }
 
@@ -130,18 +135,17 @@ impl Locals {
     }
 }
 
+/// The bits of an address; of IPv4, of its mapped form.
 #[inline(always)]
-const fn mapped(ip: IpAddr) -> Ipv6Addr {
+const fn mapped(ip: IpAddr) -> u128 {
     match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
+        IpAddr::V4(ip) => MAPPED << 32 | ip.to_bits() as u128,
+        IpAddr::V6(ip) => ip.to_bits(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use core::net::Ipv4Addr;
-
     use super::*;
 
     fn flow(local: u32) -> Flow {

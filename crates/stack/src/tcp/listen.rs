@@ -211,9 +211,8 @@ impl Tcp {
         if embryo.sent == 1 {
             embryo.sent_at_us = microseconds(cx.now);
         }
-        let embryo = *embryo;
-        let head = syn_ack(cx, &embryo);
-        Some(output::write_reply_head(cx, embryo.flow, head, hop, frame))
+        let head = syn_ack(cx, embryo);
+        Some(output::write_reply(cx, (embryo.flow, &head, Service::default()), hop, frame))
     }
 
     pub(super) fn forget_embryo(&mut self, index: u32) {
@@ -352,7 +351,7 @@ impl Tcp {
             listener.waiting.push_back(place);
         }
         self.announce_incoming(embryo.listener);
-        self.settle(cx, place);
+        self.settle_new(cx, place);
     }
 
     /// Makes a connection of an embryonic one, which is gone then if it was kept.

@@ -19,6 +19,15 @@ use crate::memory::Memory;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
+/// The flow of a connection to be.
+struct Chosen {
+    flow: Flow,
+    /// Of `flow`, in the flow table.
+    hash: u32,
+    /// What waits there for old segments.
+    time_wait: Option<u32>,
+}
+
 impl Tcp {
     /// Begins a connection: the SYN leaves with the next `poll_transmit`. `fits`: whether answers
     /// to this address and port of ours come here.
@@ -33,14 +42,13 @@ impl Tcp {
         pool: PoolId,
         fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
-        let flow = self.choose_flow(cx, remote, local, fits)?;
+        let Chosen { flow, hash, time_wait } = self.choose_flow(cx, remote, local, fits)?;
         let ts_offset = self.shard.secret.timestamp_offset(&flow);
         let mut iss = self.shard.secret.isn(&flow, cx.now);
         if self.places.len() >= self.embryos_from {
             return Err(ConnectError::TooManyConnections);
         }
-        let hash = self.shard.flows.hash(&flow);
-        if let Some(after) = self.take_over_time_wait(hash, &flow)
+        if let Some(after) = time_wait.map(|index| self.take_over_time_wait(index))
             && iss.at_or_before(after)
         {
             iss = after + 1;
@@ -66,7 +74,7 @@ impl Tcp {
         remote: SocketAddr,
         local: Option<SocketAddr>,
         fits: &dyn Fn(SocketAddr) -> bool,
-    ) -> Result<Flow, ConnectError> {
+    ) -> Result<Chosen, ConnectError> {
         // MUST-46.
         if remote.port() == 0 || !may_call(remote.ip()) {
             return Err(ConnectError::BadRemoteAddress);
@@ -87,38 +95,43 @@ impl Tcp {
         let flow =
             Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
         if port != 0 {
-            let is_ours = fits(SocketAddr::new(ip, port)) && self.is_free(&flow, cx.now);
-            return if is_ours { Ok(flow) } else { Err(ConnectError::InUse) };
+            let is_ours = fits(SocketAddr::new(ip, port));
+            let free = if is_ours { self.look_up_free(flow, cx.now) } else { None };
+            return free.ok_or(ConnectError::InUse);
         }
         let range = cx.config.ephemeral_ports;
         let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
         let found = candidates
             .by_ref()
             .filter(|port| fits(SocketAddr::new(ip, *port)))
-            .map(|local_port| Flow { local_port, ..flow })
-            .find(|flow| self.is_free(flow, cx.now));
+            .find_map(|local_port| self.look_up_free(Flow { local_port, ..flow }, cx.now));
         self.shard.ports.passed(&candidates);
         found.ok_or(ConnectError::NoPort)
     }
 
-    /// Nobody uses `flow`, or only what waits for old segments that timestamps tell apart.
-    fn is_free(&self, flow: &Flow, now: Instant) -> bool {
-        match self.find(self.shard.flows.hash(flow), flow) {
-            None => true,
+    /// Looks `flow` up. `None`: somebody uses it, and not only what waits for old segments that
+    /// timestamps tell apart.
+    fn look_up_free(&self, flow: Flow, now: Instant) -> Option<Chosen> {
+        let hash = self.shard.flows.hash(&flow);
+        let time_wait = match self.find(hash, &flow) {
+            None => None,
             Some(Found::TimeWait(index)) => {
                 let (record, timestamps) = self.time_waits.get(index);
-                timestamps && record.is_older_than(now)
+                if !timestamps || !record.is_older_than(now) {
+                    return None;
+                }
+                Some(index)
             }
-            Some(_) => false,
-        }
+            Some(_) => return None,
+        };
+        Some(Chosen { flow, hash, time_wait })
     }
 
-    /// Ends the wait of an older connection of this flow; our numbers went up to there.
-    fn take_over_time_wait(&mut self, hash: u32, flow: &Flow) -> Option<SeqNum> {
-        let Some(Found::TimeWait(index)) = self.find(hash, flow) else { return None };
+    /// Ends the wait of an older connection; our numbers went up to there.
+    fn take_over_time_wait(&mut self, index: u32) -> SeqNum {
         let after = self.time_waits.get(index).0.snd_nxt;
         self.end_time_wait(index);
-        Some(after)
+        after
     }
 
     /// Queues a chunk. Its buffer is the stack's until it is acknowledged.

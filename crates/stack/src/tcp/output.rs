@@ -352,8 +352,7 @@ fn send_reply<M>(
         urgent: 0,
         options: reply.options,
     };
-    let draft = Draft { service: reply.service, ..Draft::of_nobody(reply.flow, head) };
-    Some(write_empty(cx, &draft, hop, frame))
+    Some(write_reply(cx, (reply.flow, &head, reply.service), hop, frame))
 }
 
 /// The ACK that is due now, with everything as it is before the next segment changes it.
@@ -625,14 +624,17 @@ struct Parts {
     payload: usize,
 }
 
-pub(super) fn write_reply_head<M>(
+/// A whole frame without payload that does not change a connection.
+pub(super) fn write_reply<M>(
     cx: &mut Cx<'_, M>,
-    flow: Flow,
-    head: Repr,
+    (flow, head, service): (Flow, &Repr, Service),
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    let draft = Draft::of_nobody(flow, head);
+    if let Some(transmit) = usual::write_reply(cx, (&flow, head, service), hop, frame) {
+        return transmit;
+    }
+    let draft = Draft { service, ..Draft::of_nobody(flow, *head) };
     write_empty(cx, &draft, hop, frame)
 }
 

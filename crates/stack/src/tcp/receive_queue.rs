@@ -247,6 +247,9 @@ impl ReceiveQueue {
 
     /// Gives up everything.
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
+        if self.ready_head == 0 && !self.apart.is_some() {
+            return;
+        }
         self.forget_apart(nodes, memory);
         free_all(nodes, memory, self.ready_head);
         *self = Self::default();

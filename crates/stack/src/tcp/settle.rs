@@ -47,9 +47,28 @@ impl Tcp {
         self.free(index);
     }
 
+    /// The same of a connection that nobody has heard of yet, and that was made in this call.
+    pub(super) fn settle_new<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
+        let conn = &self.connections[index as usize];
+        let is_calm = matches!(conn.state, State::Established(_))
+            && !conn.facts.any(Facts::ACK_NOW.or(Facts::PURE_ACK))
+            && !conn.cold.ack_at.is_set()
+            && !conn.cold.rare.is_some();
+        if is_calm {
+            // It has nothing to send or to wait for: lists and wheel do not know it yet.
+            self.shard.now = cx.now;
+        } else {
+            self.settle(cx, index);
+        }
+    }
+
     /// Tells, in its turn, what there is to tell of a connection.
     pub(super) fn announce(&mut self, index: u32) {
-        if events::has_news(&self.connections[index as usize]) {
+        let conn = &self.connections[index as usize];
+        let is_usual = matches!(conn.state, State::Established(_)) && !conn.facts.any(NOBODY_HEARS);
+        let has_news =
+            if is_usual { events::has_news_of_text(conn) } else { events::has_news(conn) };
+        if has_news {
             self.shard.events.put(index);
         }
     }
@@ -82,8 +101,13 @@ impl Tcp {
             shard.transmit.put(super::DATA, index);
             return wake_in_time(conn, shard, index);
         }
-        let has_data = conn.state.is_synchronized() && output::next_data(conn, shard).is_some();
-        timers::attend(conn, shard, has_data);
+        let has_data = if is_silent(conn) {
+            false
+        } else {
+            let has_data = conn.state.is_synchronized() && output::next_data(conn, shard).is_some();
+            timers::attend(conn, shard, has_data);
+            has_data
+        };
         match output::wants(conn, has_data) {
             Some(list) if !conn.facts.has(Facts::PARKED) => shard.transmit.put(list, index),
             Some(_) => shard.transmit.put(super::PARKED, index),
@@ -184,6 +208,19 @@ impl Tcp {
     pub(super) fn connection(&self, index: u32) -> &Connection {
         &self.connections[index as usize]
     }
+}
+
+/// Nobody is there to be told.
+const NOBODY_HEARS: Facts = Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT);
+
+/// There is nothing in flight and nothing to send, as long as neither the peer nor the application
+/// says something; and no timer runs that would have to be stopped for that.
+#[inline]
+fn is_silent(conn: &Connection) -> bool {
+    conn.send.bytes() == 0
+        && conn.flight() == 0
+        && conn.state.may_send()
+        && !conn.facts.any(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE))
 }
 
 /// Arms the timer of a connection.

@@ -30,9 +30,13 @@ pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
     if conn.state.is_closed() {
         return None;
     }
-    let now = shard.now;
     let (ack_at, attend_at) = (conn.cold.ack_at, conn.cold.attend_at);
     let mut earliest = conn.cold.recovery.deadline();
+    let rare = shard.rares.get(conn);
+    if rare.is_none() && !ack_at.is_set() && !attend_at.is_set() {
+        return earliest;
+    }
+    let now = shard.now;
     let mut consider = |deadline: Deadline| {
         if let Some(at) = deadline.get(now) {
             earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
@@ -40,7 +44,7 @@ pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
     };
     consider(ack_at);
     consider(attend_at);
-    if let Some(rare) = shard.rares.get(conn)
+    if let Some(rare) = rare
         && rare.options.has_timers()
     {
         consider(keepalive_at(conn, &rare.options));

@@ -195,21 +195,49 @@ pub(super) fn write<M>(
     frame: &mut [u8],
 ) -> Option<Transmit> {
     let Draft { flow, head, service, ecn, dont_fragment } = draft;
-    if !dont_fragment || head.urgent != 0 || head.options.sack_count > 0 {
+    if !dont_fragment {
         return None;
     }
+    let link = cx.ip.usual_link(hop)?;
+    let headers = headers_before(head, (flow, link), (*service, *ecn))?;
+    finish(cx, &headers, text, frame)
+}
+
+/// The same without text, of a segment that does not change a connection.
+#[inline(always)]
+pub(super) fn write_reply<M>(
+    cx: &mut Cx<'_, M>,
+    (flow, head, service): (&Flow, &Repr, Service),
+    hop: Hop,
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let link = cx.ip.usual_link(hop)?;
+    let headers = headers_before(head, (flow, link), (service, Ecn::NotEct))?;
+    finish(cx, &headers, (0, 0), frame)
+}
+
+/// `head` with all headers before it. `None`: they are not the usual ones.
+#[inline(always)]
+fn headers_before(
+    head: &Repr,
+    (flow, link): (&Flow, Option<([u8; 6], [u8; 6])>),
+    (service, ecn): (Service, Ecn),
+) -> Option<Headers> {
     let options = &head.options;
+    if head.urgent != 0 || options.sack_count > 0 {
+        return None;
+    }
     let offers = Offers {
         mss: options.mss,
         sack_permitted: options.sack_permitted,
         window_scale: options.window_scale,
     };
-    let headers = Headers {
-        link: cx.ip.usual_link(hop)?,
+    Some(Headers {
+        link,
         src: flow.local,
         dst: flow.remote,
         dscp: service.dscp,
-        ecn: *ecn,
+        ecn,
         hop_limit: service.hop_limit,
         src_port: head.src_port,
         dst_port: head.dst_port,
@@ -219,6 +247,5 @@ pub(super) fn write<M>(
         window: head.window,
         times: options.timestamps,
         offers: options.are_of_syn().then_some(offers),
-    };
-    finish(cx, &headers, text, frame)
+    })
 }

@@ -129,7 +129,7 @@ enum Timer {
 }
 
 /// Loss recovery and congestion control of one connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Recovery {
     /// When `timer` goes off.
     at: Instant,
@@ -324,6 +324,7 @@ pub(crate) enum Timeout {
 impl Recovery {
     /// A connection that is now established. Nothing is outstanding: neither SYN nor its ACK is
     /// this module's matter.
+    #[inline]
     pub(crate) fn new(records: &Records, now: Instant, opening: &Opening) -> Self {
         let mss = opening.mss.clamp(1, u32::from(u16::MAX));
         let mut flags = 0;
