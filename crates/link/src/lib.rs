@@ -17,6 +17,7 @@
 pub mod capture;
 mod checksum;
 pub mod conformance;
+mod ethtool;
 pub mod fault;
 mod holdings;
 mod interface;
@@ -31,6 +32,7 @@ pub mod packet;
 mod pair;
 pub mod repair;
 mod reservation;
+pub mod rss;
 mod sleep;
 pub mod spec;
 pub mod tap;
@@ -47,4 +49,5 @@ pub use ownership::{Flow, Owner, Ownership, OwnershipError, PortRanges, Transpor
 pub use pace::Pace;
 pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError, deafen_on, undeafen};
+pub use rss::Rss;
 pub use spec::{LinkSpec, SpecError};

@@ -77,6 +77,11 @@ const _: () = assert!(REPAIR_CHUNK_BYTES_MAX.is_power_of_two());
 pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
 /// Queues of one interface that may have an AF_XDP socket.
 pub const XDP_QUEUES_MAX: u32 = 64;
+/// The longest key of a device's receive hash, in bytes: the devices of today have 40 or 52.
+pub const RSS_KEY_BYTES_MAX: usize = 256;
+/// Entries of a device's indirection table: those of today have 2,048 at most.
+pub const RSS_TABLE_ENTRIES_MAX: usize = 1 << 12;
+const _: () = assert!(RSS_TABLE_ENTRIES_MAX.is_power_of_two());
 /// The longest netlink datagram that is read; the kernel writes 32 KiB at most.
 pub const NETLINK_BUFFER_BYTES: usize = 64 * 1024;
 /// How often a list is asked for again when it changed while it was told.

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Ownership, sleep};
+use crate::{Ownership, Rss, sleep};
 
 /// An IEEE 802 address.
 pub type MacAddress = [u8; 6];
@@ -74,6 +75,9 @@ pub struct Caps {
     pub tso: bool,
     /// The host's address is ours too, and the kernel keeps what is not (`xdp`, `packet`).
     pub shares_host_address: bool,
+    /// How the queues that were opened together get their frames, where the device says it; `None`:
+    /// that is not known.
+    pub rss: Option<Arc<Rss>>,
     /// What else a user should know, in words: copy or zero-copy, native or generic mode, offloads
     /// refused, with reasons.
     pub notes: Vec<String>,

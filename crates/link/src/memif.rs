@@ -311,6 +311,7 @@ impl Memif {
             tx_checksum: false,
             tso: false,
             shares_host_address: false,
+            rss: None,
             notes: notes(role, session.peer(), &lanes),
         };
         Ok(Self {

@@ -108,6 +108,7 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
         tx_checksum: config.offloads,
         tso: config.offloads,
         shares_host_address: true,
+        rss: None,
         notes: vec!["the kernel copies each frame; ports of ours are held by sockets".to_owned()],
     };
     Ok(Packet {

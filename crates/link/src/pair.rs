@@ -80,6 +80,7 @@ impl PairConfig {
             tx_checksum: self.offloads,
             tso: self.offloads,
             shares_host_address: false,
+            rss: None,
             notes: Vec::new(),
         }
     }

@@ -124,6 +124,7 @@ fn caps(
         tx_checksum: has_offloads,
         tso: has_offloads,
         shares_host_address: false,
+        rss: None,
         notes,
     })
 }

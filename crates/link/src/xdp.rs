@@ -25,12 +25,14 @@
 //! reads our memory itself: whether it fills them in is told by nobody that we ask.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use libc::{EBUSY, EINVAL, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
+use libc::{EBUSY, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
 
+use crate::ethtool::Ethtool;
 use crate::holdings::Holdings;
 use crate::interface::Interface;
 use crate::limits::{
@@ -38,7 +40,7 @@ use crate::limits::{
     XDP_POLLS_PER_LOOK, XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
 };
 use crate::spec::XdpMode;
-use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit, interface};
+use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Rss, Transmit};
 
 mod assembler;
 mod bpf;
@@ -148,7 +150,7 @@ impl XdpConfig {
     }
 
     /// Queues to open, of `existing` ones.
-    fn queues(&self, existing: u32) -> Result<std::ops::RangeInclusive<u32>, LinkError> {
+    fn queues(&self, existing: u32) -> Result<RangeInclusive<u32>, LinkError> {
         let (first, last) = self.queues.unwrap_or_else(|| (0, existing.saturating_sub(1)));
         if first > last || last >= existing.min(XDP_QUEUES_MAX) {
             let why = format!("the interface has {existing}; {XDP_QUEUES_MAX} may be opened");
@@ -170,7 +172,8 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
     let shape = config.shape(mtu)?;
     // An index is above zero.
     let index = interface.index()?.unsigned_abs();
-    let existing = queue_count(&config.interface)?;
+    let ethtool = Ethtool::new(&config.interface)?;
+    let existing = ethtool.queue_count()?;
     let queues = config.queues(existing)?;
     let (mut steering, mut notes) = Steering::open(config, index, shape.pieces_bytes.is_some())?;
     if queues.clone().count() < existing as usize {
@@ -181,6 +184,9 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
          `tx` offload is off"
             .to_owned(),
     );
+    // One queue gets everything.
+    let (rss, note) = if existing > 1 { known_rss(&ethtool, &queues) } else { (None, None) };
+    notes.extend(note);
     let opened = queues::open(config, shape, index, queues)?;
     notes.extend(opened.notes);
     for (queue, socket) in &opened.sockets {
@@ -196,6 +202,7 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
         tx_checksum: opened.fills_checksums,
         tso: false,
         shares_host_address: true,
+        rss: rss.clone(),
         notes: std::iter::once(queue_note).chain(notes.iter().cloned()).collect(),
     };
     let link = |((_, socket), note)| Xdp::new(socket, caps(note), Arc::clone(&steering));
@@ -302,38 +309,19 @@ impl Drop for Steering {
     }
 }
 
-/// `struct ethtool_channels`.
-#[repr(C)]
-#[derive(Default)]
-struct Channels {
-    command: u32,
-    rx_count_max: u32,
-    tx_count_max: u32,
-    other_count_max: u32,
-    combined_count_max: u32,
-    rx_count: u32,
-    tx_count: u32,
-    other_count: u32,
-    combined_count: u32,
-}
-
-/// `ETHTOOL_GCHANNELS`.
-const GET_CHANNELS: u32 = 0x3c;
-
-/// Receive queues of an interface; 1 if the driver does not say.
-fn queue_count(name: &str) -> Result<u32, LinkError> {
-    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    let mut request = interface::request(name)?;
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    let socket =
-        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
-            .map_err(|errno| LinkError::Io { what: "open a socket", source: errno.into() })?;
-    // SAFETY: SIOCETHTOOL takes a pointer to an `ifreq` whose data leads to the command's struct,
-    // which is `Channels`, alive and writable during the call; the kernel keeps neither.
-    match unsafe { interface::ioctl(&socket, libc::SIOCETHTOOL as _, &mut request) } {
-        Ok(()) => Ok((channels.rx_count + channels.combined_count).max(1)),
-        Err(error) if matches!(error.raw_os_error(), Some(EOPNOTSUPP | EINVAL)) => Ok(1),
-        Err(source) => Err(LinkError::Io { what: "ask for an interface's queues", source }),
+/// How the device brings frames to the links on `queues`, in that order, and a word about it.
+fn known_rss(
+    ethtool: &Ethtool<'_>,
+    queues: &RangeInclusive<u32>,
+) -> (Option<Arc<Rss>>, Option<String>) {
+    let known = ethtool.spreading().and_then(|spreading| {
+        let link = |queue: &u32| queues.contains(queue).then(|| (queue - queues.start()) as u16);
+        let table = spreading.table.iter().map(link).collect();
+        Rss::new(&spreading.key, table, spreading.fields).map_err(|error| error.to_string())
+    });
+    match known {
+        Ok(rss) => (Some(Arc::new(rss)), Some("the device's receive hash is known".to_owned())),
+        Err(why) => (None, Some(format!("the device's receive hash is not known: {why}"))),
     }
 }
 

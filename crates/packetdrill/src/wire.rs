@@ -57,6 +57,7 @@ impl Wire {
             tx_checksum: false,
             tso: false,
             shares_host_address: false,
+            rss: None,
             notes: Vec::new(),
         };
         let far = Far(Arc::clone(&packets));

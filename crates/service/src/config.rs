@@ -49,7 +49,8 @@ pub struct ServerConfig {
     pub shards: Option<u16>,
     /// The key of the hash that says whose a flow is, where shards share queues. Both ends of a
     /// link that know the same key and have as many shards and queues agree on each flow's place,
-    /// and nothing has to be steered; `None`: a random one, which no peer can know.
+    /// and nothing has to be steered; `None`: a random one, which no peer can know. Not used where
+    /// the device says how it spreads flows ([`Caps::rss`]).
     pub steering_key: Option<[u8; 16]>,
     /// What time it is. Default: the machine's.
     pub clock: Clock,
@@ -164,6 +165,7 @@ mod tests {
             tx_checksum: false,
             tso: false,
             shares_host_address: false,
+            rss: None,
             notes: Vec::new(),
         }
     }

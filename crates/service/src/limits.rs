@@ -48,6 +48,9 @@ pub const STEERED_MERGED_BYTES: usize = 4 << 20;
 /// How long a shard sleeps at most while another one is awake and looks after the link: that one's
 /// application may be busy.
 pub const WATCH_PERIOD: Duration = Duration::from_micros(500);
+/// So often a shard that has nothing to do looks at another's queue, and finds that nobody comes to
+/// it, before it reads it: some microseconds. A shard that has slept does not look again.
+pub const LOOKS_BEFORE_READING: u32 = 16;
 /// How often a queue that another shard has is tried before its frames wait for the next turn.
 pub const LOCK_TRIES: u32 = 256;
 

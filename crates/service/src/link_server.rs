@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use megapipe_link::{Caps, Checksums, Counters, Link, LinkError, Ownership};
+use megapipe_link::{Caps, Checksums, Counters, Link, LinkError, Ownership, Transport};
 use megapipe_stack as stack;
 
 use crate::limits::{RX_FRAMES_PER_TURN, TX_FRAMES_PER_TURN};
@@ -143,11 +143,16 @@ impl LinkServer {
         }
     }
 
-    /// Whether what `remote` sends to `local` arrives here.
+    /// Whether what `remote` sends to `local` by TCP arrives here: a device with queues that are not
+    /// open loses what it brings to those.
     #[must_use]
     pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         match &self.frames {
-            Frames::Queue(_) => true,
+            Frames::Queue(link) => link
+                .caps()
+                .rss
+                .as_ref()
+                .is_none_or(|rss| rss.queue(rss.hash(Transport::Tcp, remote, local)).is_some()),
             Frames::Shared(link) => link.arrives_here(local, remote),
         }
     }

@@ -16,12 +16,14 @@
 //! Invariants
 //! - Both directions of a flow hash alike, and ICMP errors as the flow that they quote: all of a
 //!   flow reaches one shard, and whoever picks a port can tell which.
-//! - No peer can choose the shard of its flows without knowing the key.
+//! - No peer can choose the shard of its flows without knowing the key. Where a device's hash is
+//!   known it is followed, and Toeplitz promises less: but there the device has spread them already.
 //! - What no shard in particular is to have is had by one that is awake, or by all.
 
 mod bindings;
 mod fragments;
 mod hash;
+mod home;
 mod reading;
 
 pub use bindings::{BindingError, Bindings, Served, Table, Takes, Transport};
@@ -29,7 +31,12 @@ pub use fragments::{Fragments, Later};
 pub use hash::{Ends, FlowHash};
 pub use reading::{Datagram, Reading, read};
 
+use std::sync::Arc;
+
+use megapipe_link::Rss;
+
 use crate::limits::FORMER_ROWS_MAX;
+use home::Homes;
 
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +64,9 @@ pub const REFUSED: Note = 15;
 const _: () = assert!(PAST as usize + FORMER_ROWS_MAX < REFUSED as usize, "a note has 4 bits");
 
 /// Says whose frames are.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Steering {
-    hash: FlowHash,
+    homes: Homes,
     shards: u16,
 }
 
@@ -67,7 +74,25 @@ impl Steering {
     /// Steers to `shards` shards, by a hash under `key`.
     #[must_use]
     pub fn new(key: &[u8; 16], shards: u16) -> Self {
-        Self { hash: FlowHash::new(key), shards }
+        Self { homes: Homes::Ours(FlowHash::new(key)), shards }
+    }
+
+    /// Steers to `shards` shards, as a device spreads flows over `queues` queues: each shard is at
+    /// home where it reads.
+    #[must_use]
+    pub const fn by_device(rss: Arc<Rss>, queues: u16, shards: u16) -> Self {
+        Self { homes: Homes::Device(rss, queues), shards }
+    }
+
+    /// Packets of a flow arrive at a queue that is open, as far as it is known where they arrive.
+    #[must_use]
+    pub fn arrives(&self, transport: Transport, ends: &Ends) -> bool {
+        self.homes.arrives(transport, ends)
+    }
+
+    #[inline]
+    fn home(&self, transport: Transport, ends: &Ends) -> u16 {
+        self.homes.of(transport, ends, self.shards)
     }
 
     /// How many shards there are.
@@ -80,7 +105,7 @@ impl Steering {
     #[must_use]
     #[inline]
     pub fn shard_of(&self, table: &Table, transport: Transport, ends: &Ends) -> u16 {
-        table.shard_of(transport, ends, self.hash.shard_of(ends, self.shards))
+        table.shard_of(transport, ends, self.home(transport, ends))
     }
 
     /// Whose a frame is, as far as its reading says; fragments with a first are
@@ -95,15 +120,13 @@ impl Steering {
     ) -> (Destination, Note) {
         match reading {
             Reading::Flow { transport, ends, begins } => {
-                let home = self.hash.shard_of(ends, self.shards);
+                let home = self.home(*transport, ends);
                 match table.row_of(*transport, ends) {
                     None => (Destination::Shard(home), NOTHING),
                     Some(row) => by_row(table, used, (row, home, *begins)),
                 }
             }
-            Reading::Hosts(ends) => {
-                (Destination::Shard(self.hash.shard_of(ends, self.shards)), NOTHING)
-            }
+            Reading::Hosts(ends) => (Destination::Shard(self.home(Transport::Tcp, ends)), NOTHING),
             Reading::Everyone => (Destination::Everyone, NOTHING),
             Reading::Anyone | Reading::First(..) | Reading::Later(_) => {
                 (Destination::Anyone, NOTHING)
@@ -121,7 +144,7 @@ impl Steering {
         shard: u16,
         back: usize,
     ) -> Option<(u16, Note)> {
-        let home = self.hash.shard_of(ends, self.shards);
+        let home = self.home(transport, ends);
         let rows =
             (back..).map_while(|back| Some((table.before(transport, ends, home, back)?, back)));
         let mut others = rows.filter(|(former, _)| *former != shard);

@@ -15,7 +15,8 @@
 //! A queue has a lock that is only ever tried, never waited for on the way of a frame. Who gets it
 //! is the link server for one burst: frames of its own it handles in place, frames of others it
 //! copies into their rings. So a queue is read as long as one shard is awake, whatever the
-//! application of any other does.
+//! application of any other does. With several queues each has its readers, and others read it when
+//! those do not come.
 //!
 //! Invariants
 //! - A frame of a flow reaches its shard through one queue's lock and then one ring, so that what
@@ -28,6 +29,7 @@
 mod attachment;
 mod shard_link;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use megapipe_link::{Caps, Link, LinkError, Medium, Ownership};
@@ -134,11 +136,32 @@ struct Queue {
 /// What all shards of a network share.
 struct Shared {
     queues: Box<[Mutex<Queue>]>,
+    /// By queue.
+    visits: Box<[Visits]>,
     caps: Caps,
     medium: stack::Medium,
     steering: Steering,
     fragments: Mutex<Fragments>,
     control: Mutex<Control>,
+}
+
+/// How often those whose queue it is came to it, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Visits(AtomicU64);
+
+impl Shared {
+    /// One of those whose queue it is has come to it. Relaxed: it orders nothing; two that come at
+    /// once may be counted as one.
+    fn visited(&self, index: usize) {
+        let visits = &self.visits[index].0;
+        visits.store(visits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// How often that was. Relaxed: see [`Shared::visited`].
+    fn visits(&self, index: usize) -> u64 {
+        self.visits[index].0.load(Ordering::Relaxed)
+    }
 }
 
 /// What is changed by commands, not by frames.
@@ -167,7 +190,9 @@ struct Inbox {
     bell: Sleeper,
 }
 
-/// Makes a network of `queues` that `shards` shards share: a link for each of them.
+/// Makes a network of `queues` that `shards` shards share: a link for each of them. Flows are at
+/// home where the device says that it brings them ([`Caps::rss`]); `key` is for our own hash, where
+/// the device says nothing.
 ///
 /// # Errors
 /// [`SwitchError`].
@@ -182,6 +207,8 @@ pub fn switch(
     if shards == 0 || shards > SHARDS_MAX {
         return Err(SwitchError::Count { shards: shards.into(), queues: queues.len() });
     }
+    // A device has no more.
+    let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
     let merges = caps.tso;
     let area_bytes = if merges { STEERED_MERGED_BYTES } else { STEERED_BYTES };
     let frame_bytes = if merges { 1 << 17 } else { (caps.mtu + 64).next_multiple_of(64) };
@@ -208,12 +235,16 @@ pub fn switch(
     let queues: Result<Box<[_]>, SwitchError> = queues.into_iter().map(queue).collect();
     let shared = Arc::new(Shared {
         queues: queues?,
+        visits: (0..queue_count).map(|_| Visits::default()).collect(),
         medium: match caps.medium {
             Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
             Medium::Ip => stack::Medium::Ip,
         },
+        steering: match &caps.rss {
+            Some(rss) => Steering::by_device(Arc::clone(rss), queue_count, shards),
+            None => Steering::new(key, shards),
+        },
         caps,
-        steering: Steering::new(key, shards),
         fragments: Mutex::new(Fragments::new()),
         control: Mutex::new(Control {
             bindings: Bindings::new(shards),

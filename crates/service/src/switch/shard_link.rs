@@ -18,7 +18,7 @@ use rustix::time::{
 };
 
 use super::{Attachment, Inbox, Queue, Shared, SwitchError, Taker, lock, try_lock, union};
-use crate::limits::{LOCK_TRIES, WATCH_PERIOD, WATCH_PERIOD_MAX};
+use crate::limits::{LOCK_TRIES, LOOKS_BEFORE_READING, WATCH_PERIOD, WATCH_PERIOD_MAX};
 use crate::steering::{self, Ends, NOTHING, Note, PAST, REFUSED, Reading, Table, Transport};
 
 const DRIVER: &str = "switch";
@@ -27,6 +27,23 @@ const DRIVER: &str = "switch";
 const BELL: u64 = 0;
 const QUEUE: u64 = 1;
 const WATCH: u64 = 2;
+
+/// What a shard knows of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    /// It is this shard's to read.
+    is_own: bool,
+    /// How often those had come to it whose it is.
+    visits: u64,
+    /// How often this shard has looked since, and had nothing else to do.
+    count: u32,
+}
+
+/// Whose a queue is to read: shards have several, or several shards have one.
+fn owns(shard: u16, shards: usize, (index, queues): (usize, usize)) -> bool {
+    let shard = usize::from(shard);
+    if shards <= queues { index % shards == shard } else { index == shard % queues }
+}
 
 /// One shard's view of a network that many share. It is the shard's alone: one thread at a time.
 pub struct ShardLink {
@@ -45,6 +62,10 @@ pub struct ShardLink {
     is_refused: bool,
     /// How long the next sleep beside others who are awake lasts at most.
     watch_period: Duration,
+    /// What it knows of each queue.
+    looks: Box<[Look]>,
+    /// Where it begins to read its own queues.
+    first: usize,
     /// What frames went by when this shard last read a queue: whose ports are whose.
     table: Arc<Table>,
     counters: Counters,
@@ -71,9 +92,13 @@ impl ShardLink {
             add(lock(queue).link.wait_fd(), QUEUE, epoll::EventFlags::empty())?;
         }
         add(watch.as_fd(), WATCH, epoll::EventFlags::IN)?;
+        let queues = shared.queues.len();
+        let own = |index| owns(shard, shared.steering.shards().into(), (index, queues));
+        let looks = (0..queues).map(|index| Look { is_own: own(index), ..Look::default() });
         let mut caps = shared.caps.clone();
+        let whose = if caps.rss.is_some() { "the device's" } else { "our own" };
         caps.notes.push(format!(
-            "shard {shard} of {}, steered by our own hash over {} queues",
+            "shard {shard} of {}, steered by {whose} hash over {} queues",
             shared.steering.shards(),
             shared.queues.len()
         ));
@@ -89,6 +114,8 @@ impl ShardLink {
             is_armed: true,
             is_refused: false,
             watch_period: WATCH_PERIOD,
+            looks: looks.collect(),
+            first: 0,
             table: Arc::new(Table::new(shared.steering.shards())),
             counters: Counters::default(),
         })
@@ -105,8 +132,9 @@ impl ShardLink {
     #[must_use]
     pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let ends = Ends::from_peer(remote, local);
-        let to = self.shared.steering.shard_of(&self.table, Transport::Tcp, &ends);
-        to == self.shard
+        let steering = &self.shared.steering;
+        steering.shard_of(&self.table, Transport::Tcp, &ends) == self.shard
+            && steering.arrives(Transport::Tcp, &ends)
     }
 
     /// What this shard's link can do.
@@ -126,25 +154,58 @@ impl ShardLink {
         for index in 0..self.inboxes.len() {
             count += self.take_in(index, max - count, taker)?;
         }
-        let Self { shared, shard, counters, table, .. } = self;
-        let queues = shared.queues.len();
-        for step in 0..queues {
-            let index = (usize::from(*shard) + step) % queues;
-            // Its own queue it always reads; the others' when nothing else is to do.
-            if count == max || (step > 0 && count > 0) {
-                break;
+        let queues = self.looks.len();
+        self.first = (self.first + 1) % queues;
+        for index in (self.first..queues).chain(0..self.first) {
+            if self.looks[index].is_own {
+                self.shared.visited(index);
+                count += self.read(index, max - count, taker)?;
             }
-            let Some(mut queue) = try_lock(&shared.queues[index]) else { continue };
-            let mut counted = Counted { taker: &mut *taker, counters };
-            count += queue.run(shared, *shard, max - count, &mut counted)?;
-            if !Arc::ptr_eq(table, &queue.table) {
-                *table = Arc::clone(&queue.table);
+        }
+        // The others' when nothing else is to do, and they do not look after them.
+        for index in 0..queues {
+            if count == 0 && self.is_left_alone(index) {
+                count += self.read(index, max, taker)?;
             }
         }
         if count > 0 {
             self.watch_period = WATCH_PERIOD;
         }
         Ok(count)
+    }
+
+    /// Reads a queue, unless another shard does. How many frames were this shard's.
+    fn read(
+        &mut self,
+        index: usize,
+        max: usize,
+        taker: &mut dyn Taker,
+    ) -> Result<usize, LinkError> {
+        let Self { shared, shard, counters, table, .. } = self;
+        if max == 0 {
+            return Ok(0);
+        }
+        let Some(mut queue) = try_lock(&shared.queues[index]) else { return Ok(0) };
+        let count = queue.run(shared, *shard, max, &mut Counted { taker, counters })?;
+        if !Arc::ptr_eq(table, &queue.table) {
+            *table = Arc::clone(&queue.table);
+        }
+        Ok(count)
+    }
+
+    /// Those whose queue it is have not come to it for so long that they sleep or are busy.
+    fn is_left_alone(&mut self, index: usize) -> bool {
+        let visits = self.shared.visits(index);
+        let look = &mut self.looks[index];
+        if look.is_own {
+            return false;
+        }
+        if look.visits != visits {
+            *look = Look { visits, ..Look::default() };
+            return false;
+        }
+        look.count = look.count.saturating_add(1);
+        look.count >= LOOKS_BEFORE_READING
     }
 
     /// Takes what lies in one of its rings.
@@ -251,6 +312,10 @@ impl ShardLink {
             return Ok(());
         }
         self.is_armed = false;
+        for look in &mut self.looks {
+            // Whoever has not come to his queue while this shard slept has left it alone.
+            look.count = LOOKS_BEFORE_READING;
+        }
         for inbox in &self.inboxes {
             inbox.bell.disarm();
             inbox.bell.clear().map_err(|_| broken())?;
