@@ -21,7 +21,8 @@ pub struct Completion {
 // Completions are moved several times on their way.
 const _: () = assert!(size_of::<Completion>() <= 56);
 
-/// What finished. Every variant but `Timer` and `Wake` answers one call of the same name.
+/// What finished. Every variant but `Timer`, `Wake`, `Urgent` and `Undelivered` answers one call of the
+/// same name.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -52,6 +53,15 @@ pub enum Event {
     },
     /// The handle left the channel as a descriptor.
     ToFd(Result<ToFd, OpError>),
+    /// The peer has marked bytes of a stream as urgent (RFC 6093), if that is to be told
+    /// ([`crate::Config::asides`]). They come in line.
+    Urgent {
+        /// Bytes from the next one that a read gives to the end of the urgent ones.
+        bytes: u32,
+    },
+    /// A message that was sent did not get there, if that is to be told
+    /// ([`crate::Config::asides`]).
+    Undelivered(Box<Undelivered>),
     /// Somebody called [`crate::Waker::wake`]; several calls may give one completion.
     Wake,
 }
@@ -83,6 +93,17 @@ pub struct Datagram {
     pub from: Option<Address>,
     /// Whether the message was longer than asked for; the rest is lost, as with `recvfrom(2)`.
     pub truncated: bool,
+}
+
+/// A message that did not get there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undelivered {
+    /// Where it was sent to.
+    pub to: Address,
+    /// What the network says, as an error of the kernel's.
+    pub error: OpError,
+    /// The next one will not get there either (RFC 1122 §4.2.3.9 calls it a hard error).
+    pub is_final: bool,
 }
 
 /// A handle that became a descriptor.

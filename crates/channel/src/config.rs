@@ -104,6 +104,9 @@ pub struct Config {
     /// A signal handler that runs while `dispatch` waits ends the wait, as of a call of section 2:
     /// `Ok(None)`, and [`crate::Channel::take_interrupted`] says why. Default: off, it waits on.
     pub interruptible: bool,
+    /// Our own stack: tell also of what no operation asks for, [`crate::Event::Urgent`] and
+    /// [`crate::Event::Undelivered`]. Default: off. On the kernel it changes nothing.
+    pub asides: bool,
 }
 
 impl Default for Config {
@@ -123,6 +126,7 @@ impl Default for Config {
             partition: true,
             nagle: false,
             interruptible: false,
+            asides: false,
         }
     }
 }
@@ -166,6 +170,8 @@ impl Config {
         nagle: bool;
         /// Sets [`Config::interruptible`].
         interruptible: bool;
+        /// Sets [`Config::asides`].
+        asides: bool;
     }
 
     /// Sets [`Config::core`].

@@ -72,7 +72,9 @@ mod waker;
 pub use address::{Address, AddressError, UnixAddress};
 pub use buffer::{Payload, ReadBuf, WriteBuf};
 pub use channel::Channel;
-pub use completion::{Accepted, Completion, Connection, Datagram, Event, ToFd, Unregistered};
+pub use completion::{
+    Accepted, Completion, Connection, Datagram, Event, ToFd, Undelivered, Unregistered,
+};
 pub use config::{Backend, Config, DriverChoice, Placement};
 pub use counters::Counters;
 pub use cpu_mask::CpuMask;

@@ -32,7 +32,7 @@ use crate::bytes::Plain;
 use crate::limits;
 use crate::pool::BufId;
 
-pub use completion::{CloseCode, Completion, Event, Refusal};
+pub use completion::{CloseCode, Completion, Event, Refusal, UndeliveredCode};
 pub use message::{Message, Offer};
 pub use op::{Command, Op};
 

@@ -226,7 +226,7 @@ pub trait Bsd: Run {
         self.once(|sockets| sockets.setsockopt(fd, (level, name), value))
     }
 
-    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, FIOCLEX, FIONCLEX. `argument` is what lies
+    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCATMARK, FIOCLEX, FIONCLEX. `argument` is what lies
     /// at the pointer that ioctl(2) takes; what has to lie there afterwards is answered.
     ///
     /// # Errors

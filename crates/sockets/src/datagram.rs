@@ -15,7 +15,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use megapipe::{Address, Channel, Datagram, Handle, ListenError, OpError, ReadBuf, SocketKind};
+use megapipe::{
+    Address, Channel, Datagram, Handle, ListenError, OpError, ReadBuf, SocketKind, Undelivered,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::error::Error;
@@ -370,6 +372,18 @@ impl Sockets {
         self.notify(object, happened);
     }
 
+    /// A datagram did not get there. As in Linux a socket hears of it that is connected to where it
+    /// went, and if it is for good.
+    #[cold]
+    pub(crate) fn on_undelivered(&mut self, object: u32, undelivered: &Undelivered) {
+        let Some((endpoint, _)) = self.endpoint_mut(object) else { return };
+        let to = undelivered.to.as_inet().map(|to| family::told(endpoint.is_v6, to));
+        if undelivered.is_final && to.is_some() && endpoint.peer == to {
+            endpoint.error = Some(undelivered.error.into());
+            self.notify(object, Events::ERR);
+        }
+    }
+
     pub(crate) fn on_datagram_sent(&mut self, object: u32, result: Result<usize, OpError>) {
         let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
         let was_full = endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
@@ -392,6 +406,10 @@ impl Sockets {
         flags: MsgFlags,
         is_over: bool,
     ) -> Attempt<Received> {
+        if flags.contains(MsgFlags::ERRQUEUE) {
+            // Nothing is ever in it: what would put errors there is refused.
+            return Attempt::Done(Err(Error::WouldBlock));
+        }
         let mut looked_again = false;
         loop {
             let Self { objects, channel, .. } = self;

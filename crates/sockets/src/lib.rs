@@ -71,6 +71,7 @@ mod shared;
 mod sockets;
 mod sockopt;
 mod stream;
+mod urgent;
 
 pub use calls::{Bsd, Run};
 pub use context::{Config, Context, CreateError};

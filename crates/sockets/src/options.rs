@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// SO_RCVLOWAT in bytes, at least 1.
     pub(crate) low_water: u32,
     /// SO_OOBINLINE, SO_BROADCAST.
-    inline_urgent: bool,
+    pub(crate) inline_urgent: bool,
     broadcast: bool,
     priority: i32,
     /// TCP_NODELAY, TCP_CORK, TCP_QUICKACK.

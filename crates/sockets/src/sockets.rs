@@ -179,7 +179,8 @@ impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
         let Config { channel, descriptors, first_descriptor, freshness, clock } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
-        let channel = channel.lwsockets(false).partition(false).nagle(true).interruptible(true);
+        let channel =
+            channel.lwsockets(false).partition(false).nagle(true).interruptible(true).asides(true);
         let (addresses, defaults) = match &channel.backend {
             Backend::Local(network) => {
                 (network.addresses().collect(), StackDefaults::of(network.settings()))
@@ -399,6 +400,8 @@ impl Sockets {
             Event::Connect(result) => self.on_connected(object, result),
             Event::End(result) => self.on_end(object, result),
             Event::Disconnect(_) if cookie == CLOSED => self.on_closed(handle),
+            Event::Urgent { bytes } => self.on_urgent(object, bytes),
+            Event::Undelivered(undelivered) => self.on_undelivered(object, &undelivered),
             // Asked for where there is nothing more to be told.
             _ => {}
         }

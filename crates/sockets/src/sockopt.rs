@@ -16,6 +16,8 @@ use crate::readiness::Progress;
 use crate::sockets::{Kind, Sockets};
 use crate::stream::{Blank, Stream};
 
+/// ioctl(2)'s request behind sockatmark(3).
+const SIOCATMARK: u64 = 0x8905;
 /// The bytes of `struct tcp_info` that have been there from the beginning.
 const TCP_INFO_BYTES: usize = 104;
 
@@ -181,11 +183,14 @@ impl Sockets {
         if let (&Kind::Pipe(end), libc::FIONREAD) = (&entry.kind, request) {
             return Ok(self.unread_in_pipe(end) as i32);
         }
+        if request == SIOCATMARK {
+            return self.at_mark(object).map(i32::from);
+        }
         let count = match (&entry.kind, request) {
             (Kind::Datagram(endpoint), libc::FIONREAD) => endpoint.next_len(),
             (Kind::Stream(stream), libc::FIONREAD) => {
                 let beneath = bytes_beneath(channel, stream, |info| info.unread_bytes);
-                stream.unread() + beneath
+                stream.readable(beneath)
             }
             (Kind::Stream(stream), libc::TIOCOUTQ) => {
                 let unsent = channel.unsent_bytes(stream.handle).unwrap_or_default();
@@ -197,6 +202,14 @@ impl Sockets {
             _ => return Err(Error::NoSuchRequest),
         };
         Ok(i32::try_from(count).unwrap_or(i32::MAX))
+    }
+
+    fn at_mark(&self, object: u32) -> Result<bool, Error> {
+        match self.object(object).map(|entry| &entry.kind) {
+            Some(Kind::Stream(stream)) => self.stands_at_mark(stream),
+            Some(Kind::Listener(_)) if self.is_local => Ok(false),
+            _ => Err(Error::NoSuchRequest),
+        }
     }
 
     // -- fcntl

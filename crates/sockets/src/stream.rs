@@ -34,6 +34,7 @@ use crate::options::Options;
 use crate::ports::Bound;
 use crate::readiness::{self, Progress, Shut, StreamFacts};
 use crate::sockets::{Attempt, CLOSED, Kind, Sockets, Wait};
+use crate::urgent::Mark;
 
 /// How far `connect` is, as calls are answered by it: an attempt that has ended is told of once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +71,10 @@ pub(crate) struct Stream {
     reading: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,
+    /// The urgent byte that the peer has marked, until it is read past.
+    pub(crate) mark: Option<Mark>,
+    /// What was written last was urgent, and our own stack has not got it yet.
+    owes_mark: bool,
     /// The last write said that more would come (MSG_MORE), and our own stack knows.
     more: bool,
     pub(crate) is_v6: bool,
@@ -106,6 +111,8 @@ impl Stream {
             unread: 0,
             reading: false,
             congested: false,
+            mark: None,
+            owes_mark: false,
             more: false,
             is_v6,
             options: Options::DEFAULT,
@@ -133,14 +140,23 @@ impl Stream {
         readiness::of_stream(StreamFacts {
             progress: self.progress,
             shut: self.shut,
-            has_data: self.unread >= self.options.low_water(),
+            has_data: self.unread >= self.options.low_water() + self.unreadable(),
             has_room: !self.congested,
-            is_urgent: false,
+            is_urgent: self.mark.is_some_and(|mark| mark.is_waiting(self.unread)),
             has_error: self.error.is_some(),
         })
     }
 
-    /// Bytes that can be read at once.
+    /// Bytes that wait and that a read would pass over: an urgent one at the front.
+    #[inline]
+    fn unreadable(&self) -> usize {
+        match self.mark {
+            Some(Mark { ahead: 0, .. }) if !self.is_inline() => 1,
+            _ => 0,
+        }
+    }
+
+    /// Bytes that wait.
     pub(crate) const fn unread(&self) -> usize {
         self.unread
     }
@@ -198,6 +214,52 @@ impl Stream {
         }
     }
 
+    /// Throws bytes away.
+    #[cold]
+    pub(crate) fn skip(&mut self, len: usize) {
+        self.take_parts(len, false, &mut |_| ());
+    }
+
+    /// The byte behind `ahead` others, if it has come.
+    pub(crate) fn byte_at(&self, mut ahead: usize) -> Option<u8> {
+        for bytes in &self.inbox {
+            match bytes.get(ahead) {
+                Some(byte) => return Some(*byte),
+                None => ahead -= bytes.len(),
+            }
+        }
+        None
+    }
+
+    /// As `take`, where the peer has marked a byte.
+    #[cold]
+    fn take_near_mark(
+        &mut self,
+        mark: Mark,
+        (len, peeks): (usize, bool),
+        to: &mut Scatter<'_, '_>,
+        discards: bool,
+    ) {
+        let step = mark.step((to.filled(), len), self.unread, self.is_inline());
+        if peeks {
+            let mut skip = step.skip;
+            return self.take_parts(step.most + step.skip, true, &mut |bytes| {
+                let rest = &bytes[skip.min(bytes.len())..];
+                skip -= bytes.len() - rest.len();
+                to.put(rest, discards);
+            });
+        }
+        if step.passes {
+            self.mark = None;
+        }
+        self.skip(step.skip);
+        let before = self.unread;
+        self.take_parts(step.most, false, &mut |bytes| to.put(bytes, discards));
+        if let Some(mark) = &mut self.mark {
+            mark.ahead -= before - self.unread;
+        }
+    }
+
     /// Why there is nothing to be read; `None`: there will be.
     fn why_empty(&mut self) -> Option<Result<usize, Error>> {
         if self.ended {
@@ -237,7 +299,7 @@ impl Stream {
 
 /// What happens to connections.
 impl Sockets {
-    fn stream_mut(&mut self, object: u32) -> Option<(&mut Stream, &mut Channel)> {
+    pub(crate) fn stream_mut(&mut self, object: u32) -> Option<(&mut Stream, &mut Channel)> {
         let Self { objects, channel, .. } = self;
         match &mut objects.get_mut(object as usize)?.kind {
             Kind::Stream(stream) => Some((stream, channel)),
@@ -257,7 +319,10 @@ impl Sockets {
                 stream.unread += bytes.len();
                 stream.inbox.push_back(bytes);
                 stream.ask(channel);
-                Events::READABLE
+                match stream.mark {
+                    None => Events::READABLE,
+                    Some(_) => Events::READABLE | Events::PRI,
+                }
             }
             Ok(_) => {
                 // Not the peer's end, if we have shut the connection ourselves.
@@ -316,7 +381,8 @@ impl Sockets {
         if let Err(error) = result {
             return self.on_failed(object, error.into());
         }
-        let Some((stream, _)) = self.stream_mut(object) else { return };
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        stream.mark_written(channel);
         if std::mem::take(&mut stream.congested) {
             self.notify(object, Events::WRITABLE);
         }
@@ -467,6 +533,9 @@ impl Sockets {
         flags: MsgFlags,
         is_over: bool,
     ) -> Attempt<usize> {
+        if flags.intersects(MsgFlags::OOB | MsgFlags::ERRQUEUE) {
+            return Attempt::Done(self.recv_aside(object, to, flags));
+        }
         let mut looked_again = false;
         loop {
             let turns = self.turns();
@@ -491,7 +560,10 @@ impl Sockets {
                 if peeks {
                     to.rewind();
                 }
-                stream.take(wanted, peeks, |bytes| to.put(bytes, discards));
+                match stream.mark {
+                    None => stream.take(wanted, peeks, |bytes| to.put(bytes, discards)),
+                    Some(mark) => stream.take_near_mark(mark, (wanted, peeks), to, discards),
+                }
                 stream.ask(channel);
             }
             let filled = to.filled();
@@ -523,6 +595,21 @@ impl Sockets {
         }
     }
 
+    /// What is not in the stream: the queue of errors first, as in Linux.
+    #[cold]
+    fn recv_aside(
+        &mut self,
+        object: u32,
+        to: &mut Scatter<'_, '_>,
+        flags: MsgFlags,
+    ) -> Result<usize, Error> {
+        if flags.contains(MsgFlags::ERRQUEUE) {
+            // Nothing is ever in it: what would put errors there is refused.
+            return Err(Error::WouldBlock);
+        }
+        self.recv_urgent(object, to, flags)
+    }
+
     #[inline]
     pub(crate) fn send_stream(
         &mut self,
@@ -531,9 +618,10 @@ impl Sockets {
         flags: MsgFlags,
         is_over: bool,
     ) -> Attempt<usize> {
-        if flags.intersects(MsgFlags::OOB | MsgFlags::FASTOPEN) {
-            // Urgent bytes would go in line, and data with a SYN after it: refused, because a
-            // program that asked for the one must not get the other.
+        let is_urgent = flags.contains(MsgFlags::OOB);
+        if flags.contains(MsgFlags::FASTOPEN) || (is_urgent && !self.is_local) {
+            // On the kernel, urgent bytes would go in line, and data with a SYN after it: refused,
+            // because a program that asked for the one must not get the other.
             return Attempt::Done(Err(Error::NotSupported));
         }
         let mut looked_again = false;
@@ -563,6 +651,10 @@ impl Sockets {
                 if let Err(error) = stream.push(channel, from, (is_local, more)) {
                     return Attempt::Done(Err(error));
                 }
+                if is_urgent {
+                    stream.owes_mark = true;
+                    stream.mark_written(channel);
+                }
                 if from.left() == 0 {
                     return Attempt::Done(Ok(from.taken()));
                 }
@@ -586,9 +678,20 @@ impl Stream {
     /// A call that has some bytes and could take more gets no more.
     fn why_short(&self) -> bool {
         self.ended
+            || self.mark.is_some_and(|mark| mark.ahead == 0)
             || self.error.is_some()
             || self.shut.receive
             || matches!(self.progress, Progress::Closed)
+    }
+
+    /// Says to our own stack that what was written is urgent, as soon as it has all of it.
+    #[inline]
+    fn mark_written(&mut self, channel: &mut Channel) {
+        if self.owes_mark && channel.unsent_bytes(self.handle).is_ok_and(|unsent| unsent == 0) {
+            self.owes_mark = false;
+            // A connection that is over tells so itself.
+            let _ = channel.set_conn_option(self.handle, ConnOption::Urgent);
+        }
     }
 
     /// Hands bytes to the channel, as many as there is room for.

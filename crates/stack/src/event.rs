@@ -49,6 +49,9 @@ pub enum Event {
     Urgent {
         /// On which connection.
         conn: ConnId,
+        /// Bytes from the next one to be received to the end of the urgent ones, whether they have
+        /// come or not.
+        bytes: u32,
     },
     /// The peer sends no more: end of file.
     PeerClosed {
@@ -71,11 +74,34 @@ pub enum Event {
         /// Which bytes.
         chunk: Chunk,
     },
-    /// An ICMP error about a datagram that was sent.
+    /// A datagram that was sent did not get there, as ICMP or the way to the next hop says.
     DatagramRefused {
         /// From where it was sent.
         endpoint: DatagramId,
         /// To whom.
         to: SocketAddr,
+        /// Why not.
+        why: Undelivered,
     },
+}
+
+/// Why a datagram did not get there (RFC 1122 §3.2.2, RFC 4443 §3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Undelivered {
+    /// There is no route to its network.
+    NetworkUnreachable,
+    /// Its host does not answer on its link.
+    HostUnreachable,
+    /// Its host does not speak UDP.
+    ProtocolUnreachable,
+    /// Nobody has the port.
+    PortUnreachable,
+    /// An administrator forbids it.
+    Prohibited,
+    /// It was larger than the path takes; the next ones may be smaller.
+    TooLong,
+    /// It ran out of hops, or its fragments did not all arrive.
+    TimeExceeded,
+    /// Somebody did not understand its header.
+    ParameterProblem,
 }

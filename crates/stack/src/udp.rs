@@ -22,10 +22,10 @@ use crate::config::Config;
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{BindError, OperationError};
-use crate::event::Event;
+use crate::event::{Event, Undelivered};
 use crate::frame::Checksums;
 use crate::id::{DatagramId, PoolId};
-use crate::ip::{Arrived, IcmpError, IcmpErrorKind, Ip};
+use crate::ip::{Arrived, IcmpError, IcmpErrorKind, Ip, Unreachable};
 use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, DATAGRAMS_WAITING_MAX};
 use crate::memory::Memory;
 use crate::slab::Places;
@@ -189,19 +189,26 @@ impl Udp {
         if !endpoint.peers.contains(&Some(error.remote)) {
             return Err(Drop::BadIcmpError);
         }
-        match error.kind {
+        let why = match error.kind {
             IcmpErrorKind::FragmentationNeeded { mtu } if error.remote.is_ipv6() => {
                 cx.ip.learn_path_mtu(cx.now, error.remote.ip(), mtu);
-                Ok(())
+                Undelivered::TooLong
             }
             // We never forbid routers to cut a datagram of IPv4.
-            IcmpErrorKind::FragmentationNeeded { .. } => Err(Drop::BadIcmpError),
-            _ => {
-                let generation = self.places.generation(index);
-                self.refuse(DatagramId { index, generation }, error.remote);
-                Ok(())
-            }
-        }
+            IcmpErrorKind::FragmentationNeeded { .. } => return Err(Drop::BadIcmpError),
+            IcmpErrorKind::Unreachable(why) => match why {
+                Unreachable::Network => Undelivered::NetworkUnreachable,
+                Unreachable::Host => Undelivered::HostUnreachable,
+                Unreachable::Protocol => Undelivered::ProtocolUnreachable,
+                Unreachable::Port => Undelivered::PortUnreachable,
+                Unreachable::Prohibited => Undelivered::Prohibited,
+            },
+            IcmpErrorKind::TimeExceeded => Undelivered::TimeExceeded,
+            IcmpErrorKind::ParameterProblem => Undelivered::ParameterProblem,
+        };
+        let generation = self.places.generation(index);
+        self.refuse(DatagramId { index, generation }, error.remote, why);
+        Ok(())
     }
 
     /// What happened next.
@@ -216,14 +223,14 @@ impl Udp {
     }
 
     /// Tells the endpoint's owner that a datagram to `to` did not get there, if there is room.
-    fn refuse(&mut self, id: DatagramId, to: SocketAddr) {
+    fn refuse(&mut self, id: DatagramId, to: SocketAddr, why: Undelivered) {
         let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) else { return };
         let is_full = self.events.len() >= DATAGRAMS_WAITING_MAX;
         if is_full || endpoint.events >= DATAGRAMS_PER_ENDPOINT_MAX {
             return;
         }
         endpoint.events += 1;
-        self.events.push_back(Event::DatagramRefused { endpoint: id, to });
+        self.events.push_back(Event::DatagramRefused { endpoint: id, to, why });
     }
 
     fn endpoint(&self, id: DatagramId) -> Result<&Endpoint, OperationError> {

@@ -239,7 +239,7 @@ impl Sockets {
                 megapipe_stack::Memory::free(&mut host.memory, chunk.buf);
                 self.with_endpoint(endpoint, |datagrams| datagrams.on_datagram(from, bytes));
             }
-            Event::DatagramRefused { endpoint, to } => {
+            Event::DatagramRefused { endpoint, to, .. } => {
                 self.with_endpoint(endpoint, |datagrams| datagrams.on_refused(to));
             }
             // Nobody asks for acknowledgments, and urgent bytes come with the others.

@@ -8,13 +8,13 @@
 use std::net::SocketAddr;
 
 use megapipe_service::PortError;
-use megapipe_stack::{BindError, Chunk, DatagramId, OperationError};
+use megapipe_stack::{self as stack, BindError, Chunk, DatagramId, OperationError};
 
 use super::memory::Received;
 use super::{Local, NOBODY, Owner};
 use crate::address::Address;
 use crate::buffer::Payload;
-use crate::completion::Datagram;
+use crate::completion::{Datagram, Event, Undelivered};
 use crate::error::OpError;
 use crate::slot::{Body, Extra, Target};
 use crate::state::State;
@@ -84,6 +84,23 @@ impl Local {
         self.read_datagrams(state, slot);
     }
 
+    /// A datagram did not get there.
+    pub(super) fn on_undelivered(
+        &mut self,
+        state: &mut State,
+        endpoint: DatagramId,
+        to: SocketAddr,
+        why: stack::Undelivered,
+    ) {
+        let Some(slot) = self.slot_of_endpoint(endpoint).filter(|_| state.config.asides) else {
+            return;
+        };
+        let (errno, is_final) = told_as(why, to.is_ipv6());
+        let error = OpError::from_raw_os_error(errno);
+        let undelivered = Undelivered { to: Address::Inet(to), error, is_final };
+        state.complete(slot, Event::Undelivered(Box::new(undelivered)));
+    }
+
     fn slot_of_endpoint(&self, endpoint: DatagramId) -> Option<u32> {
         let owner = self.endpoints.get(endpoint.index as usize)?;
         (owner.generation == endpoint.generation && owner.slot != super::NO_SLOT)
@@ -105,7 +122,7 @@ impl Local {
                 }
                 Body::Disconnect(_) => {
                     state.pop_control(slot);
-                    let ended = crate::completion::Event::Disconnect(Ok(()));
+                    let ended = Event::Disconnect(Ok(()));
                     state.complete(slot, ended);
                     continue;
                 }
@@ -146,5 +163,22 @@ impl Local {
         self.server.close_datagram(endpoint);
         self.endpoints[endpoint.index as usize] = NOBODY;
         state.slot(slot).target = Target::None;
+    }
+}
+
+/// The kernel's error for what ICMP says, and whether it is final (`icmp_err_convert` and
+/// `icmpv6_err_convert` there).
+const fn told_as(why: stack::Undelivered, is_v6: bool) -> (i32, bool) {
+    match why {
+        stack::Undelivered::NetworkUnreachable => (libc::ENETUNREACH, false),
+        stack::Undelivered::HostUnreachable => (libc::EHOSTUNREACH, false),
+        // IPv6 has no such message; a header that is not understood is a problem with a parameter.
+        stack::Undelivered::ProtocolUnreachable => (libc::ENOPROTOOPT, true),
+        stack::Undelivered::PortUnreachable => (libc::ECONNREFUSED, true),
+        stack::Undelivered::Prohibited if is_v6 => (libc::EACCES, true),
+        stack::Undelivered::Prohibited => (libc::EHOSTUNREACH, true),
+        stack::Undelivered::TooLong => (libc::EMSGSIZE, true),
+        stack::Undelivered::TimeExceeded => (libc::EHOSTUNREACH, false),
+        stack::Undelivered::ParameterProblem => (libc::EPROTO, true),
     }
 }

@@ -374,6 +374,13 @@ impl Local {
         }
     }
 
+    /// The peer has marked bytes as urgent, so many from the next one of the stack's on.
+    pub(super) fn on_urgent(&mut self, state: &mut State, conn: ConnId, bytes: u32) {
+        let Some(slot) = self.slot_of(conn).filter(|_| state.config.asides) else { return };
+        let bytes = state.peek(slot).unread_bytes as u32 + bytes;
+        state.complete(slot, Event::Urgent { bytes });
+    }
+
     /// There is room in the send queue.
     pub(super) fn on_acked(&mut self, state: &mut State, conn: ConnId) {
         if let Some(slot) = self.slot_of(conn)

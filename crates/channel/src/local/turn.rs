@@ -149,8 +149,10 @@ impl Local {
             Event::Datagram { endpoint, from, chunk } => {
                 self.on_datagram(state, endpoint, from, chunk);
             }
-            // The channel has no call that would hear of these.
-            Event::Urgent { .. } | Event::DatagramRefused { .. } => {}
+            Event::Urgent { conn, bytes } => self.on_urgent(state, conn, bytes),
+            Event::DatagramRefused { endpoint, to, why } => {
+                self.on_undelivered(state, endpoint, to, why);
+            }
         }
     }
 

@@ -19,11 +19,12 @@ use std::thread::JoinHandle;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{
-    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal,
+    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal, UndeliveredCode,
 };
 use megapipe_shm::{BufId, Consumer, Pool, PoolLayout, Producer, Region, Ringer, Sleeper};
 use megapipe_stack::{
     Chunk, CloseReason, ConnId, ConnectError, DatagramId, Event, ListenerId, OperationError,
+    Undelivered,
 };
 
 use super::worker::{conn_id, id_of};
@@ -569,11 +570,13 @@ impl Session {
             }
             // Room is known by the buffers that come back.
             Says::Acked { .. } => None,
-            Says::Done
-            | Says::Listening { .. }
-            | Says::Bound { .. }
-            | Says::Urgent { .. }
-            | Says::DatagramRefused { .. } => None,
+            Says::Done | Says::Listening { .. } | Says::Bound { .. } => None,
+            Says::Urgent { conn, bytes } => told(Event::Urgent { conn: self.ours(conn)?, bytes }),
+            Says::DatagramRefused { endpoint, to, why } => {
+                let endpoint =
+                    DatagramId { index: endpoint.index, generation: endpoint.generation };
+                told(Event::DatagramRefused { endpoint, to, why: undelivered(why) })
+            }
         }
     }
 
@@ -706,6 +709,19 @@ impl Drop for Session {
             // A panic of the server's was printed; there is nobody left to tell.
             let _ = thread.join();
         }
+    }
+}
+
+const fn undelivered(code: UndeliveredCode) -> Undelivered {
+    match code {
+        UndeliveredCode::NetworkUnreachable => Undelivered::NetworkUnreachable,
+        UndeliveredCode::HostUnreachable => Undelivered::HostUnreachable,
+        UndeliveredCode::ProtocolUnreachable => Undelivered::ProtocolUnreachable,
+        UndeliveredCode::PortUnreachable => Undelivered::PortUnreachable,
+        UndeliveredCode::Prohibited => Undelivered::Prohibited,
+        UndeliveredCode::TooLong => Undelivered::TooLong,
+        UndeliveredCode::TimeExceeded => Undelivered::TimeExceeded,
+        UndeliveredCode::ParameterProblem => Undelivered::ParameterProblem,
     }
 }
 

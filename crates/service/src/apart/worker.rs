@@ -8,12 +8,12 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use megapipe_link::LinkError;
 use megapipe_shm::record::{
-    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal,
+    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal, UndeliveredCode,
 };
 use megapipe_shm::{Consumer, Producer, Ringer, Sleeper};
 use megapipe_stack::{
     BufId, Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Memory,
-    OperationError,
+    OperationError, Undelivered,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -350,8 +350,25 @@ fn words_of(event: Event) -> Option<Says> {
             let endpoint = Id { index: endpoint.index, generation: endpoint.generation };
             Says::Datagram { endpoint, from, chunk: record_chunk(chunk) }
         }
-        Event::Urgent { .. } | Event::DatagramRefused { .. } => return None,
+        Event::Urgent { conn, bytes } => Says::Urgent { conn: id_of(conn), bytes },
+        Event::DatagramRefused { endpoint, to, why } => {
+            let endpoint = Id { index: endpoint.index, generation: endpoint.generation };
+            Says::DatagramRefused { endpoint, to, why: undelivered_code(why) }
+        }
     })
+}
+
+const fn undelivered_code(why: Undelivered) -> UndeliveredCode {
+    match why {
+        Undelivered::NetworkUnreachable => UndeliveredCode::NetworkUnreachable,
+        Undelivered::HostUnreachable => UndeliveredCode::HostUnreachable,
+        Undelivered::ProtocolUnreachable => UndeliveredCode::ProtocolUnreachable,
+        Undelivered::PortUnreachable => UndeliveredCode::PortUnreachable,
+        Undelivered::Prohibited => UndeliveredCode::Prohibited,
+        Undelivered::TooLong => UndeliveredCode::TooLong,
+        Undelivered::TimeExceeded => UndeliveredCode::TimeExceeded,
+        Undelivered::ParameterProblem => UndeliveredCode::ParameterProblem,
+    }
 }
 
 const fn close_code(reason: CloseReason) -> CloseCode {

@@ -75,6 +75,8 @@ pub enum Event {
     Urgent {
         /// On which connection.
         conn: Id,
+        /// Bytes from the next one to be received to the end of the urgent ones.
+        bytes: u32,
     },
     /// The peer sends no more.
     PeerClosed {
@@ -103,6 +105,8 @@ pub enum Event {
         endpoint: Id,
         /// To whom.
         to: SocketAddr,
+        /// Why.
+        why: UndeliveredCode,
     },
     /// A sent buffer is the application's again.
     Returned {
@@ -189,6 +193,28 @@ codes! {
     }
 }
 
+codes! {
+    /// Why a datagram did not get there.
+    UndeliveredCode {
+        /// There is no route to its network.
+        NetworkUnreachable = 1,
+        /// Its host does not answer.
+        HostUnreachable = 2,
+        /// Its host does not speak UDP.
+        ProtocolUnreachable = 3,
+        /// Nobody has the port.
+        PortUnreachable = 4,
+        /// An administrator forbids it.
+        Prohibited = 5,
+        /// It was larger than the path takes.
+        TooLong = 6,
+        /// It ran out of hops, or its fragments did not all arrive.
+        TimeExceeded = 7,
+        /// Somebody did not understand its header.
+        ParameterProblem = 8,
+    }
+}
+
 /// The kinds of completions: 0x200 on.
 mod kind {
     pub(super) const DONE: u16 = 0x201;
@@ -232,7 +258,7 @@ impl Completion {
                 let transfer = Transfer { len: queued_bytes, ..transfer };
                 record(kind::ACKED).with_id(conn).with_count(chunks).with_transfer(&transfer)
             }
-            Event::Urgent { conn } => record(kind::URGENT).with_id(conn),
+            Event::Urgent { conn, bytes } => record(kind::URGENT).with_id(conn).with_count(bytes),
             Event::PeerClosed { conn } => record(kind::PEER_CLOSED).with_id(conn),
             Event::Closed { conn, reason } => {
                 record(kind::CLOSED).with_id(conn).with_count(reason as u32)
@@ -241,8 +267,9 @@ impl Completion {
                 let transfer = transfer.with_chunk(chunk).with_address(from);
                 record(kind::DATAGRAM).with_id(endpoint).with_transfer(&transfer)
             }
-            Event::DatagramRefused { endpoint, to } => record(kind::DATAGRAM_REFUSED)
+            Event::DatagramRefused { endpoint, to, why } => record(kind::DATAGRAM_REFUSED)
                 .with_id(endpoint)
+                .with_count(why as u32)
                 .with_transfer(&transfer.with_address(to)),
             Event::Returned { buf } => record(kind::RETURNED).with_count(buf.bits()),
         }
@@ -267,7 +294,7 @@ impl Completion {
             kind::CONNECTED => Event::Connected { conn: id },
             kind::RECEIVED => Event::Received { conn: id, chunk: transfer.chunk()? },
             kind::ACKED => Event::Acked { conn: id, chunks: count, queued_bytes: transfer.len },
-            kind::URGENT => Event::Urgent { conn: id },
+            kind::URGENT => Event::Urgent { conn: id, bytes: count },
             kind::PEER_CLOSED => Event::PeerClosed { conn: id },
             kind::CLOSED => Event::Closed { conn: id, reason: CloseCode::from_code(count)? },
             kind::DATAGRAM => {
@@ -275,7 +302,8 @@ impl Completion {
                 Event::Datagram { endpoint: id, from, chunk }
             }
             kind::DATAGRAM_REFUSED => {
-                Event::DatagramRefused { endpoint: id, to: transfer.address()? }
+                let (to, why) = (transfer.address()?, UndeliveredCode::from_code(count)?);
+                Event::DatagramRefused { endpoint: id, to, why }
             }
             kind::RETURNED => Event::Returned { buf: BufId::from_bits(count) },
             kind => return Err(RecordFault::Kind { kind }),

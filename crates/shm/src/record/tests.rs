@@ -77,7 +77,7 @@ fn completion() -> impl Strategy<Value = Completion> {
             chunks,
             queued_bytes
         }),
-        id().prop_map(|conn| Urgent { conn }),
+        (id(), any::<u32>()).prop_map(|(conn, bytes)| Urgent { conn, bytes }),
         id().prop_map(|conn| PeerClosed { conn }),
         (id(), proptest::sample::select(CloseCode::ALL))
             .prop_map(|(conn, reason)| Closed { conn, reason }),
@@ -88,7 +88,8 @@ fn completion() -> impl Strategy<Value = Completion> {
             from,
             chunk
         }),
-        (id(), address()).prop_map(|(endpoint, to)| DatagramRefused { endpoint, to }),
+        (id(), address(), proptest::sample::select(UndeliveredCode::ALL))
+            .prop_map(|(endpoint, to, why)| DatagramRefused { endpoint, to, why }),
     ];
     (any::<u64>(), prop_oneof![answer, stream, datagram])
         .prop_map(|(cookie, event)| Completion { cookie, event })

@@ -102,3 +102,48 @@ fn what_a_datagram_socket_refuses() {
         world.note("answers", &answers);
     });
 }
+
+fn note_error(world: &mut World, fd: Fd) {
+    let error = world.host(Client).getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, 4);
+    world.note("SO_ERROR", &error);
+}
+
+#[test]
+fn a_port_that_nobody_has_refuses_who_is_connected_to_it() {
+    compare(|world| {
+        for domain in [libc::AF_INET, libc::AF_INET6] {
+            let nobody = world.host(Server).socket(domain, UDP, 0).unwrap();
+            let place = match domain {
+                libc::AF_INET => world.address(Server, 0),
+                _ => world.address6(Server, 0),
+            };
+            world.host(Server).bind(nobody, place).unwrap();
+            let name = world.host(Server).getsockname(nobody).unwrap();
+            world.host(Server).close(nobody).unwrap();
+            world.settle();
+            let client = world.host(Client).socket(domain, UDP, 0).unwrap();
+            let events = libc::EPOLLIN | libc::EPOLLOUT;
+            let epoll = world.watch(Client, client, events);
+            let sent = world.host(Client).sendto(client, b"x", 0, name);
+            world.note("not connected", &sent);
+            world.note_events("no error", Client, epoll);
+            world.note_recv("nothing", Client, client, 9, 0);
+            world.note_recv("the queue of errors", Client, client, 9, libc::MSG_ERRQUEUE);
+            world.host(Client).connect(client, Some(name)).unwrap();
+            world.note_send("connected", Client, client, b"x", 0);
+            world.note_events("an error", Client, epoll);
+            note_error(world, client);
+            world.note_events("it was told", Client, epoll);
+            note_error(world, client);
+            world.note_send("again", Client, client, b"x", 0);
+            world.note_send("refused", Client, client, b"x", 0);
+            world.note_send("told once", Client, client, b"x", 0);
+            world.note_recv("refused", Client, client, 9, 0);
+            world.note_recv("told once", Client, client, 9, 0);
+            world.host(Client).connect(client, None).unwrap();
+            let sent = world.host(Client).sendto(client, b"x", 0, name);
+            world.note("not connected", &sent);
+            world.note_events("no error", Client, epoll);
+        }
+    });
+}

@@ -18,4 +18,5 @@ mod random;
 mod sets;
 mod signals;
 mod threads;
+mod urgent;
 mod world;

@@ -14,6 +14,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::config::Route;
+use crate::event::Undelivered;
 use crate::frame::{Checksums, Medium};
 use crate::heap::HeapMemory;
 use crate::id::{DatagramId, PoolId};

@@ -89,7 +89,9 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
             return Some(Event::Connected { conn: conn_id });
         }
         if conn.facts.take(Facts::URGENT) {
-            return Some(Event::Urgent { conn: conn_id });
+            let end = shard.rares.get(conn).map(|rare| rare.rcv_up);
+            let bytes = end.map_or(0, |end| end.since(conn.unread_seq()));
+            return Some(Event::Urgent { conn: conn_id, bytes });
         }
         if conn.facts.has(Facts::CREDIT)
             && let Some(chunk) = take_bytes(conn, shard)

@@ -13,6 +13,7 @@ use crate::chunk::Chunk;
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::OperationError;
+use crate::event::Undelivered;
 use crate::frame::Transmit;
 use crate::id::DatagramId;
 use crate::ip::{Departing, Hop, NextHop, ip_header_bytes};
@@ -123,7 +124,7 @@ impl Udp {
                     self.sending.waiting[at].parked = true;
                     self.sending.parked += 1;
                 }
-                NextHop::NoRoute => self.give_up(cx, at),
+                NextHop::NoRoute => self.give_up(cx, at, Undelivered::NetworkUnreachable),
             }
         }
         None
@@ -150,18 +151,18 @@ impl Udp {
             if resolved {
                 at += 1;
             } else {
-                self.give_up(cx, at);
+                self.give_up(cx, at, Undelivered::HostUnreachable);
             }
         }
     }
 
     /// Drops a datagram that has no way out, and says so.
-    fn give_up<M: Memory>(&mut self, cx: &mut Cx<'_, M>, at: usize) {
+    fn give_up<M: Memory>(&mut self, cx: &mut Cx<'_, M>, at: usize, why: Undelivered) {
         let outgoing = self.sending.waiting[at];
         self.finish(at);
         cx.memory.free(outgoing.chunk.buf);
         cx.counters.drop(Drop::NextHopUnresolved);
-        self.refuse(outgoing.endpoint, outgoing.dst);
+        self.refuse(outgoing.endpoint, outgoing.dst, why);
     }
 
     /// Takes a datagram that is not parked out of the queue.

@@ -189,7 +189,8 @@ fn an_error_reaches_the_endpoint_that_sent() {
     host.send(id, peer(), b"x").unwrap();
     host.frames();
     host.give(&unreachable((53, 5000), 3));
-    let refused = Event::DatagramRefused { endpoint: id, to: peer() };
+    let why = Undelivered::PortUnreachable;
+    let refused = Event::DatagramRefused { endpoint: id, to: peer(), why };
     assert_eq!(host.stack.poll_event(), Some(refused));
     for forged in [(53, 5001), (54, 5000)] {
         host.drops(&unreachable(forged, 3), Drop::BadIcmpError);
@@ -223,6 +224,8 @@ fn a_smaller_path_is_learnt_from_who_can_know() {
     }
     host.drops(&too_big(54, 1300), Drop::BadIcmpError);
     host.give(&too_big(53, 1300));
+    let refused = Event::DatagramRefused { endpoint: id, to: peer6(), why: Undelivered::TooLong };
+    assert_eq!(host.stack.poll_event(), Some(refused));
     assert_eq!(host.send(id, peer6(), &[0; 1253]), Err(crate::OperationError::TooLong));
     host.send(id, peer6(), &[0; 1252]).unwrap();
     host.pass(Duration::from_secs(600));

@@ -105,7 +105,8 @@ fn a_neighbour_that_does_not_answer_is_given_up() {
     host.send(id, peer(), b"hello").unwrap();
     assert_eq!(host.frames().len(), 1);
     assert_eq!(host.pass(Duration::from_secs(5)).len(), 2, "two more questions");
-    let refused = Event::DatagramRefused { endpoint: id, to: peer() };
+    let why = Undelivered::HostUnreachable;
+    let refused = Event::DatagramRefused { endpoint: id, to: peer(), why };
     assert_eq!(host.stack.poll_event(), Some(refused));
     assert_eq!(host.dropped(Drop::NextHopUnresolved), 1);
     assert_eq!(host.memory.in_use(), 0);

@@ -230,7 +230,7 @@ fn must_66_a_closed_window_takes_urg_and_rst() {
     assert_eq!(peer.out().last().unwrap().window, 0);
     peer.urgent = 1;
     peer.inject(A | U, 4001, 1, b"!");
-    assert_eq!(peer.host.tcp.poll_event(peer.now), Some(Event::Urgent { conn }));
+    assert_eq!(peer.host.tcp.poll_event(peer.now), Some(Event::Urgent { conn, bytes: 4001 }));
     assert_eq!(peer.host.tcp.info(conn).unwrap().unread_bytes, 4000);
     peer.inject(R, 4001, 0, &[]);
     assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer));

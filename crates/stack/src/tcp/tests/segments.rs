@@ -646,7 +646,7 @@ fn the_urgent_pointer_is_told_and_sent() {
     peer.urgent = 3;
     peer.inject(A | U, 1, 1, b"abcdef");
     peer.host.collect(peer.now);
-    assert!(peer.host.events.contains(&Event::Urgent { conn }));
+    assert!(peer.host.events.contains(&Event::Urgent { conn, bytes: 3 }));
     peer.send(conn, b"0123456789");
     peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, ConnOption::Urgent)).unwrap();
     let out = peer.out();
