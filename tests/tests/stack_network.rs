@@ -227,7 +227,8 @@ fn talk(host: &mut Host) {
         let chunk = host.memory.chunk_of(b"anybody there?").expect("a buffer");
         let now = stack::Instant::ZERO;
         host.stack.send_datagram(now, id, (to, chunk), &mut host.memory).expect("a way there");
-        let refused = Event::DatagramRefused { endpoint: id, to };
+        let why = stack::Undelivered::PortUnreachable;
+        let refused = Event::DatagramRefused { endpoint: id, to, why };
         host.until(|host| host.events.contains(&refused));
     }
     assert_eq!(host.memory.in_use(), 0);

@@ -46,6 +46,9 @@ pub enum Event {
     Disconnect(Result<(), OpError>),
     /// The connection is over in both directions: in order, or why not (for `await_end`).
     End(Result<(), OpError>),
+    /// The peer has acknowledged all that was written, and the end of it if the sending direction
+    /// was closed (for `await_delivery`).
+    Delivered(Result<(), OpError>),
     /// A timer expired, so many times since its last completion.
     Timer {
         /// At least 1.

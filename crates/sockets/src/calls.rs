@@ -94,12 +94,14 @@ pub trait Bsd: Run {
         self.once(|sockets| sockets.shutdown(fd, how))
     }
 
-    /// close(2).
+    /// close(2). With SO_LINGER it waits until the peer has everything, no longer than that says, also
+    /// where other calls would not wait.
     ///
     /// # Errors
     /// As close(2).
     fn close(&mut self, fd: Fd) -> Result<(), Error> {
-        self.once(|sockets| sockets.close(fd))
+        let mut lingering = None;
+        self.run(|sockets, is_over| sockets.close_and_linger(fd, &mut lingering, is_over))
     }
 
     /// read(2).

@@ -11,7 +11,8 @@
 //! Invariants
 //! - The cookie of a handle in the channel is the index of its object; [`CLOSED`] where the object is
 //!   gone and its last bytes are not out yet.
-//! - An object lives as long as a descriptor stands for it, or it waits in a listener's queue.
+//! - An object lives as long as a descriptor stands for it, it waits in a listener's queue, or a
+//!   close waits for its end to be delivered.
 //! - Nothing that refers to the channel's memory leaves an attempt: bytes are copied to and from
 //!   the caller's.
 
@@ -270,6 +271,37 @@ impl Sockets {
         Ok(())
     }
 
+    /// close(2), as an attempt: `lingering` is the object that a first attempt has left without a
+    /// descriptor.
+    #[inline]
+    pub(crate) fn close_and_linger(
+        &mut self,
+        fd: Fd,
+        lingering: &mut Option<u32>,
+        is_over: bool,
+    ) -> Attempt<()> {
+        let object = match *lingering {
+            Some(object) => object,
+            None => match self.table.remove(fd) {
+                Ok(object) => object,
+                Err(error) => return Attempt::Done(Err(error)),
+            },
+        };
+        let waits = match lingering {
+            Some(_) => self.is_lingering(object),
+            None => self.begin_to_linger(object),
+        };
+        if let Some(time) = waits
+            && !is_over
+        {
+            *lingering = Some(object);
+            // A signal ends it, and close(2) has done what it can.
+            return Attempt::Wait(Wait::on(object, Some(time)).with_part(true));
+        }
+        self.unname(object);
+        Attempt::Done(Ok(()))
+    }
+
     /// One descriptor less stands for an object; after the last one it is gone.
     pub(crate) fn unname(&mut self, object: u32) {
         let Some(entry) = self.object_mut(object) else { return };
@@ -399,6 +431,7 @@ impl Sockets {
             Event::SendTo(result) => self.on_datagram_sent(object, result),
             Event::Connect(result) => self.on_connected(object, result),
             Event::End(result) => self.on_end(object, result),
+            Event::Delivered(_) => self.on_delivered(object),
             Event::Disconnect(_) if cookie == CLOSED => self.on_closed(handle),
             Event::Urgent { bytes } => self.on_urgent(object, bytes),
             Event::Undelivered(undelivered) => self.on_undelivered(object, &undelivered),

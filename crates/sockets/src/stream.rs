@@ -71,6 +71,8 @@ pub(crate) struct Stream {
     reading: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,
+    /// A close waits until the peer has everything.
+    lingers: bool,
     /// The urgent byte that the peer has marked, until it is read past.
     pub(crate) mark: Option<Mark>,
     /// What was written last was urgent, and our own stack has not got it yet.
@@ -111,6 +113,7 @@ impl Stream {
             unread: 0,
             reading: false,
             congested: false,
+            lingers: false,
             mark: None,
             owes_mark: false,
             more: false,
@@ -174,6 +177,9 @@ impl Stream {
         if self.wants_more() {
             // A handle that the channel does not take any more has ended, which it tells itself.
             self.reading = channel.read(self.handle, READ_BYTES).is_ok();
+        } else if !self.reading && !self.ended && matches!(self.progress, Progress::Connected) {
+            // The program is behind, and no read will tell of a reset. (It may be watched for.)
+            let _ = channel.await_end(self.handle);
         }
     }
 
@@ -765,6 +771,53 @@ impl Sockets {
         let happened = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP;
         self.notify(object, happened);
         if is_closed { Err(Error::NotConnected) } else { Ok(()) }
+    }
+
+    /// The last descriptor of a connection on our own stack is closed, and it has a linger time: ends
+    /// the stream, and says how long to wait for the peer to have it. `None`: there is nothing to wait
+    /// for. (On the kernel the socket's last close is the kernel's.)
+    pub(crate) fn begin_to_linger(&mut self, object: u32) -> Option<Duration> {
+        let entry = self.object(object)?;
+        let Kind::Stream(Stream { options, progress, inbox, .. }) = &entry.kind else {
+            return None;
+        };
+        let time = options.linger.filter(|time| !time.is_zero())?;
+        let waits = self.is_local
+            && entry.descriptors == 1
+            && matches!(progress, Progress::Connected)
+            && inbox.is_empty();
+        if !waits {
+            return None;
+        }
+        self.forget_watchers(object);
+        let (stream, channel) = self.stream_mut(object)?;
+        if !stream.shut.send {
+            channel.disconnect(stream.handle, Disconnect::Write).ok()?;
+        }
+        // What comes now is for nobody, and answered by a reset.
+        stream.shut = Shut::BOTH;
+        stream.lingers = true;
+        // It may be delivered already, which a completion says, too.
+        channel.await_delivery(stream.handle).ok()?;
+        Some(time)
+    }
+
+    /// How long a close waits for a stream that was begun to linger on; `None`: no longer.
+    pub(crate) fn is_lingering(&self, object: u32) -> Option<Duration> {
+        match &self.object(object)?.kind {
+            Kind::Stream(it) if it.lingers && matches!(it.progress, Progress::Connected) => {
+                it.options.linger
+            }
+            _ => None,
+        }
+    }
+
+    /// The peer has everything.
+    #[cold]
+    pub(crate) fn on_delivered(&mut self, object: u32) {
+        let Some((stream, _)) = self.stream_mut(object) else { return };
+        stream.lingers = false;
+        self.notify(object, Events::HUP);
     }
 
     /// The last descriptor is gone: what was written still goes out, then the FIN. Bytes that the

@@ -64,9 +64,12 @@ struct Owner {
     generation: u32,
     /// A connection that ends with a RST when its handle leaves.
     resets_on_close: bool,
+    /// The program waits until the peer of a connection has everything.
+    awaits_delivery: bool,
 }
 
-const NOBODY: Owner = Owner { slot: NO_SLOT, generation: 0, resets_on_close: false };
+const NOBODY: Owner =
+    Owner { slot: NO_SLOT, generation: 0, resets_on_close: false, awaits_delivery: false };
 
 /// The driver: a stack beside the kernel.
 pub(crate) struct Local {

@@ -20,6 +20,19 @@ impl Channel {
         })
     }
 
+    /// Asks to be told when the peer has acknowledged all that was written to a connection on our
+    /// own stack, and our FIN if the sending direction was closed: `Event::Delivered`. One at a time;
+    /// a second one is the first.
+    ///
+    /// # Errors
+    /// As for [`Channel::set_conn_option`].
+    pub fn await_delivery(&mut self, handle: Handle) -> Result<(), OpError> {
+        let conn = self.on_conn(handle, |_, conn| Ok(conn))?;
+        let Self { driver, state, .. } = self;
+        driver.local().ok_or(OpError::NotSupported)?.watch_delivery(state, conn);
+        Ok(())
+    }
+
     /// What our own stack knows of a connection.
     ///
     /// # Errors

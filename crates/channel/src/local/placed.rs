@@ -424,6 +424,14 @@ impl Placed {
         }
     }
 
+    /// As `await_acks`, for who waits for acknowledgments and not for room.
+    pub(super) fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        match self {
+            Self::Inline(server) => server.parts().0.await_acks(conn),
+            Self::Apart(apart) => apart.session.await_delivery(conn),
+        }
+    }
+
     /// Sets an option, after what was asked for before.
     pub(super) fn set_option(
         &mut self,

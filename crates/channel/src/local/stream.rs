@@ -11,7 +11,7 @@
 use std::net::SocketAddr;
 
 use megapipe_service::{PortError, Server};
-use megapipe_stack::{Chunk, CloseReason, ConnId, ConnectError, Instant, OperationError};
+use megapipe_stack::{Chunk, CloseReason, ConnId, ConnectError, Instant, OperationError, TcpState};
 
 use super::memory::{self, ChannelMemory, Received};
 use super::placed::Placed;
@@ -383,10 +383,37 @@ impl Local {
 
     /// There is room in the send queue.
     pub(super) fn on_acked(&mut self, state: &mut State, conn: ConnId) {
-        if let Some(slot) = self.slot_of(conn)
-            && state.peek(slot).flags.writing
-        {
+        let Some(slot) = self.slot_of(conn) else { return };
+        if state.peek(slot).flags.writing {
             self.write(state, slot);
+        }
+        if self.conns[conn.index as usize].awaits_delivery {
+            self.watch_delivery(state, conn);
+        }
+    }
+
+    /// Says when the peer has everything, the FIN if there is one too: now, or with a later
+    /// acknowledgment.
+    pub(super) fn watch_delivery(&mut self, state: &mut State, conn: ConnId) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        self.conns[conn.index as usize].awaits_delivery = true;
+        // Asked for before it is looked at: what comes in between is told, too.
+        let is_over = self.server.await_delivery(conn).is_err();
+        let info = self.server.info(conn);
+        let owes = info.is_some_and(|info| {
+            let owes_fin =
+                matches!(info.state, TcpState::FinWait1 | TcpState::Closing | TcpState::LastAck);
+            info.queued_bytes > 0 || owes_fin
+        });
+        if is_over || !(owes || state.peek(slot).flags.writing) {
+            self.on_delivered(state, conn, Ok(()));
+        }
+    }
+
+    fn on_delivered(&mut self, state: &mut State, conn: ConnId, result: Result<(), OpError>) {
+        let Some(owner) = self.conns.get_mut(conn.index as usize) else { return };
+        if std::mem::take(&mut owner.awaits_delivery) {
+            state.complete(owner.slot, Event::Delivered(result));
         }
     }
 
@@ -401,10 +428,11 @@ impl Local {
     /// The connection is over.
     pub(super) fn on_closed(&mut self, state: &mut State, conn: ConnId, reason: CloseReason) {
         let Some(slot) = self.slot_of(conn) else { return };
+        let failed = closed_because(reason);
+        self.on_delivered(state, conn, failed.map_or(Ok(()), Err));
         self.disown(conn);
         state.slot(slot).target = Target::None;
         set_receiving(state, slot, false);
-        let failed = closed_because(reason);
         if state.peek(slot).phase == Phase::Starting {
             return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));
         }

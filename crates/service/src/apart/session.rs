@@ -399,6 +399,17 @@ impl Session {
         Ok(())
     }
 
+    /// Asks for one [`Event::Acked`] when the peer has acknowledged something, whether there is room
+    /// or not.
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`]: the connection is over.
+    pub fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        let server = self.server_of(conn)?;
+        self.ask(0, Command::AwaitAcks { conn: id_of(server) });
+        Ok(())
+    }
+
     /// Nothing more will be sent.
     pub fn shutdown(&mut self, conn: ConnId) {
         if let Ok(server) = self.server_of(conn) {
@@ -568,8 +579,10 @@ impl Session {
                 let chunk = Chunk { buf, offset: chunk.offset, len: chunk.len };
                 told(Event::Datagram { endpoint, from, chunk })
             }
-            // Room is known by the buffers that come back.
-            Says::Acked { .. } => None,
+            // Only `await_delivery` asks for it: room is known by the buffers that come back.
+            Says::Acked { conn, chunks, queued_bytes } => {
+                told(Event::Acked { conn: self.ours(conn)?, chunks, queued_bytes })
+            }
             Says::Done | Says::Listening { .. } | Says::Bound { .. } => None,
             Says::Urgent { conn, bytes } => told(Event::Urgent { conn: self.ours(conn)?, bytes }),
             Says::DatagramRefused { endpoint, to, why } => {

@@ -1,7 +1,7 @@
 //! How connections end: in order, in one direction, by a reset; and what each side is told.
 
 use crate::host::Fd;
-use crate::world::{Client, Server, Side, World, compare};
+use crate::world::{Client, Server, Side, World, compare, compare_on};
 
 const ALL: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI;
 
@@ -169,4 +169,57 @@ fn data_for_a_peer_that_is_deaf() {
             world.note_recv("recv", side, fd, 9, 0);
         });
     }
+}
+
+/// Sets SO_LINGER.
+fn linger(world: &mut World, fd: Fd, seconds: i32) {
+    let value = [1_i32.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+    world.host(Client).setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
+}
+
+/// Writes until nothing more is taken: the peer has not room for all of it.
+fn fill(world: &mut World, fd: Fd) {
+    let mut written = 0;
+    for _ in 0..40 {
+        while let Ok(count) = world.host(Client).send(fd, &[7; 65_536], 0) {
+            written += count;
+            assert!(written < 1 << 30, "it takes everything");
+        }
+        world.settle();
+    }
+}
+
+/// Closes, and writes down about how long that took, in seconds.
+fn note_close(world: &mut World, fd: Fd) {
+    let start = std::time::Instant::now();
+    let answer = world.host(Client).close(fd);
+    world.note("close", &answer);
+    let seconds = start.elapsed().as_secs_f64();
+    world.note("seconds", &(if seconds < 0.5 { 0 } else { seconds.floor() as u32 }));
+}
+
+#[test]
+fn closing_waits_for_the_peer_as_long_as_linger_says() {
+    // On the kernel it is the kernel that lingers, when a channel has closed the socket.
+    compare_on(&[], |world| {
+        for (is_blocking, seconds) in [(false, 1), (true, 1), (true, 0)] {
+            let (server, client) = world.connection();
+            linger(world, client, seconds);
+            fill(world, client);
+            if is_blocking {
+                world.host(Client).ioctl(client, libc::FIONBIO, 0).unwrap();
+            }
+            note_close(world, client);
+            let again = world.host(Client).close(client);
+            world.note("closed", &again);
+            if seconds == 0 {
+                world.settle();
+                let error =
+                    world.host(Server).getsockopt(server, libc::SOL_SOCKET, libc::SO_ERROR, 4);
+                world.note("reset", &error);
+            }
+            world.host(Server).close(server).unwrap();
+            world.settle();
+        }
+    });
 }

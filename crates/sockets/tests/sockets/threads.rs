@@ -137,6 +137,43 @@ fn a_write_that_blocks_is_whole_on_our_own_stack() {
     a_long_write(on_stack());
 }
 
+/// A close with a linger time waits until the peer has everything, and no longer.
+#[test]
+fn a_close_that_lingers_is_over_when_the_peer_has_everything() {
+    const LEN: usize = 3 << 20;
+    let Place { mut server, mut client, ip } = on_stack();
+    let (listener, address) = listen(&mut server, ip, 16);
+    let has_read = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (mut context, has_read) = (server.clone(), &has_read);
+        scope.spawn(move || {
+            let fd = context.accept4(listener, OpenFlags::empty()).unwrap();
+            // It comes late, and reads slowly.
+            std::thread::sleep(Duration::from_millis(30));
+            let mut bytes = [0; 1 << 16];
+            loop {
+                match context.read(fd, &mut bytes).unwrap() {
+                    0 => break,
+                    count => drop(has_read.fetch_add(count, Ordering::SeqCst)),
+                }
+            }
+            context.close(fd).unwrap();
+        });
+        let fd = dial(&mut client, address);
+        let linger = [1_i32.to_ne_bytes(), 60_i32.to_ne_bytes()].concat();
+        client.setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+        assert_eq!(client.write(fd, &vec![7; LEN]), Ok(LEN));
+        let start = Instant::now();
+        client.close(fd).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(30), "it waits on, with all delivered");
+        // What the peer's program has not read yet is in its buffers at most.
+        let left = LEN - has_read.load(Ordering::SeqCst);
+        assert!(left <= 2 << 20, "{left} bytes were not even sent");
+        assert_eq!(client.close(fd), Err(Error::BadDescriptor));
+    });
+    assert_eq!(has_read.into_inner(), LEN);
+}
+
 /// Many threads wait for one set: each event reaches one of them.
 fn many_wait_for_one_set(place: Place) {
     const THREADS: usize = 4;

@@ -247,6 +247,8 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
     }
     window::grow_send_buffer(conn, shard.send_buffer_max);
     if fin_acked {
+        // To who waits for acknowledgments the FIN is one chunk more.
+        conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(1);
         close::apply(conn, shard, cx, Input::AckOfFin);
     }
 }
