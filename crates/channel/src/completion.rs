@@ -21,8 +21,8 @@ pub struct Completion {
 // Completions are moved several times on their way.
 const _: () = assert!(size_of::<Completion>() <= 56);
 
-/// What finished. Every variant but `Timer`, `Wake`, `Urgent` and `Undelivered` answers one call of the
-/// same name.
+/// What finished. Every variant but `Timer`, `Wake`, `Urgent` and `Undelivered` answers one call of
+/// the same name.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {

@@ -94,8 +94,8 @@ pub trait Bsd: Run {
         self.once(|sockets| sockets.shutdown(fd, how))
     }
 
-    /// close(2). With SO_LINGER it waits until the peer has everything, no longer than that says, also
-    /// where other calls would not wait.
+    /// close(2). With SO_LINGER it waits until the peer has everything, no longer than that says,
+    /// also where other calls would not wait.
     ///
     /// # Errors
     /// As close(2).
@@ -228,8 +228,9 @@ pub trait Bsd: Run {
         self.once(|sockets| sockets.setsockopt(fd, (level, name), value))
     }
 
-    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCATMARK, FIOCLEX, FIONCLEX. `argument` is what lies
-    /// at the pointer that ioctl(2) takes; what has to lie there afterwards is answered.
+    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCATMARK, FIOCLEX, FIONCLEX. `argument`
+    /// is what lies at the pointer that ioctl(2) takes; what has to lie there afterwards is
+    /// answered.
     ///
     /// # Errors
     /// As ioctl(2).

@@ -1,5 +1,5 @@
-//! What only the kernel can say: socket options of its sockets, as the caller gave them, and how the
-//! process takes its signals.
+//! What only the kernel can say: socket options of its sockets, as the caller gave them, and how
+//! the process takes its signals.
 //!
 //! Read first: setsockopt(2), getsockopt(2), sigaction(2).
 #![expect(unsafe_code, reason = "see docs/UNSAFE.md")]
@@ -49,8 +49,8 @@ const FAULTS: [libc::c_int; 5] =
 /// The last signal there is (`_NSIG` in the kernel).
 const SIGNAL_MAX: libc::c_int = 64;
 
-/// Every handler that the process has was installed with SA_RESTART. Which of them has run cannot be
-/// asked: where they differ, a call is not restarted, because whoever has a handler without
+/// Every handler that the process has was installed with SA_RESTART. Which of them has run cannot
+/// be asked: where they differ, a call is not restarted, because whoever has a handler without
 /// SA_RESTART waits for the EINTR.
 pub(crate) fn handlers_restart() -> bool {
     (1..=SIGNAL_MAX).filter(|signal| !FAULTS.contains(signal)).all(|signal| {

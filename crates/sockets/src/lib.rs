@@ -54,6 +54,7 @@ mod calls;
 mod context;
 mod datagram;
 mod descriptors;
+mod ending;
 mod epoll;
 mod error;
 mod family;

@@ -9,8 +9,8 @@
 //! Read first: `readiness.rs`; then `stream.rs` and `listener.rs`, and `epoll.rs` for who is told.
 //!
 //! Invariants
-//! - The cookie of a handle in the channel is the index of its object; [`CLOSED`] where the object is
-//!   gone and its last bytes are not out yet.
+//! - The cookie of a handle in the channel is the index of its object; [`CLOSED`] where the object
+//!   is gone and its last bytes are not out yet.
 //! - An object lives as long as a descriptor stands for it, it waits in a listener's queue, or a
 //!   close waits for its end to be delivered.
 //! - Nothing that refers to the channel's memory leaves an attempt: bytes are copied to and from

@@ -1,16 +1,16 @@
 //! Urgent data as programs of Linux know it: one byte, out of the band.
 //!
-//! Read first: tcp(7) on "out-of-band data", RFC 6093 (why there is no such thing in TCP), socket(7)
-//! on SO_OOBINLINE and sockatmark(3).
+//! Read first: tcp(7) on "out-of-band data", RFC 6093 (why there is no such thing in TCP),
+//! socket(7) on SO_OOBINLINE and sockatmark(3).
 //!
-//! The stack says where the urgent bytes end. The last of them is *the* urgent byte; its place is the
-//! *mark*. A read stops before the mark; the next one begins behind it. Who asks for the byte by
-//! MSG_OOB meanwhile gets it; nobody gets it later. With SO_OOBINLINE the byte is one of the stream's,
-//! and only the stop is left. Since our own stack tells of marks when they come, while bytes wait here
-//! until they are read, a mark is kept as the distance to it.
+//! The stack says where the urgent bytes end. The last of them is *the* urgent byte; its place is
+//! the *mark*. A read stops before the mark; the next one begins behind it. Who asks for the byte
+//! by MSG_OOB meanwhile gets it; nobody gets it later. With SO_OOBINLINE the byte is one of the
+//! stream's, and only the stop is left. Since our own stack tells of marks when they come, while
+//! bytes wait here until they are read, a mark is kept as the distance to it.
 //!
-//! Invariant: `ahead` is counted from the next byte that the program reads, so what is read is taken
-//! off, and a mark that was read past is gone.
+//! Invariant: `ahead` is counted from the next byte that the program reads, so what is read is
+//! taken off, and a mark that was read past is gone.
 
 use crate::error::Error;
 use crate::flags::{Events, MsgFlags};

@@ -35,9 +35,8 @@ pub enum Event {
         /// Which bytes.
         chunk: Chunk,
     },
-    /// So many chunks, from the oldest on, are wholly acknowledged, and their buffers were freed; our
-    /// FIN is one more.
-    /// Comes only while somebody waits for it ([`crate::Stack::await_acks`]).
+    /// So many chunks, from the oldest on, are wholly acknowledged, and their buffers were freed;
+    /// our FIN is one more. Comes only while somebody waits for it ([`crate::Stack::await_acks`]).
     Acked {
         /// On which connection.
         conn: ConnId,

@@ -21,8 +21,8 @@ impl Channel {
     }
 
     /// Asks to be told when the peer has acknowledged all that was written to a connection on our
-    /// own stack, and our FIN if the sending direction was closed: `Event::Delivered`. One at a time;
-    /// a second one is the first.
+    /// own stack, and our FIN if the sending direction was closed: `Event::Delivered`. One at a
+    /// time; a second one is the first.
     ///
     /// # Errors
     /// As for [`Channel::set_conn_option`].

@@ -399,8 +399,8 @@ impl Session {
         Ok(())
     }
 
-    /// Asks for one [`Event::Acked`] when the peer has acknowledged something, whether there is room
-    /// or not.
+    /// Asks for one [`Event::Acked`] when the peer has acknowledged something, whether there is
+    /// room or not.
     ///
     /// # Errors
     /// [`OperationError::Unknown`]: the connection is over.

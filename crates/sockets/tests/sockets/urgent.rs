@@ -1,5 +1,5 @@
-//! Urgent data: one byte out of the band, and the mark where it was. On our own stack; on the kernel
-//! our sockets refuse it, because the channel reads past marks.
+//! Urgent data: one byte out of the band, and the mark where it was. On our own stack; on the
+//! kernel our sockets refuse it, because the channel reads past marks.
 
 use crate::host::Fd;
 use crate::world::{Client, Server, World, compare_on};
