@@ -24,7 +24,7 @@ use crate::{
     stack_link::{Side, StackLink},
 };
 use costs::{CostError, Extent};
-use model::{Costs, Outcome, Queues, World};
+use model::{Costs, FrameCosts, Outcome, Queues, World};
 
 /// Servers whose runs show what a transaction costs: a side that polls is charged for its waiting,
 /// one that sleeps for its waking, and the lower of the two is nearer to the truth.
@@ -159,12 +159,7 @@ fn median_costs(all: &[Measured]) -> Costs {
         output_share: each(|it| it.output_share),
         frames_in: each(|it| it.frames_in),
         frames_out: each(|it| it.frames_out),
-        frame: model::FrameCosts {
-            plain_ns: each(|it| it.frame.plain_ns),
-            kept_ns: each(|it| it.frame.kept_ns),
-            steered_ns: each(|it| it.frame.steered_ns),
-            taken_ns: each(|it| it.frame.taken_ns),
-        },
+        frame: FrameCosts::median(&all.iter().map(|it| it.costs.frame).collect::<Vec<_>>()),
     }
 }
 
@@ -367,12 +362,7 @@ mod tests {
         output_share: 0.2,
         frames_in: 3.0,
         frames_out: 2.0,
-        frame: model::FrameCosts {
-            plain_ns: 20.0,
-            kept_ns: 45.0,
-            steered_ns: 60.0,
-            taken_ns: 30.0,
-        },
+        frame: FrameCosts { plain_ns: 20.0, kept_ns: 45.0, steered_ns: 60.0, taken_ns: 30.0 },
     };
 
     fn sample(server_us: f64, load_us: f64) -> Sample {

@@ -20,7 +20,7 @@ use crate::{
     point::Point,
     progress::Progress,
     run::Bench,
-    scaling::{self, Measured, Situation, costs},
+    scaling::{self, Measured, Situation, costs, model::FrameCosts},
     server::Server,
     shard_idle,
     stack_link::{Placement, Side, StackLink},
@@ -288,12 +288,12 @@ fn one_server_bar(
 
 fn steering_bar(bench: &mut Bench) -> Outcome {
     let mut progress = Progress::new(bench.effort.runs);
-    let (mut runs, mut why) = (Vec::new(), None);
+    let (mut frames, mut why) = (Vec::new(), None);
     for run in 1..=bench.effort.runs {
         progress.step(&format!("steering · run {run} of {}", bench.effort.runs));
         let layout = bench.layout(1)?;
         match costs::frame_costs(&layout.server.cpus, &layout.load.cpus, limits::STEERED_ROUNDS) {
-            Ok(frame) => runs.push(frame.added_ns()),
+            Ok(frame) => frames.push(frame),
             Err(error) => {
                 bench.failed = true;
                 why = Some(error.to_string());
@@ -302,6 +302,15 @@ fn steering_bar(bench: &mut Bench) -> Outcome {
         }
     }
     progress.finish();
+    if !frames.is_empty() {
+        let FrameCosts { plain_ns, kept_ns, steered_ns, taken_ns } = FrameCosts::median(&frames);
+        bench.note(format!(
+            "steering: a frame costs {plain_ns:.1} ns where a shard has the queue to itself, \
+             {kept_ns:.1} where many share it and its own shard reads it; one that another shard \
+             reads {steered_ns:.1} there and {taken_ns:.1} where it is taken"
+        ));
+    }
+    let runs = frames.iter().map(FrameCosts::added_ns).collect();
     Ok((vec![STEERING.result(runs, why)], Vec::new()))
 }
 

@@ -249,7 +249,7 @@ pub(crate) fn frame_costs(
                 reader.round()?;
                 let rounds: Result<Vec<FrameCosts>, CostError> =
                     (0..rounds).map(|_| reader.round()).collect();
-                Ok(median_costs(&rounds?))
+                Ok(FrameCosts::median(&rounds?))
             })
         });
         reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -274,16 +274,6 @@ fn reader<'scope>(
     };
     let sibling = Sibling::start(scope, there_link, there);
     Ok(Reader { alone: frames()?, peer, link, sibling, sum: Sum(0), mine, others })
-}
-
-fn median_costs(rounds: &[FrameCosts]) -> FrameCosts {
-    let each = |field: fn(&FrameCosts) -> f64| median(rounds.iter().map(field));
-    FrameCosts {
-        plain_ns: each(|it| it.plain_ns),
-        kept_ns: each(|it| it.kept_ns),
-        steered_ns: each(|it| it.steered_ns),
-        taken_ns: each(|it| it.taken_ns),
-    }
 }
 
 /// What a transaction consists of at the server, as seen at its link.

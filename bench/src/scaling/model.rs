@@ -18,7 +18,7 @@
 //! - A core does one thing at a time, and a queue is read or written by one shard at a time.
 //! - The same costs and the same world give the same outcome.
 
-use crate::{limits, point::Latency};
+use crate::{limits, measure::median, point::Latency};
 use megapipe_service::{
     limits::RX_FRAMES_PER_TURN,
     steering::{Ends, Steering, Table, Transport},
@@ -43,6 +43,17 @@ pub(crate) struct FrameCosts {
 }
 
 impl FrameCosts {
+    /// Field by field.
+    pub(crate) fn median(all: &[Self]) -> Self {
+        let each = |field: fn(&Self) -> f64| median(all.iter().map(field));
+        Self {
+            plain_ns: each(|it| it.plain_ns),
+            kept_ns: each(|it| it.kept_ns),
+            steered_ns: each(|it| it.steered_ns),
+            taken_ns: each(|it| it.taken_ns),
+        }
+    }
+
     /// What a frame costs more that one shard reads for another than one that a shard reads from
     /// a queue of its own; both shards' time.
     pub(crate) const fn added_ns(&self) -> f64 {

@@ -84,6 +84,71 @@ fn a_channel_is_measured_beside_io_uring_by_hand() {
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
 }
 
+/// The bars of `bench bars --shards --only …`, by name, and the points; as short as it gets.
+fn shard_bars(only: &[&str]) -> (serde_json::Value, Vec<serde_json::Value>) {
+    let mut command = megapipe(&["bench", "bars", "--shards", "--runs", "1", "--seconds", "2"]);
+    for name in only {
+        command.args(["--only", name]);
+    }
+    let output = command.args(["--link", "loopback", "--json", "-"]).output();
+    let output = output.expect("megapipe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let bars = results["bars"].as_array().expect("bars").clone();
+    let names: Vec<&str> = bars.iter().filter_map(|bar| bar["name"].as_str()).collect();
+    assert_eq!(names, only, "{said}");
+    for bar in &bars {
+        let runs = bar["runs"].as_array().expect("runs");
+        assert!(runs.len() == 1 && bar["median"] == runs[0], "{bar}: {said}");
+        assert!(bar["met"].is_boolean() && bar["why"].is_null(), "{bar}");
+    }
+    let met = bars.iter().all(|bar| bar["met"] == true);
+    // A benchmark on a busy machine may miss what it measures; it says so.
+    assert_eq!(output.status.code(), Some(i32::from(!met)), "{said}");
+    (results["points"].clone(), bars)
+}
+
+#[test]
+fn placements_and_sockets_are_measured_beside_the_channel() {
+    let test = "placements_and_sockets_are_measured_beside_the_channel";
+    if let Some(why) = refused() {
+        println!("skipped: {test}: {why}");
+        return;
+    }
+    let (points, bars) = shard_bars(&["thread", "sockets"]);
+    for server in ["channel", "sockets"] {
+        let found = |point: &serde_json::Value| point["server"] == server;
+        assert!(points.as_array().expect("points").iter().any(found), "{server}: {points}");
+    }
+    let placed = |point: &serde_json::Value| point["placement"] == "thread";
+    assert!(points.as_array().expect("points").iter().any(placed), "{points}");
+    for bar in &bars {
+        let ratio = bar["median"].as_f64().expect("a ratio");
+        assert!(ratio > 0.1 && ratio < 10.0, "{bar}");
+    }
+}
+
+#[test]
+fn what_needs_more_cores_is_simulated_and_says_so() {
+    if let Some(why) = refused() {
+        println!("skipped: what_needs_more_cores_is_simulated_and_says_so: {why}");
+        return;
+    }
+    let (points, bars) = shard_bars(&["shards", "steering", "idle"]);
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(bars[0]["simulated"], cpus < 4, "{}", bars[0]);
+    let ratio = bars[0]["median"].as_f64().expect("a ratio");
+    assert!(ratio > 1.0 && ratio < 2.5, "{ratio}");
+    let points = points.as_array().expect("points");
+    let simulated = points.iter().filter(|point| point["simulated"].is_object()).count();
+    assert_eq!(simulated > 0, cpus < 4);
+    assert!(points.iter().any(|point| point["simulated"].is_null()), "what was measured for it");
+    for bar in &bars[1..] {
+        assert_eq!(bar["simulated"], false);
+        assert!(bar["median"].as_f64() > Some(0.0), "{bar}");
+    }
+}
+
 #[test]
 fn nothing_is_left_of_a_benchmark_that_is_ended() {
     let test = "nothing_is_left_of_a_benchmark_that_is_ended";
