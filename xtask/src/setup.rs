@@ -31,6 +31,8 @@ const WANTED: &[Wanted] = &[
         package: "libmemcached-tools",
         why: "the protocol suite for serve kv",
     },
+    Wanted { program: "redis-server", package: "redis-server", why: "what serve kv answers alike" },
+    Wanted { program: "redis-cli", package: "redis-tools", why: "clients of serve kv" },
     Wanted { program: "ip", package: "iproute2", why: "network namespaces" },
     Wanted { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
     Wanted {

@@ -59,7 +59,7 @@ enum Serve {
     Rpc(RpcArgs),
     /// A web server of the files below a directory [port 8000]
     Http(HttpArgs),
-    /// A key-value server that speaks memcached's protocols [port 11211]
+    /// A key-value server that speaks memcached's protocols and Redis's [port 11211]
     Kv(KvArgs),
 }
 

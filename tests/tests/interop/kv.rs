@@ -1,4 +1,4 @@
-//! memcached's clients against `serve kv` on our stack.
+//! memcached's and Redis's clients against `serve kv` on our stack.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -69,6 +69,37 @@ fn tools(host: &Host, address: &str, protocol: Option<&str>) {
     assert!(run("memccp", file.to_str().expect("a path of ours")).status.success());
     assert!(run("memcflush", "--quiet").status.success());
     assert!(!run("memcexist", "some-file").status.success());
+}
+
+pub(crate) fn rediss_tools_find_a_cache(host: &Host) {
+    for loss in LOSSES {
+        let server = host.serve(loss, &["kv"]);
+        for address in OURS {
+            let cli = |command: &[&str]| {
+                host.must_run("redis-cli", &[&["-h", address, "-p", "80"][..], command].concat())
+            };
+            let text = "a line of text and more of it ".repeat(3_000);
+            assert_eq!(cli(&["set", "some key", text.trim_end(), "ex", "100"]).trim_end(), "OK");
+            assert_eq!(cli(&["get", "some key"]).trim_end(), text.trim_end());
+            assert_eq!(cli(&["incrby", address, "41"]).trim_end(), "41");
+            assert_eq!(cli(&["del", "some key", address]).trim_end(), "2");
+        }
+        if loss == Loss(0) {
+            redis_benchmark(host);
+        }
+        server.stop();
+    }
+}
+
+fn redis_benchmark(host: &Host) {
+    for (pipelined, bytes) in [("1", "64"), ("16", "3000")] {
+        let load = ["-q", "-n", "2000", "-c", "20", "-r", "100", "-P", pipelined, "-d", bytes];
+        let place = ["-h", OURS[0], "-p", "80", "-t", "ping_mbulk,set,get,incr,mset"];
+        let said = host.must_run("redis-benchmark", &[&load[..], &place].concat());
+        for name in ["PING_MBULK: ", "SET: ", "GET: ", "INCR: ", "MSET (10 keys): "] {
+            assert!(said.contains(name), "{name} in {said}");
+        }
+    }
 }
 
 /// Each loss costs a retransmission time-out: there is nothing behind it that would show it.

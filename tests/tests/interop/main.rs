@@ -5,7 +5,8 @@
 //! ```text
 //!  Linux: 10.77.0.1, fd77::1                ours: 10.77.0.2, fd77::2 (src/bin/interop.rs)
 //!  ping, curl, wrk, ab, nginx, tap0 or      stack, capture, then faults, then the link
-//!  libmemcached, sockets    mp-far ------>
+//!  libmemcached, redis-cli, mp-far ------>
+//!  sockets
 //! ```
 //!
 //! Read first: `host.rs` (the namespaces and our programs in them), `judge.rs` (what is held
@@ -17,8 +18,7 @@
 //! `memif.rs` is the exception: no kernel is at the other end of a memif, so both ends are ours.
 //!
 //! Needs root; otherwise each test says that it was skipped. iperf3 is not used: both its ends
-//! speak a protocol of its own, so one of them cannot be ours. Nor is redis-cli: `serve kv` speaks
-//! memcached's protocols only.
+//! speak a protocol of its own, so one of them cannot be ours.
 
 mod breakage;
 mod bulk;
@@ -74,6 +74,7 @@ tests_on_each_wire! {
     kv::a_client_sets_and_gets_over_both_families []
     kv::libmemcacheds_tools_find_a_cache
         ["memccapable", "memccp", "memccat", "memcexist", "memcrm", "memcping", "memcslap"]
+    kv::rediss_tools_find_a_cache ["redis-cli", "redis-benchmark"]
     load::our_load_gets_files_from_nginx ["nginx"]
     ping::linux_is_answered ["ping"]
     transfers::linux_asks_us_for_transfers []

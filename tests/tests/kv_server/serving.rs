@@ -44,41 +44,75 @@ pub(crate) fn serve(args: &KvArgs) -> (Running, SocketAddr) {
 
 /// memcached on a free port, ended on drop.
 pub(crate) struct Memcached {
-    child: Child,
+    _process: Process,
     pub(crate) address: SocketAddr,
 }
 
 impl Memcached {
     /// Starts it; none if it is not installed, which is said.
     pub(crate) fn start(test: &str) -> Option<Self> {
-        if !is_installed("memcached") {
-            println!("skipped: {test}: memcached is not installed");
+        let address = free_address();
+        let port = address.port().to_string();
+        let arguments = ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", &port];
+        let process = Process::start(test, "memcached", &arguments, address)?;
+        Some(Self { _process: process, address })
+    }
+}
+
+/// Redis on a free port, without a file, ended on drop.
+pub(crate) struct Redis {
+    _process: Process,
+    pub(crate) address: SocketAddr,
+}
+
+impl Redis {
+    /// Starts it; none if it is not installed, which is said.
+    pub(crate) fn start(test: &str) -> Option<Self> {
+        let address = free_address();
+        let port = address.port().to_string();
+        let arguments =
+            ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let process = Process::start(test, "redis-server", &arguments, address)?;
+        Some(Self { _process: process, address })
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    address.expect("a free port")
+}
+
+/// A server that others wrote, ended on drop.
+struct Process(Child);
+
+impl Process {
+    /// Starts it and waits until it listens.
+    fn start(test: &str, program: &str, arguments: &[&str], address: SocketAddr) -> Option<Self> {
+        if !is_installed(program) {
+            println!("skipped: {test}: {program} is not installed");
             return None;
         }
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let address = address.expect("a free port");
-        let child = Command::new("memcached")
-            .args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p"])
-            .arg(address.port().to_string())
+        let child = Command::new(program)
+            .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("memcached starts");
-        let started = Self { child, address };
+            .expect("the server starts");
+        let started = Self(child);
         let deadline = Instant::now() + DEADLINE;
         while TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < deadline, "memcached listens");
+            assert!(Instant::now() < deadline, "{program} listens");
             thread::sleep(Duration::from_millis(10));
         }
         Some(started)
     }
 }
 
-impl Drop for Memcached {
+impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself, which the test has noticed then.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Clients that others wrote: libmemcached's tools.
+//! Clients that others wrote: libmemcached's tools and Redis's.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -70,4 +70,66 @@ fn files_go_in_and_come_out_by_libmemcacheds_tools() {
         }
     }
     fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+#[test]
+fn redis_cli_gets_what_it_set() {
+    let test = "redis_cli_gets_what_it_set";
+    if !is_installed("redis-cli") {
+        println!("skipped: {test}: redis-cli is not installed");
+        return;
+    }
+    for driver in drivers(test) {
+        let (running, address) = serve(&args(driver));
+        let port = address.port().to_string();
+        let cli = |command: &[&str]| {
+            let output = run("redis-cli", &[&["-p", &port][..], command].concat());
+            assert!(output.status.success(), "{command:?}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        };
+        let text = "words and more words ".repeat(2_000);
+        assert_eq!(cli(&["set", "some key", text.trim_end(), "ex", "1000"]), "OK");
+        assert_eq!(cli(&["get", "some key"]), text.trim_end());
+        assert_eq!(cli(&["incrby", "n", "-7"]), "-7");
+        assert_eq!(cli(&["mget", "n", "none"]), "-7");
+        assert!(cli(&["ttl", "some key"]).parse::<u32>().is_ok_and(|left| left > 900));
+        assert!(cli(&["info"]).contains("redis_mode:standalone"));
+        assert_eq!(cli(&["del", "n", "some key"]), "2");
+        running.stop().expect("a clean end");
+    }
+}
+
+#[test]
+fn redis_benchmark_is_served_without_an_error() {
+    let test = "redis_benchmark_is_served_without_an_error";
+    if !is_installed("redis-benchmark") {
+        println!("skipped: {test}: redis-benchmark is not installed");
+        return;
+    }
+    for driver in drivers(test) {
+        let (running, address) = serve(&args(driver));
+        let port = address.port().to_string();
+        // Without an error, that is: it ends at the first.
+        for pipelined in ["1", "16"] {
+            let output =
+                run(
+                    "redis-benchmark",
+                    &[
+                        &[
+                            "-p", &port, "-q", "-n", "5000", "-c", "20", "-r", "1000", "-P",
+                            pipelined,
+                        ][..],
+                        &["-d", "3000", "-t", "ping_mbulk,set,get,incr,mset"],
+                    ]
+                    .concat(),
+                );
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}");
+            for name in ["PING_MBULK", "SET", "GET", "INCR", "MSET (10 keys)"] {
+                assert!(text.contains(&format!("{name}: ")), "{name} in {text}");
+            }
+            assert!(!text.to_lowercase().contains("err"), "{text}");
+        }
+        running.stop().expect("a clean end");
+    }
 }

@@ -6,19 +6,47 @@ mod transcript;
 
 use std::net::SocketAddr;
 
-use transcript::{Conversation, Exchange, bytes_of, conversations, matches_pattern};
+use transcript::{
+    Conversation, Exchange, bytes_of, conversations, matches_pattern, resp_bytes_of,
+    resp_conversations,
+};
 
-use crate::serving::{Client, Memcached, args, drivers, serve};
+use crate::serving::{Client, Memcached, Redis, args, drivers, serve};
+
+/// What is spoken.
+struct Language {
+    conversations: fn() -> Vec<Conversation>,
+    bytes_of: fn(&str) -> Vec<u8>,
+    /// Empties the store, and its answer.
+    flush: (&'static [u8], &'static [u8]),
+    /// Is answered at once, and its answer.
+    nothing: (&'static [u8], &'static [u8]),
+}
+
+const TEXT: Language = Language {
+    conversations,
+    bytes_of,
+    flush: (b"flush_all\r\n", b"OK\r\n"),
+    nothing: (b"mn\r\n", b"MN\r\n"),
+};
+
+const RESP: Language = Language {
+    conversations: resp_conversations,
+    bytes_of: resp_bytes_of,
+    flush: (b"*1\r\n$8\r\nFLUSHALL\r\n", b"+OK\r\n"),
+    nothing: (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
+};
 
 /// Holds all conversations. `as_good` tells another answer that is as good as the expected one.
 fn hold(
     address: SocketAddr,
+    language: &Language,
     expected: impl Fn(&Exchange) -> &str,
     as_good: impl Fn(&str) -> Option<String>,
 ) {
-    for Conversation { name, exchanges } in conversations() {
+    for Conversation { name, exchanges } in (language.conversations)() {
         let mut client = Client::connect(address);
-        client.expect(b"flush_all\r\n", b"OK\r\n");
+        client.expect(language.flush.0, language.flush.1);
         let mut cas = String::new();
         let mut open = true;
         for exchange in exchanges {
@@ -28,7 +56,7 @@ fn hold(
                 matches_pattern(expected, got, cas)
                     || other.as_ref().is_some_and(|other| matches_pattern(other, got, cas))
             };
-            client.send(&bytes_of(&exchange.sent.replace("{cas}", &cas)));
+            client.send(&(language.bytes_of)(&exchange.sent.replace("{cas}", &cas)));
             let mut matched = String::new();
             // Silence shows in the next answer.
             let got = client.receive_until(|got| expected.is_empty() || matches(got, &mut matched));
@@ -42,7 +70,7 @@ fn hold(
             }
         }
         if open {
-            client.expect(b"mn\r\n", b"MN\r\n");
+            client.expect(language.nothing.0, language.nothing.1);
         }
     }
 }
@@ -51,7 +79,9 @@ fn hold(
 fn we_answer_as_recorded() {
     for driver in drivers("we_answer_as_recorded") {
         let (running, address) = serve(&args(driver));
-        hold(address, |exchange| &exchange.ours, |_| None);
+        for language in [TEXT, RESP] {
+            hold(address, &language, |exchange| &exchange.ours, |_| None);
+        }
         running.stop().expect("a clean end");
     }
 }
@@ -59,7 +89,13 @@ fn we_answer_as_recorded() {
 #[test]
 fn memcached_answers_as_recorded() {
     let Some(memcached) = Memcached::start("memcached_answers_as_recorded") else { return };
-    hold(memcached.address, |exchange| &exchange.memcached, unpadded);
+    hold(memcached.address, &TEXT, |exchange| &exchange.theirs, unpadded);
+}
+
+#[test]
+fn redis_answers_as_recorded() {
+    let Some(redis) = Redis::start("redis_answers_as_recorded") else { return };
+    hold(redis.address, &RESP, |exchange| &exchange.theirs, |_| None);
 }
 
 /// memcached pads a number that became shorter with spaces, to change it in place; while its own

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use megapipe_apps::kv::{KvArgs, serve};
 
-/// A cache that speaks memcached's protocols.
+/// A cache that speaks memcached's protocols and Redis's.
 #[derive(Parser)]
 #[command(version)]
 struct Command {

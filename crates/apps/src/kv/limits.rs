@@ -25,6 +25,15 @@ pub const META_WORDS_MAX: usize = 22;
 /// Longest opaque of a meta command, its letter `O` included.
 pub const OPAQUE_BYTES_MAX: usize = 32;
 
+/// Arguments of one command in RESP, as for Redis.
+pub const RESP_ARGUMENTS_MAX: u32 = 1 << 20;
+
+/// Longest argument that is passed over if it cannot be stored, as Redis's `proto-max-bulk-len`.
+pub const RESP_BULK_BYTES_MAX: usize = 512 << 20;
+
+/// A length or a count in RESP, with its sign, its digits and its CR LF.
+pub const RESP_HEADER_BYTES_MAX: usize = 32;
+
 /// A connection stops parsing while this many bytes of responses wait to be written. One more item
 /// may follow, so a connection never holds more than this plus [`ITEM_BYTES_MAX`].
 pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
@@ -89,3 +98,4 @@ const _: () = assert!(SHARD_BYTES_MIN >= 4 * ITEM_BYTES_MAX);
 const _: () = assert!(MEMORY_BYTES_MIN >= SHARD_BYTES_MIN);
 const _: () = assert!(SHARDS_MAX.is_power_of_two() && UNIT_BYTES.is_power_of_two());
 const _: () = assert!(LINE_BYTES_MAX > KEY_BYTES_MAX + 128);
+const _: () = assert!(LINE_BYTES_MAX > 2 * KEY_BYTES_MAX + 4 * RESP_HEADER_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! A key-value server that speaks memcached 1.6's text, meta and binary protocols.
+//! A key-value server that speaks memcached 1.6's text, meta and binary protocols, and RESP2.
 //!
 //! Read first: this page, then [`connection`], then [`store`].
 //!
@@ -6,7 +6,7 @@
 //!   channel (one per core)          channel
 //!     | bytes      ^ responses        |      ^
 //!     v            |                  v      |
-//!   Connection: protocol::{text, meta, binary}      pure, one per client
+//!   Connection: protocol::{text, meta, binary, resp}   pure, one per client
 //!     |            ^                  |      ^
 //!     v            | value            v      |
 //!   Store: shard | shard | shard | ...              shared by all channels, a lock per shard

@@ -20,11 +20,12 @@
 //! - Parsing stops while [`OUTPUT_BYTES_MAX`] bytes of responses wait: a client that sends and
 //!   never reads costs no more than that and one item.
 //! - Responses come in the order of the commands.
-//! - The first byte decides for the whole connection: 0x80 is binary, anything else text.
+//! - The first byte decides for the whole connection: 0x80 is binary, `*` RESP, anything else text.
 
 mod binary;
 mod line;
 mod meta;
+mod resp;
 mod stats;
 mod text;
 
@@ -32,6 +33,7 @@ use std::mem;
 
 use super::limits::{LINE_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::protocol::binary::{FRAME_BYTES_MAX, MAGIC_REQUEST};
+use super::protocol::resp::ARRAY;
 use super::store::{Reservation, Store, Write};
 pub use stats::{ServerSnapshot, ServerView};
 
@@ -95,7 +97,7 @@ pub struct Connection {
     protocol: Protocol,
     /// The beginning of a command that has not arrived as a whole.
     partial: Vec<u8>,
-    /// Key and flags of a meta set whose block is arriving, for its response.
+    /// Key and flags of a meta set whose block is arriving, or the key of a value in RESP.
     held: Vec<u8>,
     commands: Commands,
 }
@@ -115,6 +117,7 @@ enum Protocol {
     Unknown,
     Text,
     Binary,
+    Resp,
 }
 
 #[derive(Debug, Default)]
@@ -128,6 +131,7 @@ enum State {
         left: u64,
         then: Afterwards,
     },
+    Resp(resp::Midway),
     Ended,
 }
 
@@ -166,6 +170,8 @@ enum StoreReply {
         opaque: u32,
         quiet: bool,
     },
+    /// The key is in `held`.
+    Resp(resp::Arrival),
 }
 
 impl StoreReply {
@@ -173,7 +179,7 @@ impl StoreReply {
     const fn ending_len(self) -> usize {
         match self {
             Self::Binary { .. } => 0,
-            Self::Text { .. } | Self::Meta => 2,
+            Self::Text { .. } | Self::Meta | Self::Resp(_) => 2,
         }
     }
 }
@@ -241,8 +247,10 @@ impl Connection {
 
     /// Gives back what the connection holds in the store. To be called once, when it ends.
     pub fn abandon(&mut self, store: &Store) {
-        if let State::Value(arriving) = mem::replace(&mut self.state, State::Ended) {
-            store.abandon(arriving.reservation);
+        match mem::replace(&mut self.state, State::Ended) {
+            State::Value(arriving) => store.abandon(arriving.reservation),
+            State::Resp(midway) => resp::abandon(midway, store),
+            _ => {}
         }
     }
 
@@ -292,15 +300,20 @@ impl Connection {
             State::Command => match self.protocol {
                 Protocol::Text => self.step_text(input, context, out),
                 Protocol::Binary => self.step_binary(input, context, out),
+                Protocol::Resp => self.step_resp(input, context, out),
                 Protocol::Unknown => {
-                    let binary = first == MAGIC_REQUEST;
-                    self.protocol = if binary { Protocol::Binary } else { Protocol::Text };
+                    self.protocol = match first {
+                        MAGIC_REQUEST => Protocol::Binary,
+                        ARRAY => Protocol::Resp,
+                        _ => Protocol::Text,
+                    };
                     Step::Took(0)
                 }
             },
             State::Keys(keys) => self.step_keys(keys, input, context, out),
             State::SkipLine => self.step_skip_line(input),
             State::Value(_) => self.step_value(input, context, out),
+            State::Resp(_) => self.step_midway(input, context, out),
             State::Skip { left, then } => self.step_skip(left, then, input, out),
             State::Ended => Step::Took(input.len()),
         }
@@ -370,6 +383,9 @@ impl Connection {
     }
 
     fn finish_value(&mut self, arriving: Arriving, context: &Context<'_>, out: &mut impl Output) {
+        if let StoreReply::Resp(arrival) = arriving.reply {
+            return self.finish_arrival(arriving, arrival, context, out);
+        }
         let Arriving { reservation, write, ending, reply, .. } = arriving;
         let held = mem::take(&mut self.held);
         if reply.ending_len() > 0 && ending != *b"\r\n" {
@@ -384,6 +400,7 @@ impl Connection {
             StoreReply::Binary { opcode, opaque, quiet } => {
                 binary::answer_store(outcome, &write, (opcode, opaque, quiet), out);
             }
+            StoreReply::Resp(_) => {}
         }
     }
 }

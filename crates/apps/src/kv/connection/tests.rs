@@ -5,7 +5,10 @@ mod transcript;
 
 use proptest::prelude::*;
 
-use self::transcript::{Conversation, Exchange, bytes_of, conversations, matches_pattern};
+use self::transcript::{
+    Conversation, Exchange, bytes_of, conversations, matches_pattern, resp_bytes_of,
+    resp_conversations,
+};
 use super::*;
 use crate::kv::limits::{ITEM_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN};
 
@@ -26,20 +29,24 @@ fn store() -> Store {
 }
 
 /// A connection and the store it talks to.
-struct Talk {
-    connection: Connection,
-    store: Store,
+pub(super) struct Talk {
+    pub(super) connection: Connection,
+    pub(super) store: Store,
     now: u32,
 }
 
 impl Talk {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { connection: Connection::new(), store: store(), now: NOW }
+    }
+
+    pub(super) fn context(&self) -> Context<'_> {
+        Context { store: &self.store, now: self.now, server: &Alone }
     }
 
     /// Sends `input` in pieces of `piece` bytes; returns the responses and whether the connection
     /// is to be closed. Plays the shell: writes whatever waits whenever it must.
-    fn send_in_pieces(&mut self, input: &[u8], piece: usize) -> (Vec<u8>, bool) {
+    pub(super) fn send_in_pieces(&mut self, input: &[u8], piece: usize) -> (Vec<u8>, bool) {
         let context = Context { store: &self.store, now: self.now, server: &Alone };
         let mut written = Vec::new();
         for mut bytes in input.chunks(piece.max(1)) {
@@ -62,15 +69,29 @@ impl Talk {
         (written, false)
     }
 
-    fn send(&mut self, input: &[u8]) -> Vec<u8> {
+    pub(super) fn send(&mut self, input: &[u8]) -> Vec<u8> {
         self.send_in_pieces(input, usize::MAX).0
     }
 }
 
+/// A command in RESP.
+pub(super) fn resp(words: &[&[u8]]) -> Vec<u8> {
+    let bulk = |word: &&[u8]| [format!("${}\r\n", word.len()).as_bytes(), word, b"\r\n"].concat();
+    let words: Vec<_> = std::iter::once(format!("*{}\r\n", words.len()).into_bytes())
+        .chain(words.iter().map(bulk))
+        .collect();
+    words.concat()
+}
+
 /// Holds all recorded conversations, each command in pieces of so many bytes.
 fn replay(piece: usize) {
+    replay_all(conversations(), bytes_of, piece);
+    replay_all(resp_conversations(), resp_bytes_of, piece);
+}
+
+fn replay_all(conversations: Vec<Conversation>, bytes_of: fn(&str) -> Vec<u8>, piece: usize) {
     let mut differences = String::new();
-    for Conversation { name, exchanges } in conversations() {
+    for Conversation { name, exchanges } in conversations {
         let mut talk = Talk::new();
         let mut cas = String::new();
         for Exchange { sent, ours, closed: expected_closed, .. } in exchanges {
@@ -345,12 +366,50 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// The same for RESP, which has to begin with its first byte.
+fn hostile_resp() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        prop::sample::select(vec![
+            "get", "set", "mset", "mget", "del", "append", "setex", "incr", "a", "b", "1", "nx",
+            "ex", "get",
+        ])
+        .prop_map(|word| word.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..40),
+        prop::collection::vec(any::<u8>(), 240..3_000),
+    ];
+    let command = prop::collection::vec(word, 1..8).prop_map(|words| {
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        resp(&words)
+    });
+    let noise = prop_oneof![
+        9 => Just(Vec::new()),
+        1 => prop::sample::select(vec![&b"*3\r\n"[..], b"$5\r\n", b"\r\n", b"PING\r\n", b"*"])
+            .prop_map(<[u8]>::to_vec),
+    ];
+    prop::collection::vec((command, noise), 1..8).prop_map(|pieces| {
+        let pieces: Vec<_> =
+            pieces.into_iter().flat_map(|(command, noise)| [command, noise]).collect();
+        pieces.concat()
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn how_the_bytes_are_cut_does_not_matter(input in hostile(), piece in 1usize..50) {
         let whole = Talk::new().send_in_pieces(&input, usize::MAX);
+        let mut cut_talk = Talk::new();
+        let cut = cut_talk.send_in_pieces(&input, piece);
+        prop_assert_eq!(whole, cut);
+        cut_talk.connection.abandon(&cut_talk.store);
+        prop_assert_eq!(cut_talk.store.counters().reserved_bytes, 0);
+    }
+
+    #[test]
+    fn how_resp_is_cut_does_not_matter(input in hostile_resp(), piece in 1usize..5_000) {
+        let mut whole_talk = Talk::new();
+        let whole = whole_talk.send_in_pieces(&input, usize::MAX);
         let mut cut_talk = Talk::new();
         let cut = cut_talk.send_in_pieces(&input, piece);
         prop_assert_eq!(whole, cut);

@@ -196,7 +196,7 @@ impl Connection {
 /// What a client is told after a block for which there is no memory.
 fn refusal(outcome: Outcome, reply: StoreReply) -> Afterwards {
     match reply {
-        StoreReply::Text { noreply: true } => Afterwards::Nothing,
+        StoreReply::Text { noreply: true } | StoreReply::Resp(_) => Afterwards::Nothing,
         StoreReply::Text { noreply: false } | StoreReply::Meta => {
             Afterwards::Tell(store_fault(outcome))
         }

@@ -1,7 +1,8 @@
-//! The three protocols of memcached 1.6: text, meta and binary. Pure parsers over byte slices.
+//! The three protocols of memcached 1.6, text, meta and binary, and RESP. Pure parsers over byte
+//! slices.
 //!
 //! Read first: memcached's `protocol.txt`; for the binary protocol its wiki page
-//! `BinaryProtocolRevamped`.
+//! `BinaryProtocolRevamped`; for RESP the head of [`resp`].
 //! Input: the bytes at the front of a connection's stream. Output: a command whose keys and
 //! arguments borrow those bytes, or a [`Fault`]. Nothing here allocates, and nothing here knows
 //! the store.
@@ -12,6 +13,7 @@
 
 pub mod binary;
 pub mod meta;
+pub mod resp;
 pub mod text;
 
 /// A command that cannot be carried out, as the client is told. Always the client's fault, except

@@ -303,6 +303,18 @@ impl Store {
         self.lock(reservation.shard as usize).commit(reservation.index, write, now)
     }
 
+    /// Bytes of the value that memory was taken for.
+    #[must_use]
+    pub fn reserved_len(&self, reservation: &Reservation) -> usize {
+        self.lock(reservation.shard as usize).reserved_len(reservation.index)
+    }
+
+    /// Stores the value that has arrived, if what `write` asks for holds; the memory goes back only
+    /// then.
+    pub fn try_commit(&self, reservation: &Reservation, write: &Write, now: u32) -> Outcome {
+        self.lock(reservation.shard as usize).try_commit(reservation.index, write, now)
+    }
+
     /// Gives the memory back.
     pub fn abandon(&self, reservation: Reservation) {
         self.lock(reservation.shard as usize).abandon(reservation.index);

@@ -37,6 +37,7 @@ pub(super) struct Shard {
     reservations: Vec<Place>,
     free_reservations: Vec<u32>,
     reserved_bytes: usize,
+    /// Live records of after the last flush, and their bytes.
     items: u64,
     item_bytes: usize,
     /// The last cas number given.
@@ -237,14 +238,28 @@ impl Shard {
         room[..len].copy_from_slice(&piece[..len]);
     }
 
+    pub(super) fn reserved_len(&self, index: u32) -> usize {
+        self.arrived(index).1.value_len as usize
+    }
+
     pub(super) fn commit(&mut self, index: u32, write: &Write, now: u32) -> Outcome {
+        let outcome = self.try_commit(index, write, now);
+        if !matches!(outcome, Outcome::Stored(_)) {
+            self.abandon(index);
+        }
+        outcome
+    }
+
+    /// As [`Shard::commit`], but a value that is not stored stays reserved.
+    pub(super) fn try_commit(&mut self, index: u32, write: &Write, now: u32) -> Outcome {
         let place = self.reservations[index as usize];
         let record = self.log.record(place);
         let mut key = [0; KEY_BYTES_MAX];
         let key = &mut key[..usize::from(record.key_len)];
         key.copy_from_slice(self.log.key(place, &record));
         let outcome = self.store_from((record.hash, key), write, Source::Arrived(index), now);
-        if !self.reservations[index as usize].is_nowhere() {
+        let was_copied = !self.reservations[index as usize].is_nowhere();
+        if was_copied && matches!(outcome, Outcome::Stored(_)) {
             self.abandon(index);
         }
         outcome
@@ -431,6 +446,9 @@ impl Shard {
         if self.flush_at != 0 && self.flush_at <= now {
             self.flushed_cas = self.cas;
             self.flush_at = 0;
+            // Their records are dropped one by one, as they are met.
+            self.items = 0;
+            self.item_bytes = 0;
         }
     }
 

@@ -1,5 +1,6 @@
-//! Reads `tests/data/kv_transcripts.txt`, whose head says what it means. Used without a network by
-//! the tests beside this file, and over a network by those in `tests/tests/kv_server`.
+//! Reads `tests/data/kv_transcripts.txt` and `kv_resp.txt`, whose heads say what they mean. Used
+//! without a network by the tests beside this file, and over a network by those in
+//! `tests/tests/kv_server`.
 
 /// A connection's commands, in order.
 pub(crate) struct Conversation {
@@ -12,14 +13,39 @@ pub(crate) struct Conversation {
 pub(crate) struct Exchange {
     pub(crate) sent: String,
     pub(crate) ours: String,
-    pub(crate) memcached: String,
+    /// Of the server that this was recorded from.
+    pub(crate) theirs: String,
     /// Whether the server closes then.
     pub(crate) closed: bool,
 }
 
-/// All recorded conversations.
+/// Conversations with memcached.
 pub(crate) fn conversations() -> Vec<Conversation> {
-    let text = include_str!("../../../../../../tests/data/kv_transcripts.txt");
+    parse(include_str!("../../../../../../tests/data/kv_transcripts.txt"))
+}
+
+/// Conversations with Redis.
+pub(crate) fn resp_conversations() -> Vec<Conversation> {
+    parse(include_str!("../../../../../../tests/data/kv_resp.txt"))
+}
+
+/// The bytes of a command of [`resp_conversations`].
+pub(crate) fn resp_bytes_of(text: &str) -> Vec<u8> {
+    if let Some(raw) = text.strip_prefix("raw:") {
+        return bytes_of(raw);
+    }
+    let words: Vec<_> = text.split(' ').collect();
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        let word = if word == "\"\"" { Vec::new() } else { bytes_of(word) };
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(&word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn parse(text: &str) -> Vec<Conversation> {
     let (_, text) = text.split_once("\n\n").expect("a head and conversations");
     let mut conversations = Vec::new();
     for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {
@@ -35,9 +61,9 @@ pub(crate) fn conversations() -> Vec<Conversation> {
             }
             let exchange: &mut Exchange = exchanges.last_mut().expect("a command before");
             match mark {
-                "<" => (exchange.ours, exchange.memcached) = (rest.clone(), rest),
+                "<" => (exchange.ours, exchange.theirs) = (rest.clone(), rest),
                 "<ours" => exchange.ours = rest,
-                "<memcached" => exchange.memcached = rest,
+                "<memcached" | "<redis" => exchange.theirs = rest,
                 "!" => exchange.closed = true,
                 "%" => {}
                 _ => panic!("{name}: what is {line}?"),
@@ -45,7 +71,7 @@ pub(crate) fn conversations() -> Vec<Conversation> {
         }
         conversations.push(Conversation { name: name.to_owned(), exchanges });
     }
-    assert!(conversations.len() > 30, "the file has been read to its end");
+    assert!(conversations.len() > 10, "the file has been read to its end");
     conversations
 }
 

@@ -10,8 +10,10 @@ impl Shard {
     /// Takes a live record out of its chain and leaves it dead.
     pub(super) fn remove(&mut self, place: Place, record: Record) {
         self.repoint(place, &record, record.next);
-        self.items -= 1;
-        self.item_bytes -= record.capacity as usize;
+        if record.cas > self.flushed_cas {
+            self.items -= 1;
+            self.item_bytes -= record.capacity as usize;
+        }
         self.kill(place, record);
     }
 

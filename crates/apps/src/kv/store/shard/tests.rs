@@ -396,10 +396,8 @@ impl Pair {
         let change = Arithmetic { delta, down, cas: None, create, expires: None };
         let sum = self.shard.add(probe(&[key]), &change, self.now);
         let old = self.known.get(&key).cloned();
-        let number = old.as_ref().and_then(|old| {
-            let text = std::str::from_utf8(&old.value).ok()?.trim_end_matches(' ');
-            text.parse::<u64>().ok()
-        });
+        // What is a number is `number`'s to say, which has tests of its own.
+        let number = old.as_ref().and_then(|old| number::parse_value(&old.value));
         match (sum, old, number) {
             (Sum::NotFound, None, _) => assert!(create.is_none()),
             (Sum::Value { number: 3, cas, expires: 0, created: true }, None, _) => {

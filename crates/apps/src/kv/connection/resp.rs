@@ -1,0 +1,599 @@
+//! RESP: commands that come in pieces of any size. What they do is in [`commands`].
+//!
+//! Read first: [`super`], [`crate::kv::protocol::resp`].
+//!
+//! ```text
+//!                 small, or here as a whole
+//!   Command ------------------------------------------> carried out
+//!      ^  |  MGET, DEL, EXISTS, TOUCH, MSET
+//!      |  +--------> Many: key by key ----+--> answered
+//!      |  |                ^              | MSET's value in pieces
+//!      |  |                +--- Value <---+
+//!      |  |  SET, SETEX, APPEND, ... whose value comes in pieces
+//!      |  +--------> Value --> Tail: the options behind it --> answered
+//!      |  |  refused
+//!      +--+--------> Skip: the arguments that are left
+//! ```
+//!
+//! Invariants
+//! - What is kept of a command is at most [`LINE_BYTES_MAX`] bytes; values go straight into the
+//!   store's memory.
+//! - A command that is refused is answered first and passed over then, so answers stay in order.
+
+mod commands;
+
+use super::{Arriving, Connection, Context, Output, State, Step, StoreReply};
+use crate::kv::limits::{KEY_BYTES_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, RESP_HEADER_BYTES_MAX};
+use crate::kv::protocol::resp::{
+    self, ARRAY, Arguments, Bulk, Command, Fault, Malformed, Piece, SetOptions, Verb,
+};
+use crate::kv::store::{Reservation, Store, Write};
+use commands::{Source, nil, tell};
+
+/// Bytes that a command's name may have, with its length.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Bytes that the arguments of a command may have, but a value.
+const ARGUMENTS_BYTES_MAX: usize = LINE_BYTES_MAX - NAME_BYTES_MAX - RESP_HEADER_BYTES_MAX;
+
+/// Inside a command.
+#[derive(Debug)]
+pub(super) enum Midway {
+    Many(Many),
+    Tail(Tail),
+    Skip(Skip),
+}
+
+/// Inside a command of many keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Many {
+    verb: Verb,
+    /// Arguments to come.
+    left: u32,
+    /// Keys that there were.
+    count: u64,
+    /// What was wrong with the first value that could not be stored.
+    fault: Option<Fault>,
+}
+
+/// A value is here, and its options are not.
+#[derive(Debug)]
+pub(super) struct Tail {
+    reservation: Reservation,
+    /// Arguments to come.
+    left: u32,
+}
+
+/// Arguments that nobody wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Skip {
+    /// Of the one that has begun.
+    bytes: usize,
+    /// Those behind it.
+    left: u32,
+    /// A command of many keys goes on then.
+    then: Option<Many>,
+}
+
+/// What becomes of a value that comes in pieces; its key is in `held`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    verb: Verb,
+    /// For the verbs that have their options in front of the value.
+    options: SetOptions,
+    /// Arguments behind the value.
+    left: u32,
+    /// The command of many keys that it is a part of.
+    of: Option<Many>,
+}
+
+impl Midway {
+    /// What it holds in the store.
+    pub(super) fn into_reservation(self) -> Option<Reservation> {
+        match self {
+            Self::Tail(tail) => Some(tail.reservation),
+            Self::Many(_) | Self::Skip(_) => None,
+        }
+    }
+}
+
+/// The arguments of a command, as far as they are here.
+enum Gathered<'a> {
+    NeedMore,
+    Malformed(Malformed),
+    /// All, in so many bytes.
+    Whole(Arguments<'a>, usize),
+    /// The next is longer than what is kept; the bytes before it.
+    TooLong(Arguments<'a>, usize),
+}
+
+/// `count` more arguments from `at` on. All but a value have to be near each other, however the
+/// bytes came.
+fn gather<'a>(
+    input: &'a [u8],
+    mut at: usize,
+    mut arguments: Arguments<'a>,
+    (count, value_index): (u32, Option<usize>),
+) -> Gathered<'a> {
+    let mut near = at;
+    let mut value_at = at;
+    for _ in 0..count {
+        let is_value = value_index == Some(arguments.as_slice().len());
+        let next = resp::bulk(&input[at..]);
+        let len = match next {
+            Bulk::Whole(_, consumed) => consumed,
+            Bulk::NeedMore(len) => len.unwrap_or(RESP_HEADER_BYTES_MAX),
+            Bulk::Malformed(why) => return Gathered::Malformed(why),
+        };
+        let is_far = at - near + len > ARGUMENTS_BYTES_MAX;
+        match next {
+            Bulk::Whole(argument, consumed) if is_value || !is_far => {
+                arguments.push(argument);
+                if is_value {
+                    (value_at, near) = (at, at + consumed);
+                }
+                at += consumed;
+            }
+            Bulk::NeedMore(_) if at + len <= LINE_BYTES_MAX && !is_far => {
+                return Gathered::NeedMore;
+            }
+            // With its value, all of it would be too much to keep.
+            Bulk::NeedMore(_) if value_at < near && !is_far => {
+                arguments.truncate(value_index.unwrap_or_default());
+                return Gathered::TooLong(arguments, value_at);
+            }
+            _ => return Gathered::TooLong(arguments, at),
+        }
+    }
+    Gathered::Whole(arguments, at)
+}
+
+impl Connection {
+    /// The command at the front of `input`.
+    pub(super) fn step_resp(
+        &mut self,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        if input[0] != ARRAY {
+            return self.step_resp_line(input, context, out);
+        }
+        let (count, at) = match resp::array(input) {
+            Piece::Whole(0, consumed) => return Step::Took(consumed),
+            Piece::Whole(count, consumed) => (count, consumed),
+            Piece::NeedMore => return Step::NeedMore,
+            Piece::Malformed(why) => return self.hang_up(why, input, out),
+        };
+        let (name, at) = match resp::bulk(&input[at..]) {
+            Bulk::Whole(name, consumed) if consumed <= NAME_BYTES_MAX => (name, at + consumed),
+            Bulk::NeedMore(len) if len.unwrap_or(0) <= NAME_BYTES_MAX => return Step::NeedMore,
+            // Too long for a name: it is passed over with the rest.
+            Bulk::Whole(..) | Bulk::NeedMore(_) => {
+                commands::tell_unknown(b"", out);
+                return self.refuse(at, count);
+            }
+            Bulk::Malformed(why) => return self.hang_up(why, input, out),
+        };
+        let Some(command) = resp::find(name) else {
+            commands::tell_unknown(name, out);
+            return self.refuse(at, count - 1);
+        };
+        if !(command.count_min..=command.count_max).contains(&count)
+            || (command.verb == Verb::MSet && count % 2 == 0)
+        {
+            tell(Fault::Arity(command.name), out);
+            return self.refuse(at, count - 1);
+        }
+        if command.verb.is_of_many() {
+            return self.begin_many(command.verb, at, count - 1, out);
+        }
+        self.step_arguments(command, (name, count), (input, at), context, out)
+    }
+
+    /// The arguments of a command that has a few.
+    fn step_arguments(
+        &mut self,
+        command: &Command,
+        (name, count): (&[u8], u32),
+        (input, at): (&[u8], usize),
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        if count as usize > resp::ARGUMENTS_KEPT_MAX {
+            tell(Fault::Syntax, out);
+            return self.refuse(at, count - 1);
+        }
+        let mut arguments = Arguments::new();
+        arguments.push(name);
+        match gather(input, at, arguments, (count - 1, command.verb.value_index())) {
+            Gathered::NeedMore => Step::NeedMore,
+            Gathered::Malformed(why) => self.hang_up(why, input, out),
+            Gathered::Whole(arguments, consumed) => {
+                self.execute(command, arguments.as_slice(), context, out);
+                Step::Took(consumed)
+            }
+            Gathered::TooLong(arguments, at) => {
+                let arguments = arguments.as_slice();
+                let left = count - arguments.len() as u32;
+                if command.verb.value_index() == Some(arguments.len())
+                    && let Piece::Whole(value_len, consumed) = resp::bulk_header(&input[at..])
+                {
+                    let place = (value_len, left - 1);
+                    self.begin_value(command, arguments, place, context, out);
+                    return Step::Took(at + consumed);
+                }
+                // What is wrong in front of the value is wrong however it comes.
+                let fault = match command.verb.value_index().and_then(|at| arguments.get(at)) {
+                    Some(value) => commands::check_value(command, arguments, value, context.now),
+                    None => Ok(()),
+                };
+                tell(fault.err().unwrap_or(Fault::ArgumentTooLong), out);
+                self.refuse(at, left)
+            }
+        }
+    }
+
+    /// A command that somebody types: words in a line.
+    fn step_resp_line(
+        &mut self,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        let (line, consumed) = match resp::line(input, LINE_BYTES_MAX) {
+            Piece::Whole(line, consumed) => (line, consumed),
+            Piece::NeedMore => return Step::NeedMore,
+            Piece::Malformed(why) => return self.hang_up(why, input, out),
+        };
+        let arguments = Arguments::of_line(line);
+        let arguments = arguments.as_ref().map(Arguments::as_slice);
+        match arguments {
+            Some([]) => {}
+            Some(arguments @ [name, ..]) => match resp::find(name) {
+                Some(command) => self.execute_line(command, arguments, context, out),
+                None => self.refuse_line(|out| commands::tell_unknown(name, out), out),
+            },
+            None => self.refuse_line(|out| tell(Fault::Syntax, out), out),
+        }
+        Step::Took(consumed)
+    }
+
+    fn refuse_line<O: Output>(&mut self, say: impl FnOnce(&mut O), out: &mut O) {
+        self.commands.refused += 1;
+        say(out);
+    }
+
+    /// What is no RESP ends the conversation, as with Redis.
+    fn hang_up(&mut self, why: Malformed, input: &[u8], out: &mut impl Output) -> Step {
+        self.commands.refused += 1;
+        commands::tell_malformed(why, out);
+        self.state = State::Ended;
+        Step::Took(input.len())
+    }
+
+    /// Passes over the arguments that are left of a command that was answered.
+    fn refuse(&mut self, at: usize, left: u32) -> Step {
+        self.commands.refused += 1;
+        self.skip_arguments(0, left);
+        Step::Took(at)
+    }
+
+    /// Passes over the rest of an argument and those behind it.
+    fn skip_arguments(&mut self, bytes: usize, left: u32) {
+        self.state = if bytes == 0 && left == 0 {
+            State::Command
+        } else {
+            State::Resp(Midway::Skip(Skip { bytes, left, then: None }))
+        };
+    }
+
+    /// Likewise inside a command of many keys; there is at least one such byte or argument.
+    const fn skip_inside(&mut self, bytes: usize, left: u32, many: Many) {
+        self.state = State::Resp(Midway::Skip(Skip { bytes, left, then: Some(many) }));
+    }
+
+    /// Goes on with a command of many keys, or answers it if that was all.
+    fn go_on(&mut self, many: Many, out: &mut impl Output) {
+        if many.left > 0 {
+            self.state = State::Resp(Midway::Many(many));
+        } else {
+            self.state = State::Command;
+            commands::answer_many(many.verb, many.count, many.fault, out);
+        }
+    }
+
+    /// The next piece of a command that is not here as a whole.
+    pub(super) fn step_midway(
+        &mut self,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        let State::Resp(midway) = std::mem::take(&mut self.state) else {
+            return Step::Took(0);
+        };
+        match midway {
+            Midway::Many(many) => self.step_many(many, input, context, out),
+            Midway::Skip(skip) => self.step_skip_arguments(skip, input, out),
+            Midway::Tail(tail) => self.step_tail(tail, input, context, out),
+        }
+    }
+
+    fn step_skip_arguments(&mut self, mut skip: Skip, input: &[u8], out: &mut impl Output) -> Step {
+        let mut at = input.len().min(skip.bytes);
+        skip.bytes -= at;
+        while skip.bytes == 0 {
+            if skip.left == 0 {
+                self.state = State::Command;
+                if let Some(many) = skip.then {
+                    self.go_on(many, out);
+                }
+                return Step::Took(at);
+            }
+            match resp::bulk_header(&input[at..]) {
+                Piece::Whole(len, consumed) => {
+                    at += consumed;
+                    skip.left -= 1;
+                    skip.bytes = len + 2;
+                    let there = (input.len() - at).min(skip.bytes);
+                    at += there;
+                    skip.bytes -= there;
+                }
+                Piece::NeedMore => break,
+                Piece::Malformed(why) => return self.hang_up(why, input, out),
+            }
+        }
+        self.state = State::Resp(Midway::Skip(skip));
+        if at == 0 { Step::NeedMore } else { Step::Took(at) }
+    }
+}
+
+/// Commands of many keys.
+impl Connection {
+    fn begin_many(&mut self, verb: Verb, at: usize, left: u32, out: &mut impl Output) -> Step {
+        self.commands.accepted += 1;
+        if verb == Verb::MGet {
+            commands::array(left, out);
+        }
+        self.state = State::Resp(Midway::Many(Many { verb, left, count: 0, fault: None }));
+        Step::Took(at)
+    }
+
+    fn step_many(
+        &mut self,
+        mut many: Many,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        let mut at = 0;
+        while many.left > 0 {
+            if out.len() >= OUTPUT_BYTES_MAX {
+                break;
+            }
+            let key = match resp::bulk(&input[at..]) {
+                Bulk::Whole(key, consumed) if many.verb != Verb::MSet => {
+                    at += consumed;
+                    many.left -= 1;
+                    commands::of_many(many.verb, key, &mut many.count, context, out);
+                    continue;
+                }
+                Bulk::Whole(key, consumed) => (key, at + consumed),
+                Bulk::NeedMore(Some(len)) if len > KEY_BYTES_MAX + RESP_HEADER_BYTES_MAX => {
+                    return self.pass_over_key(many, at, out);
+                }
+                Bulk::NeedMore(_) => break,
+                Bulk::Malformed(why) => return self.hang_up(why, input, out),
+            };
+            match self.step_pair(many, key.0, (input, key.1), context) {
+                Pair::Stored(next, consumed) => (many, at) = (next, consumed),
+                Pair::Underway(consumed) => return Step::Took(consumed),
+                Pair::NeedMore => break,
+                Pair::Malformed(why) => return self.hang_up(why, input, out),
+            }
+        }
+        let is_paused = out.len() >= OUTPUT_BYTES_MAX;
+        let is_over = many.left == 0;
+        self.go_on(many, out);
+        if at == 0 && !is_paused && !is_over { Step::NeedMore } else { Step::Took(at) }
+    }
+
+    /// A key that no item has, since it is too long.
+    fn pass_over_key(&mut self, mut many: Many, at: usize, out: &mut impl Output) -> Step {
+        let mut count = 1;
+        match many.verb {
+            Verb::MGet => nil(out),
+            Verb::MSet => {
+                count = 2;
+                many.fault.get_or_insert(Fault::KeyTooLong);
+            }
+            _ => {}
+        }
+        many.left -= count;
+        self.skip_inside(0, count, many);
+        Step::Took(at)
+    }
+
+    /// A key of `MSET`, whose value begins at `at`.
+    fn step_pair(
+        &mut self,
+        mut many: Many,
+        key: &[u8],
+        (input, at): (&[u8], usize),
+        context: &Context<'_>,
+    ) -> Pair {
+        many.left -= 2;
+        match resp::bulk(&input[at..]) {
+            Bulk::Whole(value, consumed) => {
+                let fault = commands::set_plainly(key, value, context).err();
+                many.fault = many.fault.or(fault);
+                Pair::Stored(many, at + consumed)
+            }
+            Bulk::Malformed(why) => Pair::Malformed(why),
+            Bulk::NeedMore(None) => Pair::NeedMore,
+            Bulk::NeedMore(Some(_)) => {
+                let Piece::Whole(value_len, consumed) = resp::bulk_header(&input[at..]) else {
+                    return Pair::NeedMore;
+                };
+                let arrival = Arrival {
+                    verb: Verb::MSet,
+                    options: SetOptions::default(),
+                    left: 0,
+                    of: Some(many),
+                };
+                match commands::reserve(key, value_len, context) {
+                    Ok(reservation) => self.await_value(reservation, value_len, arrival),
+                    Err(fault) => {
+                        many.fault.get_or_insert(fault);
+                        self.skip_inside(value_len + 2, 0, many);
+                    }
+                }
+                Pair::Underway(at + consumed)
+            }
+        }
+    }
+}
+
+/// What became of a key and its value.
+enum Pair {
+    Stored(Many, usize),
+    /// The value comes in pieces; what is before it was taken.
+    Underway(usize),
+    NeedMore,
+    Malformed(Malformed),
+}
+
+/// Values that come in pieces.
+impl Connection {
+    /// A value of `value_len` bytes, with `left` arguments behind it.
+    fn begin_value(
+        &mut self,
+        command: &Command,
+        arguments: &[&[u8]],
+        (value_len, left): (usize, u32),
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) {
+        let key = arguments[1];
+        let options = commands::options_before_value(command, arguments, context.now);
+        let taken = options.and_then(|options| {
+            let reservation = commands::reserve(key, value_len, context)?;
+            Ok((reservation, options))
+        });
+        match taken {
+            Ok((reservation, options)) => {
+                self.commands.accepted += 1;
+                self.held.clear();
+                self.held.extend_from_slice(key);
+                let arrival = Arrival { verb: command.verb, options, left, of: None };
+                self.await_value(reservation, value_len, arrival);
+            }
+            Err(fault) => {
+                self.commands.refused += 1;
+                tell(fault, out);
+                self.skip_arguments(value_len + 2, left);
+            }
+        }
+    }
+
+    const fn await_value(&mut self, reservation: Reservation, value_len: usize, arrival: Arrival) {
+        self.state = State::Value(Arriving {
+            reservation,
+            write: Write::PLAIN,
+            value_len,
+            received: 0,
+            ending: [0; 2],
+            reply: StoreReply::Resp(arrival),
+        });
+    }
+
+    /// All pieces are here.
+    pub(super) fn finish_arrival(
+        &mut self,
+        arriving: Arriving,
+        arrival: Arrival,
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) {
+        let Arriving { reservation, write, ending, .. } = arriving;
+        if ending != *b"\r\n" {
+            context.store.abandon(reservation);
+            self.hang_up(Malformed::BulkEnding, b"", out);
+        } else if let Some(mut many) = arrival.of {
+            let outcome = context.store.commit(reservation, &write, context.now);
+            let fault = commands::store_fault(outcome);
+            many.fault = many.fault.or(fault);
+            self.go_on(many, out);
+        } else if arrival.left > 0 {
+            self.state = State::Resp(Midway::Tail(Tail { reservation, left: arrival.left }));
+        } else {
+            self.store_arrived(arrival.verb, reservation, arrival.options, context, out);
+        }
+    }
+
+    fn store_arrived(
+        &mut self,
+        verb: Verb,
+        reservation: Reservation,
+        options: SetOptions,
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) {
+        let key = std::mem::take(&mut self.held);
+        let source = Source::Arrived(reservation);
+        commands::store_value(verb, &key, source, options, context, out);
+    }
+
+    /// The options behind a value of `SET`.
+    fn step_tail(
+        &mut self,
+        tail: Tail,
+        input: &[u8],
+        context: &Context<'_>,
+        out: &mut impl Output,
+    ) -> Step {
+        let options = match gather(input, 0, Arguments::new(), (tail.left, None)) {
+            Gathered::NeedMore => {
+                self.state = State::Resp(Midway::Tail(tail));
+                return Step::NeedMore;
+            }
+            Gathered::Malformed(why) => {
+                context.store.abandon(tail.reservation);
+                return self.hang_up(why, input, out);
+            }
+            Gathered::TooLong(arguments, at) => {
+                context.store.abandon(tail.reservation);
+                tell(Fault::ArgumentTooLong, out);
+                let left = tail.left - arguments.as_slice().len() as u32;
+                self.skip_arguments(0, left);
+                return Step::Took(at);
+            }
+            Gathered::Whole(arguments, consumed) => {
+                let options = resp::set_options(arguments.as_slice(), context.now);
+                options.map(|options| (options, consumed)).map_err(|fault| (fault, consumed))
+            }
+        };
+        let (Ok((_, consumed)) | Err((_, consumed))) = options;
+        match options {
+            Ok((options, _)) => {
+                self.store_arrived(Verb::Set, tail.reservation, options, context, out);
+            }
+            Err((fault, _)) => {
+                context.store.abandon(tail.reservation);
+                tell(fault, out);
+            }
+        }
+        Step::Took(consumed)
+    }
+}
+
+/// Gives up what a connection holds in the store.
+pub(super) fn abandon(midway: Midway, store: &Store) {
+    if let Some(reservation) = midway.into_reservation() {
+        store.abandon(reservation);
+    }
+}
+
+#[cfg(test)]
+mod tests;
