@@ -40,6 +40,7 @@ mod worker;
 
 use std::io::Write;
 use std::path::Path;
+use std::process::ExitCode;
 
 pub use args::{Close, HttpLoadArgs, KvLoadArgs, LoadArgs, RpcLoadArgs, Transactions};
 pub use conduct::Moment;
@@ -52,6 +53,9 @@ use http::{HttpDialogue, Target};
 use kv::{KvDialogue, KvPlan};
 use rng::Rng;
 use rpc::RpcDialogue;
+
+/// The exit code of a load that got not one answer.
+const NO_ANSWER: u8 = 3;
 
 /// Memory that a request's own bytes are written into before it has to grow.
 const REQUEST_HEAD_LEN: usize = 2_048;
@@ -127,6 +131,16 @@ pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summ
         dialogue,
         observe,
     )
+}
+
+/// Shows what a load found out ([`report`]), and says how its program is to end: with 3 if there was
+/// not one answer.
+///
+/// # Errors
+/// As [`report`].
+pub fn finish(summary: &Summary, args: &LoadArgs) -> Result<ExitCode, LoadError> {
+    report(summary, args)?;
+    Ok(if summary.transactions == 0 { ExitCode::from(NO_ANSWER) } else { ExitCode::SUCCESS })
 }
 
 /// Shows what a load found out: as a table on standard output (on standard error if the JSON goes

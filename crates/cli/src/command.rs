@@ -5,18 +5,13 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use megapipe_apps::http::{self, HttpArgs};
 use megapipe_apps::kv::{self, KvArgs, KvError};
-use megapipe_apps::load::{
-    self, HttpLoadArgs, KvLoadArgs, LoadArgs, LoadError, RpcLoadArgs, Summary,
-};
+use megapipe_apps::load::{self, HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs};
 use megapipe_apps::rpc::{self, RpcArgs, RpcError};
 use megapipe_apps::serve::ServeError;
 use megapipe_bench::{BenchArgs, BenchError, DemoArgs, bench, demo};
 use megapipe_scripts::command::{self as script, ScriptArgs, ScriptError};
 
 use crate::info::{self, InfoArgs, InfoError};
-
-/// The exit code of a load that got not one answer.
-const NO_ANSWER: u8 = 3;
 
 /// Network I/O for message-oriented servers: asynchronous operations in, completions out.
 ///
@@ -131,20 +126,12 @@ fn run_server(serve: &Serve) -> Result<ExitCode, CommandError> {
 }
 
 fn run_load(asked: &Load) -> Result<ExitCode, CommandError> {
-    match asked {
-        Load::Rpc(args) => finish(&load::run_rpc(args, &mut |_| {})?, &args.load),
-        Load::Http(args) if load::prepare(args)? => Ok(ExitCode::SUCCESS),
-        Load::Http(args) => finish(&load::run_http(args, &mut |_| {})?, &args.load),
-        Load::Kv(args) => finish(&load::run_kv(args, &mut |_| {})?, &args.load),
-    }
-}
-
-fn finish(summary: &Summary, args: &LoadArgs) -> Result<ExitCode, CommandError> {
-    load::report(summary, args)?;
-    match summary.transactions {
-        0 => Ok(ExitCode::from(NO_ANSWER)),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    Ok(match asked {
+        Load::Rpc(args) => load::finish(&load::run_rpc(args, &mut |_| {})?, &args.load)?,
+        Load::Http(args) if load::prepare(args)? => ExitCode::SUCCESS,
+        Load::Http(args) => load::finish(&load::run_http(args, &mut |_| {})?, &args.load)?,
+        Load::Kv(args) => load::finish(&load::run_kv(args, &mut |_| {})?, &args.load)?,
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use megapipe_apps::load::{
-    HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs, prepare, report, run_http, run_kv, run_rpc,
+    HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs, finish, prepare, run_http, run_kv, run_rpc,
 };
 
 /// Puts servers under load and measures how they do.
@@ -25,18 +25,18 @@ enum Load {
     Kv(KvLoadArgs),
 }
 
-fn run(load: &Load) -> Result<(), LoadError> {
+fn run(load: &Load) -> Result<ExitCode, LoadError> {
     match load {
-        Load::Rpc(args) => report(&run_rpc(args, &mut |_| {})?, &args.load),
-        Load::Http(args) if prepare(args)? => Ok(()),
-        Load::Http(args) => report(&run_http(args, &mut |_| {})?, &args.load),
-        Load::Kv(args) => report(&run_kv(args, &mut |_| {})?, &args.load),
+        Load::Rpc(args) => finish(&run_rpc(args, &mut |_| {})?, &args.load),
+        Load::Http(args) if prepare(args)? => Ok(ExitCode::SUCCESS),
+        Load::Http(args) => finish(&run_http(args, &mut |_| {})?, &args.load),
+        Load::Kv(args) => finish(&run_kv(args, &mut |_| {})?, &args.load),
     }
 }
 
 fn main() -> ExitCode {
     match run(&Command::parse().load) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("megapipe-load: {error}");
             ExitCode::FAILURE

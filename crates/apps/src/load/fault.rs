@@ -18,6 +18,8 @@ pub enum Fault {
     Exhausted(Exhausted),
     /// The answer was not the one that was asked for.
     WrongResponse,
+    /// There is no way to the server: no route, or nobody answered for its address.
+    Unreachable,
     /// Anything else that the kernel reported.
     Other,
 }
@@ -44,6 +46,7 @@ impl From<OpError> for Fault {
             }
             OpError::NoDescriptors | OpError::TableFull => Self::Exhausted(Exhausted::Descriptors),
             OpError::NoBuffers | OpError::NoMemory => Self::Exhausted(Exhausted::Memory),
+            OpError::HostUnreachable | OpError::NetworkUnreachable => Self::Unreachable,
             _ => Self::Other,
         }
     }
@@ -70,6 +73,8 @@ pub struct Faults {
     pub wrong_response: u64,
     /// Everything else.
     pub other: u64,
+    /// Connections that found no way to the server, or lost it.
+    pub unreachable: u64,
 }
 
 impl Faults {
@@ -84,6 +89,7 @@ impl Faults {
             Fault::Exhausted(Exhausted::Descriptors) => &mut self.no_descriptors,
             Fault::Exhausted(Exhausted::Memory) => &mut self.no_memory,
             Fault::WrongResponse => &mut self.wrong_response,
+            Fault::Unreachable => &mut self.unreachable,
             Fault::Other => &mut self.other,
         };
         *counter += 1;
@@ -91,7 +97,7 @@ impl Faults {
 
     /// Each kind with its name, as tables and people write it.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u64); 9] {
+    pub const fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("refused", self.refused),
             ("reset", self.reset),
@@ -101,6 +107,7 @@ impl Faults {
             ("no descriptor", self.no_descriptors),
             ("no memory", self.no_memory),
             ("wrong response", self.wrong_response),
+            ("unreachable", self.unreachable),
             ("other", self.other),
         ]
     }
@@ -121,6 +128,7 @@ impl Faults {
         self.no_descriptors += other.no_descriptors;
         self.no_memory += other.no_memory;
         self.wrong_response += other.wrong_response;
+        self.unreachable += other.unreachable;
         self.other += other.other;
     }
 }
@@ -129,7 +137,7 @@ impl Faults {
 mod tests {
     use super::*;
 
-    const ALL: [Fault; 9] = [
+    const ALL: [Fault; 10] = [
         Fault::Refused,
         Fault::Reset,
         Fault::Closed,
@@ -138,6 +146,7 @@ mod tests {
         Fault::Exhausted(Exhausted::Descriptors),
         Fault::Exhausted(Exhausted::Memory),
         Fault::WrongResponse,
+        Fault::Unreachable,
         Fault::Other,
     ];
 
@@ -158,6 +167,8 @@ mod tests {
         assert_eq!(Fault::from(OpError::Refused), Fault::Refused);
         assert_eq!(Fault::from(OpError::BrokenPipe), Fault::Reset);
         assert_eq!(Fault::from(OpError::AddressNotAvailable), Fault::Exhausted(Exhausted::Ports));
+        assert_eq!(Fault::from(OpError::HostUnreachable), Fault::Unreachable);
+        assert_eq!(Fault::from(OpError::NetworkUnreachable), Fault::Unreachable);
         assert_eq!(Fault::from(OpError::Os(99)), Fault::Other);
     }
 }

@@ -197,6 +197,15 @@ impl Summary {
                     .to_owned(),
             );
         }
+        let unreachable = self.errors.unreachable + self.errors_before.unreachable;
+        if unreachable > 0 {
+            self.remarks.push(format!(
+                "There was no way to {}, {unreachable} times: no route, or nobody answered for its \
+                 address or the gateway's (ARP, neighbour discovery). Such connections were tried \
+                 again.",
+                self.server
+            ));
+        }
         if self.transactions == 0 {
             self.remarks.push("Not one transaction was answered.".to_owned());
         }
@@ -304,6 +313,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fault::Fault;
     use super::super::latency::Times;
     use super::super::window::Window;
     use super::*;
@@ -369,6 +379,17 @@ mod tests {
         let summary = Summary::new(asked(Some(150.0)), &count, 1.0, busy(0.2), []);
         assert_eq!(summary.saturated, None);
         assert!(summary.remarks[0].starts_with("50 of the transactions"));
+    }
+
+    #[test]
+    fn a_server_that_there_was_no_way_to_is_named() {
+        let mut count = count();
+        count.faults_before.count(Fault::Unreachable);
+        count.faults.count(Fault::Unreachable);
+        let summary = Summary::new(asked(None), &count, 1.0, busy(0.2), []);
+        let remark = "There was no way to 127.0.0.1:7000, 2 times";
+        assert!(summary.remarks[0].starts_with(remark), "{:?}", summary.remarks);
+        assert!(summary.table().contains("1 unreachable"), "{}", summary.table());
     }
 
     #[test]
