@@ -24,6 +24,7 @@ mod shard_loop;
 mod signals;
 mod stats;
 mod supervise;
+mod survey;
 mod ticks;
 
 use megapipe::{Channel, Completion, Event, Handle, ReadBuf};
@@ -40,6 +41,7 @@ pub(crate) use signals::{Notice, Notices};
 pub use stats::Tally;
 pub use supervise::serve;
 pub(crate) use supervise::supervise;
+pub use survey::{Reasoned, Survey, Surveyed, survey};
 pub use ticks::Ticks;
 
 /// What tells one server from another before it runs.

@@ -53,6 +53,8 @@ pub struct DriverReport {
     pub driver: DriverKind,
     /// Why this one.
     pub reason: String,
+    /// Where our own stack runs, if it serves the channel: the placement, the shard, the cores.
+    pub place: Option<String>,
     /// The driver that was preferred and did not work.
     pub fallen_back_from: Option<DriverKind>,
     /// What was tried, and what follows from it.
@@ -61,7 +63,8 @@ pub struct DriverReport {
 
 impl DriverReport {
     pub(crate) const fn new(driver: DriverKind, features: Vec<Feature>) -> Self {
-        Self { backend: "kernel", driver, reason: String::new(), fallen_back_from: None, features }
+        let reason = String::new();
+        Self { backend: "kernel", driver, reason, place: None, fallen_back_from: None, features }
     }
 
     pub(crate) fn chosen(mut self, reason: &str) -> Self {

@@ -1,26 +1,49 @@
 //! What does this machine offer? The driver that a channel gets here and why, each feature that was
-//! tried, and the settings that bound a server.
+//! tried, what a server's channels would be, and the settings that bound it.
 //!
 //! Settings are read from `/proc` and `/sys` and judged by pure functions of their text, so that
 //! the judgement can be tested for machines that are not there. The drivers are tried, as always.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use megapipe::{Channel, Config, DriverChoice, DriverReport};
+use megapipe_apps::backend::BackendArgs;
+use megapipe_apps::serve::{CpuList, ServeArgs, ServeError, Survey, Surveyed, survey};
 use serde::Serialize;
 
 mod settings;
 
 use settings::Setting;
 
+/// How long a link may take to be there.
+const LINK_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Options of `megapipe info`.
+///
+/// With the options of a server it says what the server's channels would be: which link, how many
+/// queues and shards, who steers connections to them, and on which cores.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InfoArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
+
+    /// Channels that a server would have
+    #[arg(long, value_name = "N")]
+    channels: Option<usize>,
+
+    /// Processors that they would be pinned to, in order, such as 0,2-5
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+
+    /// Who would do TCP.
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
 /// Why nothing could be said.
@@ -30,6 +53,10 @@ pub(crate) enum InfoError {
     Output(#[from] io::Error),
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Survey(#[from] ServeError),
+    #[error("--link: nobody has come to its other end in {} s", LINK_PATIENCE.as_secs())]
+    NoLink,
 }
 
 /// What one driver's trial gave.
@@ -58,6 +85,8 @@ struct Info {
     chosen: Trial,
     /// Each driver, asked for by name.
     drivers: Vec<Trial>,
+    /// What a server's channels would be.
+    server: Survey,
     settings: Vec<Setting>,
 }
 
@@ -71,10 +100,27 @@ pub(crate) fn print(args: &InfoArgs) -> Result<(), InfoError> {
             try_driver("uring", DriverChoice::Uring),
             try_driver("epoll", DriverChoice::Epoll),
         ],
+        server: surveyed(args)?,
         settings: settings::all(&read, &interfaces()),
     };
     let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.table() };
     write_to_stdout(text.as_bytes())
+}
+
+/// What a server with these options would have. A link may wait for its other end, as a memif's
+/// server does, which is not what somebody wants who only asks.
+fn surveyed(args: &InfoArgs) -> Result<Survey, InfoError> {
+    let serve = ServeArgs {
+        channels: args.channels,
+        cpus: args.cpus.clone(),
+        backend: args.backend.clone(),
+        ..ServeArgs::on([])
+    };
+    let (sender, receiver) = mpsc::channel();
+    // A thread that still waits for the link ends with the process.
+    thread::spawn(move || sender.send(survey(&serve)));
+    let surveyed = receiver.recv_timeout(LINK_PATIENCE);
+    Ok(surveyed.map_err(|_| InfoError::NoLink)??)
 }
 
 /// Writes everything; a reader that has gone away has seen enough.
@@ -136,9 +182,37 @@ impl Info {
         ];
         self.drivers.iter().for_each(|trial| trial.lines(&mut lines));
         lines.push(String::new());
+        lines.extend(server_lines(&self.server));
+        lines.push(String::new());
         lines.extend(settings::lines(&self.settings));
         lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
+}
+
+/// What a server's channels would be.
+fn server_lines(server: &Survey) -> Vec<String> {
+    let Survey { backend, link, queues, shards, steering, placement, channels } = server;
+    let plural = if channels.len() == 1 { "" } else { "s" };
+    let mut lines =
+        vec![format!("A server with {} channel{plural} on the {backend} back end", channels.len())];
+    let mut line = |name: &str, text: &str| lines.push(format!("  {name:<10} {text}"));
+    if let Some(link) = link {
+        line("link", link);
+    }
+    if let (Some(queues), Some(shards)) = (queues, shards) {
+        line("queues", &queues.to_string());
+        line("shards", &format!("{shards}, one for each channel"));
+    }
+    line("steering", &format!("{}: {}", steering.name, steering.why));
+    line("placement", &format!("{}: {}", placement.name, placement.why));
+    for Surveyed { index, core, takes_cores, driver, place } in channels {
+        let core = core.map_or_else(|| "not pinned".to_owned(), |core| format!("on core {core}"));
+        let takes = takes_cores.as_ref().map(|cores| format!(", takes connections of {cores}"));
+        let stack = place.as_ref().map(|place| format!(", its stack {place}"));
+        let rest = [takes, stack].into_iter().flatten().collect::<String>();
+        line(&format!("channel {index}"), &format!("{core}, driver {driver}{rest}"));
+    }
+    lines
 }
 
 /// A small file's text without the blanks around it and with blanks for tabs; none if it cannot be

@@ -71,6 +71,17 @@ impl Server {
     }
 }
 
+/// A program beside the test, which ends with it.
+struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // Both fail only if it has ended already.
@@ -101,6 +112,94 @@ fn info_names_the_driver_every_feature_and_the_limits() {
     assert_eq!(drivers.len(), 2);
     assert!(drivers.iter().any(|trial| trial["available"] == true), "{drivers:?}");
     assert!(drivers.iter().all(|trial| !trial["reason"].as_str().unwrap_or("").is_empty()));
+}
+
+#[test]
+fn info_tells_what_a_servers_channels_would_be_on_the_kernel() {
+    let text = stdout(&["info", "--channels", "2"]);
+    for expected in [
+        "A server with 2 channels on the kernel back end\n",
+        "\n  placement  kernel: Linux does TCP",
+        "\n  channel 0  on core ",
+        "\n  channel 1  on core ",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let json = stdout(&["info", "--json", "--channels", "2"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let server = &json["server"];
+    assert_eq!((&server["backend"], &server["shards"]), (&"kernel".into(), &().into()));
+    // Two channels on the one core of a small machine are told apart by nothing but a hash.
+    let cores: Vec<_> = (0..2).map(|index| &server["channels"][index]["core"]).collect();
+    let steering = if cores[0] == cores[1] { "hash" } else { "core" };
+    assert_eq!(server["steering"]["name"], steering, "{server}");
+    for args in [
+        &["info", "--placement", "thread"][..],
+        &["info", "--channels", "0"],
+        &["info", "--backend", "local", "--link", "carrier:pigeon"],
+    ] {
+        let output = megapipe(args).output().expect("the program");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn info_tells_of_placement_shards_and_queues_on_a_link() {
+    let link = format!("memif:@mp-info-{}", std::process::id());
+    let local = |role: &str, address: &str| {
+        let link = format!("{link},role={role}");
+        ["--backend", "local", "--link", &link, "--address", address].map(str::to_owned)
+    };
+    let ask = |args: &[&str]| {
+        let mut command = megapipe(&["info"]);
+        command.args(local("client", "10.9.2.2/24")).args(["--channels", "2"]).args(args);
+        command.output().expect("the program")
+    };
+    let server_args = local("server", "10.9.2.1/24");
+    let mut command = megapipe(&["serve", "rpc", "--listen", "10.9.2.1:7000"]);
+    command.args(server_args).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Beside(command.spawn().expect("a server"));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for (placement, place) in [
+        ("inline", "inside dispatch"),
+        ("thread", "on a thread beside, on core "),
+        ("core", "on a core of its own, on core "),
+    ] {
+        let args = ["--placement", placement, "--json"];
+        let mut output = ask(&args);
+        // The server is on its way, or lets go of the one who asked before.
+        while !output.status.success() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+            output = ask(&args);
+        }
+        let said = String::from_utf8_lossy(&output.stdout);
+        let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let server = &json["server"];
+        assert_eq!(server["placement"]["name"], placement, "{server}");
+        assert_eq!(
+            (&server["shards"], &server["steering"]["name"]),
+            (&2.into(), &"software".into())
+        );
+        assert!(server["link"].as_str().is_some_and(|link| link.starts_with("memif ")), "{server}");
+        assert!(server["queues"].as_u64() >= Some(1), "{server}");
+        for (index, channel) in server["channels"].as_array().expect("channels").iter().enumerate()
+        {
+            let told = channel["place"].as_str().expect("a place");
+            assert!(told.starts_with(place), "{told}");
+            assert!(told.contains(&format!("shard {index} of 2 on core ")), "{told}");
+        }
+    }
+}
+
+#[test]
+fn info_does_not_wait_for_ever_for_the_other_end_of_a_link() {
+    let link = format!("memif:@mp-info-alone-{},role=server", std::process::id());
+    let args = ["info", "--backend", "local", "--link", &link, "--address", "10.9.3.1/24"];
+    let output = megapipe(&args).output().expect("the program");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("nobody has come to its other end"), "{said}");
 }
 
 #[test]

@@ -85,6 +85,14 @@ pub enum ServeError {
         /// Why.
         source: DispatchError,
     },
+    /// A channel that was only to be looked at could not be created.
+    #[error("channel {index}: {why}")]
+    Survey {
+        /// Which channel.
+        index: usize,
+        /// Why.
+        why: String,
+    },
     /// The sockets on a channel could not be made.
     #[error("channel {index}: {source}")]
     CreateSockets {

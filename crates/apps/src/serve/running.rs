@@ -225,7 +225,7 @@ impl Drop for Running {
     }
 }
 
-fn check_counts(args: &ServeArgs, listeners: usize) -> Result<usize, ServeError> {
+pub(super) fn check_counts(args: &ServeArgs, listeners: usize) -> Result<usize, ServeError> {
     let count = args.channel_count();
     if !(1..=limits::CHANNELS_MAX).contains(&count) {
         return Err(ServeError::Channels { asked: count, max: limits::CHANNELS_MAX });
@@ -237,7 +237,7 @@ fn check_counts(args: &ServeArgs, listeners: usize) -> Result<usize, ServeError>
 }
 
 /// The processor of each channel.
-fn cores(args: &ServeArgs, count: usize) -> Result<Vec<Option<usize>>, ServeError> {
+pub(super) fn cores(args: &ServeArgs, count: usize) -> Result<Vec<Option<usize>>, ServeError> {
     if !args.pinned() {
         return Ok(vec![None; count]);
     }
@@ -251,7 +251,7 @@ fn cores(args: &ServeArgs, count: usize) -> Result<Vec<Option<usize>>, ServeErro
 }
 
 /// The processors whose connections each channel takes, if that is a matter of processors.
-fn masks(args: &ServeArgs, cores: &[Option<usize>]) -> Option<Vec<CpuMask>> {
+pub(super) fn masks(args: &ServeArgs, cores: &[Option<usize>]) -> Option<Vec<CpuMask>> {
     if args.no_partition || cores.len() < 2 {
         return None;
     }

@@ -125,7 +125,8 @@ pub(crate) fn create(
     let (server, place) = placement::place(frames, settings, config, state)?;
     let network = network.description();
     let reason = format!("TCP and UDP by our own stack on {network}; it runs {place}");
-    let report = DriverReport { backend: "local", ..report.chosen(&reason) };
+    let ours = Some(place.clone());
+    let report = DriverReport { backend: "local", place: ours, ..report.chosen(&reason) };
     Ok((Local::new(kernel, server, place, clock), report))
 }
 

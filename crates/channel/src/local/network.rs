@@ -54,6 +54,8 @@ pub struct LocalNetwork(Arc<Shared>);
 struct Shared {
     settings: ServerConfig,
     description: String,
+    queues: usize,
+    is_spread_by_device: bool,
     shards: u16,
     /// What is left for channels to come, the first last.
     left: Mutex<Vec<Frames>>,
@@ -93,6 +95,7 @@ impl LocalNetwork {
             format!("{} of {} bytes MTU{notes}", caps.driver, caps.mtu)
         });
         let count = queues.len();
+        let is_spread_by_device = queues.first().is_some_and(|link| link.caps().rss.is_some());
         let of_queues = u16::try_from(count).unwrap_or(u16::MAX);
         let shards = settings.shards.unwrap_or(of_queues);
         let mut left: Vec<Frames> = if shards == 1 && count == 1 {
@@ -105,7 +108,16 @@ impl LocalNetwork {
         };
         // Taken from the end: the first first.
         left.reverse();
-        Ok(Self(Arc::new(Shared { settings, description, shards, left: Mutex::new(left) })))
+        let left = Mutex::new(left);
+        let queues = count;
+        Ok(Self(Arc::new(Shared {
+            settings,
+            description,
+            queues,
+            is_spread_by_device,
+            shards,
+            left,
+        })))
     }
 
     /// Our addresses on it.
@@ -129,6 +141,19 @@ impl LocalNetwork {
     #[must_use]
     pub fn is_named_elsewhere(&self) -> bool {
         Arc::strong_count(&self.0) > 1
+    }
+
+    /// How many queues the link has. Where that is one, and there is one shard, the shard has the
+    /// queue to itself; else each flow has its place by a hash.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.0.queues
+    }
+
+    /// The hash is the device's, because it says how it spreads flows over its queues; else our own.
+    #[must_use]
+    pub fn is_spread_by_device(&self) -> bool {
+        self.0.is_spread_by_device
     }
 
     /// How many channels can use it.
