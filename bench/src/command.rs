@@ -13,12 +13,15 @@ use crate::{
     point::{Machine, Point, Results},
     process::{self, ExecArgs},
     report,
-    run::{Bench, Columns},
+    run::{Bench, Columns, Programs},
     scaling, shard_bars, stack_bars,
-    stack_link::StackLink,
+    stack_link::{Placement, StackLink},
     table::{Table, grouped},
 };
-use megapipe_apps::backend::BackendName;
+use megapipe_apps::{
+    backend::{BackendName, PlacementName},
+    rpc::Api,
+};
 use std::{
     fs, io,
     num::NonZeroUsize,
@@ -37,7 +40,7 @@ pub struct BenchArgs {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Action {
     /// RPC ping-pong: figures 2.1, 5.1 and 5.2 and table 5.1 of the MegaPipe report
-    Rpc(RunArgs),
+    Rpc(RpcRunArgs),
     /// Connections per second
     Accept(RunArgs),
     /// Key-value store against memcached: figures 5.3 and 5.4
@@ -117,6 +120,20 @@ pub struct RunArgs {
     pub program: Option<PathBuf>,
 }
 
+/// Options of `megapipe bench rpc`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RpcRunArgs {
+    /// Which of our two servers: on channels, on sockets with epoll, or both in turn
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "channel")]
+    pub server: Vec<Api>,
+    /// Where our own stack runs; several are measured in turn, and ask for --backend local
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "inline")]
+    pub placement: Vec<PlacementName>,
+    /// As for every measurement.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
 /// Options of `megapipe bench bars`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BarsArgs {
@@ -168,6 +185,9 @@ pub enum BenchError {
         /// The names there are.
         known: String,
     },
+    /// `--placement` without our own stack.
+    #[error("--placement: only --backend local has a stack to place")]
+    NoStack,
     /// `--seconds` is not a usable length.
     #[error("a window of {seconds} s is outside of 2 to 600 s: /proc/stat counts 10 ms ticks")]
     Window {
@@ -210,13 +230,13 @@ pub enum BenchError {
 /// results and make the exit code 1.
 pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     match &args.action {
-        Action::Rpc(run) => measure(Suite::Rpc, run),
-        Action::Accept(run) => measure(Suite::Accept, run),
-        Action::Kv(run) => measure(Suite::Kv, run),
-        Action::Http(run) => measure(Suite::Http, run),
-        Action::Bulk(run) => measure(Suite::Bulk, run),
-        Action::Latency(run) => measure(Suite::Latency, run),
-        Action::Mtcp(run) => measure(Suite::Mtcp, &run.with_own_stack()),
+        Action::Rpc(args) => measure_programs(args),
+        Action::Accept(run) => measure(Suite::Accept, run, Programs::default()),
+        Action::Kv(run) => measure(Suite::Kv, run, Programs::default()),
+        Action::Http(run) => measure(Suite::Http, run, Programs::default()),
+        Action::Bulk(run) => measure(Suite::Bulk, run, Programs::default()),
+        Action::Latency(run) => measure(Suite::Latency, run, Programs::default()),
+        Action::Mtcp(run) => measure(Suite::Mtcp, &run.with_own_stack(), Programs::default()),
         Action::Idle(run) => measure_idle(run),
         Action::Bars(args) if args.stack => stack_bars::measure(&args.run),
         Action::Bars(args) if args.shards => shard_bars::measure(&args.run),
@@ -273,7 +293,8 @@ impl RunArgs {
         if links.is_empty() && self.backend.contains(&BackendName::Local) {
             links.push(StackLink::Memif);
         }
-        Columns { kernel: self.backend.contains(&BackendName::Kernel), links }
+        let kernel = self.backend.contains(&BackendName::Kernel);
+        Columns { kernel, links, programs: Programs::default() }
     }
 
     /// These options, with our own stack over memif beside the kernel unless they choose.
@@ -307,9 +328,27 @@ impl RunArgs {
     }
 }
 
-fn measure(suite: Suite, args: &RunArgs) -> Result<ExitCode, BenchError> {
+/// The rpc suite, with the programs and placements that are asked for.
+fn measure_programs(args: &RpcRunArgs) -> Result<ExitCode, BenchError> {
+    let placements: Vec<_> = args.placement.iter().copied().map(Placement::named).collect();
+    let is_placed = placements.iter().any(Option::is_some);
+    if is_placed && args.run.columns().links.is_empty() {
+        return Err(BenchError::NoStack);
+    }
+    measure(Suite::Rpc, &args.run, Programs { apis: args.server.clone(), placements })
+}
+
+fn measure(suite: Suite, args: &RunArgs, programs: Programs) -> Result<ExitCode, BenchError> {
     let experiments = chosen(suite, &args.only)?;
     let mut bench = args.bench()?;
+    if programs.placements.contains(&Some(Placement::Core)) {
+        bench.note(
+            "a server has the cores that its group names, so a stack with a core of its own shares \
+             its channel's where that is one: it sleeps there instead of polling"
+                .to_owned(),
+        );
+    }
+    bench.columns.programs = programs;
     let cores_max = layout::online_cpus()?.len().saturating_sub(1).max(1);
     if cores_max == 1 {
         bench.note(
@@ -449,6 +488,12 @@ pub(crate) fn print_tables(results: &Results, args: &RunArgs) {
         }
         if let Some(table) = report::special_table(experiment.name, &points) {
             println!();
+            for line in table.lines() {
+                println!("  {line}");
+            }
+        }
+        if let Some(table) = report::programs_table(&points) {
+            println!("\n  readiness over completions, and placements over inline:");
             for line in table.lines() {
                 println!("  {line}");
             }

@@ -11,7 +11,7 @@ use crate::{
     measure::Effort,
     point::{Point, Results},
     report,
-    run::{Bench, Columns},
+    run::Bench,
     stack_link::StackLink,
     table::{Table, grouped},
 };
@@ -49,7 +49,7 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
     };
     let mut bench = Bench::new(program, args.link, EFFORT)?;
     // Our own stack needs neither root nor a namespace over shared memory.
-    bench.columns = Columns { kernel: true, links: vec![StackLink::Memif] };
+    bench.columns.links = vec![StackLink::Memif];
     if let Some(why) = io_uring_refused() {
         bench.without_io_uring = true;
         bench.note(format!("io_uring cannot be used here, so only epoll is measured: {why}"));

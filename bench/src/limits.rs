@@ -50,6 +50,11 @@ pub(crate) const CHILD_POLL: Duration = Duration::from_millis(5);
 /// How long a child may take to end when asked to.
 pub(crate) const CHILD_STOP_MAX: Duration = Duration::from_secs(2);
 
+/// How long a server that is asked to end waits for its peers, which have gone.
+pub(crate) const SERVER_DRAIN: Duration = Duration::from_secs(1);
+
+const _: () = assert!(SERVER_DRAIN.as_millis() < CHILD_STOP_MAX.as_millis());
+
 /// What is kept of a child's output.
 pub(crate) const OUTPUT_BYTES_MAX: u64 = 8 << 20;
 

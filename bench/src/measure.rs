@@ -70,6 +70,8 @@ pub(crate) struct Sample {
     /// Parts of the response time, where it includes the handshake.
     pub(crate) connect_us: Option<Latency>,
     pub(crate) processing_us: Option<Latency>,
+    /// Of a server whose stack has a thread of its own.
+    pub(crate) events_per_wakeup: Option<f64>,
 }
 
 /// A run that failed.
@@ -112,6 +114,9 @@ pub(crate) fn sample(
     if let Some(profile) = profile {
         sample.cpu_shares = profile.finish()?;
     }
+    if trial.service != Service::AcceptReset {
+        sample.events_per_wakeup = server.finish()?;
+    }
     Ok(sample)
 }
 
@@ -135,6 +140,7 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
         cpu_shares: None,
         connect_us: report.connect_us,
         processing_us: report.processing_us,
+        events_per_wakeup: None,
         transactions_per_s: report.transactions_per_s,
         server_cpu_us_per_transaction: busy_us_per_s / report.transactions_per_s,
         server_idle_share: report.server.idle_share(),
@@ -208,7 +214,14 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
         connect_us: median_latency(samples.iter().filter_map(|it| it.connect_us)),
         processing_us: median_latency(samples.iter().filter_map(|it| it.processing_us)),
         simulated: None,
+        events_per_wakeup: median_of_some(samples.iter().filter_map(|it| it.events_per_wakeup)),
     }
+}
+
+/// The median; none of none.
+fn median_of_some(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| median(values))
 }
 
 /// Each number the median; none of none.

@@ -172,6 +172,10 @@ pub struct Point {
     /// Of a point that was not measured but simulated: from which costs, and what limits it.
     #[serde(default)]
     pub simulated: Option<Simulated>,
+    /// Events that a stack with a thread of its own told for each time that it woke the server's;
+    /// null where it has none. Median of the runs.
+    #[serde(default)]
+    pub events_per_wakeup: Option<f64>,
 }
 
 /// A simulation with measured costs: `docs/SCALING.md` says of what.

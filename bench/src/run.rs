@@ -14,10 +14,10 @@ use crate::{
     process,
     progress::Progress,
     scratch::Scratch,
-    server::Server,
-    stack_link::StackLink,
+    server::{Server, Service},
+    stack_link::{Placement, StackLink},
 };
-use megapipe_apps::serve::CpuList;
+use megapipe_apps::{rpc::Api, serve::CpuList};
 use std::{io, path::PathBuf, thread};
 
 /// Whose servers are measured.
@@ -27,6 +27,41 @@ pub(crate) struct Columns {
     pub(crate) kernel: bool,
     /// Channels on our own stack, over these links.
     pub(crate) links: Vec<StackLink>,
+    /// Which of the two rpc programs.
+    pub(crate) programs: Programs,
+}
+
+/// Which of the two rpc programs take part, and where our own stack runs beneath them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Programs {
+    pub(crate) apis: Vec<Api>,
+    /// `None`: inside the server's own calls.
+    pub(crate) placements: Vec<Option<Placement>>,
+}
+
+impl Default for Programs {
+    fn default() -> Self {
+        Self { apis: vec![Api::Channel], placements: vec![None] }
+    }
+}
+
+impl Programs {
+    /// The servers over a link, for a service.
+    fn over(&self, link: StackLink, service: Service) -> impl Iterator<Item = Server> {
+        self.of(service).flat_map(move |api| {
+            self.placements.iter().map(move |placement| match (api, *placement) {
+                (Api::Channel, None) => Server::Local(link),
+                (Api::Channel, Some(placement)) => Server::Placed(link, placement),
+                (Api::Sockets, placement) => Server::Sockets(link, placement),
+            })
+        })
+    }
+
+    /// The programs that there are for a service: only rpc is written twice.
+    fn of(&self, service: Service) -> impl Iterator<Item = Api> {
+        let is_twice = service == Service::Rpc;
+        self.apis.iter().copied().filter(move |api| is_twice || *api == Api::Channel)
+    }
 }
 
 impl Columns {
@@ -36,14 +71,22 @@ impl Columns {
     fn of(&self, mut group: Group) -> Group {
         let Some(first) = group.trials.first().cloned() else { return group };
         let is_ablation = group.trials.iter().any(|it| !it.server.variant().is_empty());
+        let service = first.service;
+        let on = |server| Trial { server, ..first.clone() };
         if !self.kernel {
             group.trials.clear();
+        } else if !is_ablation {
+            let sockets = group.trials.iter().filter_map(|trial| trial.server.on_sockets());
+            let sockets: Vec<Trial> = sockets.map(on).collect();
+            let has = |api| self.programs.of(service).any(|it| it == api);
+            let is_channel = |trial: &Trial| matches!(trial.server, Server::Channel(..));
+            group.trials.retain(|trial| has(Api::Channel) || !is_channel(trial));
+            group.trials.extend(sockets.into_iter().filter(|_| has(Api::Sockets)));
         }
         if !is_ablation {
             let cores = group.server_cores;
             let fit = self.links.iter().filter(|link| cores == 1 || link.is_memif());
-            let local = |link: &StackLink| Trial { server: Server::Local(*link), ..first.clone() };
-            group.trials.extend(fit.map(local));
+            group.trials.extend(fit.flat_map(|link| self.programs.over(*link, service)).map(on));
         }
         group
     }
@@ -79,7 +122,7 @@ impl Bench {
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
         let (failed, without_io_uring, layout) = (false, false, None);
-        let columns = Columns { kernel: true, links: Vec::new() };
+        let columns = Columns { kernel: true, links: Vec::new(), programs: Programs::default() };
         let mut bench = Self {
             program,
             link,
@@ -279,12 +322,20 @@ fn describe(trial: &Trial, run: usize, runs: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Columns, Group};
+    use super::{Columns, Group, Programs};
     use crate::{
         experiments::Experiment,
         server::Server,
-        stack_link::StackLink::{Memif, Tap},
+        stack_link::{
+            Placement,
+            StackLink::{self, Memif, Tap},
+        },
     };
+    use megapipe_apps::rpc::Api;
+
+    fn columns(kernel: bool, links: &[StackLink]) -> Columns {
+        Columns { kernel, links: links.to_vec(), programs: Programs::default() }
+    }
 
     fn groups(name: &str) -> Vec<Group> {
         Experiment::named(name).unwrap().groups(true, 2)
@@ -292,22 +343,53 @@ mod tests {
 
     #[test]
     fn our_own_stack_stands_beside_the_kernel_or_alone() {
-        let both = Columns { kernel: true, links: vec![Memif, Tap] };
+        let both = columns(true, &[Memif, Tap]);
         for group in groups("fig2.1a") {
             let kernels = group.trials.len();
             let group = both.of(group);
             let servers: Vec<Server> = group.trials[kernels..].iter().map(|it| it.server).collect();
             assert_eq!(servers, [Server::Local(Memif), Server::Local(Tap)]);
         }
-        let alone = Columns { kernel: false, links: vec![Memif] };
+        let alone = columns(false, &[Memif]);
         for group in groups("accept") {
             assert_eq!(alone.of(group).trials.len(), 1);
         }
     }
 
     #[test]
+    fn both_programs_take_part_in_every_placement_where_there_are_two() {
+        let programs = Programs {
+            apis: vec![Api::Channel, Api::Sockets],
+            placements: vec![None, Some(Placement::Thread)],
+        };
+        let all = Columns { programs, ..columns(true, &[Memif]) };
+        for group in groups("fig2.1a") {
+            let channels = group.trials.iter().filter(|it| it.server.on_sockets().is_some());
+            let (channels, kernels) = (channels.count(), group.trials.len());
+            let group = all.of(group);
+            let servers: Vec<Server> =
+                group.trials[kernels + channels..].iter().map(|it| it.server).collect();
+            let expected = [
+                Server::Local(Memif),
+                Server::Placed(Memif, Placement::Thread),
+                Server::Sockets(Memif, None),
+                Server::Sockets(Memif, Some(Placement::Thread)),
+            ];
+            assert_eq!(servers, expected);
+            assert!(channels > 0);
+        }
+        let sockets = Programs { apis: vec![Api::Sockets], ..Programs::default() };
+        let alone = Columns { programs: sockets, ..columns(true, &[]) };
+        for group in groups("fig2.1a") {
+            let group = alone.of(group);
+            let names: Vec<&str> = group.trials.iter().map(|it| it.server.name()).collect();
+            assert!(names.contains(&"sockets") && !names.contains(&"channel"), "{names:?}");
+        }
+    }
+
+    #[test]
     fn it_takes_no_part_in_what_is_the_kernels() {
-        let both = Columns { kernel: true, links: vec![Memif] };
+        let both = columns(true, &[Memif]);
         for group in groups("table5.1") {
             let kernels = group.trials.len();
             assert_eq!(both.of(group).trials.len(), kernels);
@@ -316,7 +398,7 @@ mod tests {
 
     #[test]
     fn on_many_cores_it_takes_part_where_each_shard_has_a_queue() {
-        let both = Columns { kernel: true, links: vec![Memif, Tap] };
+        let both = columns(true, &[Memif, Tap]);
         for group in groups("mt-fig7a").into_iter().filter(|it| it.server_cores == 2) {
             let kernels = group.trials.len();
             let group = both.of(group);

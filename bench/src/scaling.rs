@@ -337,6 +337,7 @@ fn point(
             steered_share: outcome.steered,
             lock_wait_share: outcome.lock_wait,
         }),
+        events_per_wakeup: None,
     }
 }
 

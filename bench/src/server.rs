@@ -8,6 +8,7 @@ use crate::{
     process::{self, Running},
     stack_link::{Placement, StackLink},
 };
+use serde::Deserialize;
 use std::{
     fs::{self, File},
     io,
@@ -18,6 +19,9 @@ use std::{
     thread,
     time::Instant,
 };
+
+/// What a server whose stack has a thread of its own writes when it ends.
+const TOLD: &str = "server.json";
 
 /// What a channel server is told to do without, for the ablation [MP table 5.1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -62,8 +66,11 @@ pub(crate) enum Server {
     Local(StackLink),
     /// The same with the stack somewhere else.
     Placed(StackLink, Placement),
-    /// The megapipe server that is written on sockets and epoll, on our own stack.
-    Sockets(StackLink),
+    /// The megapipe server that is written on sockets and epoll, on our own stack, which runs inside
+    /// the calls unless it is placed somewhere else.
+    Sockets(StackLink, Option<Placement>),
+    /// The same on the kernel's TCP.
+    KernelSockets(Driver),
     Baseline(Baseline),
     Nginx,
     Memcached,
@@ -74,7 +81,7 @@ impl Server {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Channel(..) | Self::Local(_) | Self::Placed(..) => "channel",
-            Self::Sockets(_) => "sockets",
+            Self::Sockets(..) | Self::KernelSockets(_) => "sockets",
             Self::Baseline(baseline) => baseline.name(),
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
@@ -84,8 +91,8 @@ impl Server {
     /// `driver` in points.
     pub(crate) const fn driver(self) -> &'static str {
         match self {
-            Self::Channel(driver, _) => driver.name(),
-            Self::Local(_) | Self::Placed(..) | Self::Sockets(_) => "stack",
+            Self::Channel(driver, _) | Self::KernelSockets(driver) => driver.name(),
+            Self::Local(_) | Self::Placed(..) | Self::Sockets(..) => "stack",
             Self::Baseline(Baseline::IoUring) => "uring",
             Self::Baseline(_) | Self::Nginx | Self::Memcached => "epoll",
         }
@@ -98,17 +105,34 @@ impl Server {
 
     /// `placement` in points.
     pub(crate) const fn placement(self) -> &'static str {
+        match (self.place(), self.stack_link()) {
+            (Some(placement), _) => placement.name(),
+            (None, Some(_)) => "inline",
+            (None, None) => "kernel",
+        }
+    }
+
+    /// The program on sockets that stands beside a channel as it comes, on the kernel's TCP.
+    pub(crate) const fn on_sockets(self) -> Option<Self> {
         match self {
-            Self::Placed(_, placement) => placement.name(),
-            Self::Local(_) | Self::Sockets(_) => "inline",
-            _ => "kernel",
+            Self::Channel(driver, None) => Some(Self::KernelSockets(driver)),
+            _ => None,
+        }
+    }
+
+    /// Where our own stack runs, if it has a thread of its own.
+    pub(crate) const fn place(self) -> Option<Placement> {
+        match self {
+            Self::Placed(_, placement) => Some(placement),
+            Self::Sockets(_, placement) => placement,
+            _ => None,
         }
     }
 
     /// The link under our own stack; none for servers on the kernel's TCP.
     pub(crate) const fn stack_link(self) -> Option<StackLink> {
         match self {
-            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link) => Some(link),
+            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => Some(link),
             _ => None,
         }
     }
@@ -133,13 +157,14 @@ impl Server {
     pub(crate) fn label(self) -> String {
         match self {
             Self::Channel(driver, None) => format!("channel ({})", driver.name()),
+            Self::KernelSockets(driver) => format!("sockets ({})", driver.name()),
             Self::Channel(_, Some(ablation)) => format!("channel {}", ablation.name()),
-            Self::Local(link) if link.variant().is_empty() => format!("channel ({})", link.name()),
-            Self::Local(link) => format!("channel ({}), {}", link.name(), link.variant()),
-            Self::Placed(link, placement) => {
-                format!("channel ({}), {}", link.name(), placement.name())
+            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => {
+                let place = self.place().map_or("", Placement::name);
+                let more = [place, link.variant()].into_iter().filter(|more| !more.is_empty());
+                let server = format!("{} ({})", self.name(), link.name());
+                more.fold(server, |label, more| label + ", " + more)
             }
-            Self::Sockets(link) => format!("sockets ({})", link.name()),
             other => other.name().to_owned(),
         }
     }
@@ -161,10 +186,10 @@ impl Server {
         let program = match self {
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
-            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link) => {
+            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => {
                 return link.missing();
             }
-            Self::Channel(..) | Self::Baseline(_) => return None,
+            Self::Channel(..) | Self::KernelSockets(_) | Self::Baseline(_) => return None,
         };
         let install = format!("{program} is not installed (apt-get install {program})");
         process::find_program(program).is_none().then_some(install)
@@ -276,6 +301,18 @@ impl RunningServer {
         }
     }
 
+    /// Ends the server: how many events its stack's thread told for each time that it woke the
+    /// server's [MT 3.2]; none where the stack has no thread of its own. Blocks until the end.
+    pub(crate) fn finish(mut self) -> io::Result<Option<f64>> {
+        self.process.stop();
+        if self.server.place().is_none() {
+            return Ok(None);
+        }
+        let told = fs::read(self.log.with_file_name(TOLD))?;
+        let channels: Vec<ChannelTold> = serde_json::from_slice(&told)?;
+        Ok(events_per_wakeup(&channels))
+    }
+
     fn wait_until_ready(&mut self, layout: &Layout) -> Result<(), ServerError> {
         let deadline = Instant::now() + limits::SERVER_READY_MAX;
         let address = self.address;
@@ -360,13 +397,20 @@ fn command_line(
         (Server::Placed(link, placement), service) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(link.server_args(layout, scratch));
-            args.extend(["--placement", placement.name()].map(str::to_owned));
+            args.extend(placement_args(placement, service, scratch));
             Ok((own(), args))
         }
-        (Server::Sockets(link), Service::Rpc) => {
+        (Server::Sockets(link, placement), Service::Rpc) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(link.server_args(layout, scratch));
             args.extend(["--api", "sockets"].map(str::to_owned));
+            let placed = placement.map(|placement| placement_args(placement, service, scratch));
+            args.extend(placed.into_iter().flatten());
+            Ok((own(), args))
+        }
+        (Server::KernelSockets(driver), Service::Rpc) => {
+            let mut args = service_args(service, address, layout, scratch);
+            args.extend(["--api", "sockets", "--driver", driver.name()].map(str::to_owned));
             Ok((own(), args))
         }
         (Server::Baseline(baseline), Service::Rpc) => {
@@ -423,6 +467,31 @@ fn service_args(
     args.extend(["--listen".to_owned(), address.to_string(), "--channels".to_owned(), channels]);
     args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
     args
+}
+
+/// A server whose stack has a thread of its own writes down what that told when it ends.
+fn placement_args(placement: Placement, service: Service, scratch: &Path) -> Vec<String> {
+    let mut args = ["--placement", placement.name()].map(str::to_owned).to_vec();
+    if service != Service::AcceptReset {
+        let drain = limits::SERVER_DRAIN.as_secs().to_string();
+        let told = scratch.join(TOLD).to_string_lossy().into_owned();
+        args.extend(["--drain".to_owned(), drain, "--json".to_owned(), told]);
+    }
+    args
+}
+
+/// What such a server writes, read back.
+#[derive(Debug, Deserialize)]
+struct ChannelTold {
+    server_events: u64,
+    server_wakeups: u64,
+}
+
+/// Events of all channels for each time that one of them was woken; none where nobody was.
+fn events_per_wakeup(channels: &[ChannelTold]) -> Option<f64> {
+    let events: u64 = channels.iter().map(|channel| channel.server_events).sum();
+    let wakeups: u64 = channels.iter().map(|channel| channel.server_wakeups).sum();
+    (wakeups > 0).then(|| events as f64 / wakeups as f64)
 }
 
 fn channel_args(driver: Driver, ablation: Ablation) -> Vec<String> {
@@ -508,7 +577,7 @@ fn nginx_config(
 
 #[cfg(test)]
 mod tests {
-    use super::{Ablation, Driver, Placement, Server, StackLink};
+    use super::{Ablation, ChannelTold, Driver, Placement, Server, StackLink, events_per_wakeup};
     use crate::stack_link::Side;
 
     #[test]
@@ -518,6 +587,15 @@ mod tests {
         assert_eq!(Ablation { no_partition: false, ..all }.name(), "+P");
         assert_eq!(Ablation { no_lwsockets: true, ..Ablation::default() }.name(), "+PB");
         assert_eq!(Ablation::default().name(), "+PBL");
+    }
+
+    #[test]
+    fn events_are_divided_by_the_wake_ups_of_all_channels() {
+        let told = r#"[{"requests": 9, "server_events": 4000, "server_wakeups": 1},
+                       {"requests": 9, "server_events": 340, "server_wakeups": 1}]"#;
+        let channels: Vec<ChannelTold> = serde_json::from_str(told).unwrap();
+        assert_eq!(events_per_wakeup(&channels), Some(2_170.0));
+        assert_eq!(events_per_wakeup(&[]), None);
     }
 
     #[test]
@@ -534,7 +612,9 @@ mod tests {
             Server::Local(StackLink::MemifAsleep(Side::Load)),
             Server::Placed(StackLink::Memif, Placement::Thread),
             Server::Placed(StackLink::Memif, Placement::Core),
-            Server::Sockets(StackLink::Memif),
+            Server::Sockets(StackLink::Memif, None),
+            Server::Sockets(StackLink::Memif, Some(Placement::Thread)),
+            Server::KernelSockets(Driver::Uring),
             Server::Local(StackLink::Xdp),
         ];
         let mut labels: Vec<String> = servers.iter().map(|server| server.label()).collect();

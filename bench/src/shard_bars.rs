@@ -201,7 +201,7 @@ fn program_bars(bench: &mut Bench, rows: &[&Row]) -> Outcome {
     let mut servers = vec![Server::Local(POLLING), Server::Local(ASLEEP)];
     // Two that share a core never poll.
     let thread = [Server::Placed(POLLING, Placement::Thread)];
-    let sockets = [Server::Sockets(POLLING), Server::Sockets(ASLEEP)];
+    let sockets = [Server::Sockets(POLLING, None), Server::Sockets(ASLEEP, None)];
     servers.extend(thread.iter().filter(|_| wanted(&THREAD)));
     servers.extend(sockets.iter().filter(|_| wanted(&SOCKETS)));
     let (samples, points) = compare(bench, &situation, &servers)?;

@@ -15,6 +15,7 @@ use crate::{
     layout::{Layout, LayoutError, Link},
     process::Place,
 };
+use megapipe_apps::backend::PlacementName;
 use std::{
     io,
     net::{IpAddr, Ipv4Addr},
@@ -60,6 +61,15 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
+    /// The one that the command line names; none inside the channel's dispatch.
+    pub(crate) const fn named(name: PlacementName) -> Option<Self> {
+        match name {
+            PlacementName::Inline => None,
+            PlacementName::Thread => Some(Self::Thread),
+            PlacementName::Core => Some(Self::Core),
+        }
+    }
+
     /// As `--placement` and points have it.
     pub(crate) const fn name(self) -> &'static str {
         match self {

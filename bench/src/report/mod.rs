@@ -6,9 +6,11 @@
 mod findings;
 mod mtcp;
 mod plot;
+mod programs;
 mod series;
 
 pub(crate) use mtcp::{simulation_table, table as special_table};
+pub(crate) use programs::programs_table;
 pub(crate) use series::server_label;
 
 use crate::{
@@ -194,6 +196,10 @@ fn section(name: &str, points: &[&Point]) -> String {
             _ => plots(experiment, points),
         };
         if let Some(table) = mtcp::table(name, points) {
+            html += &table_html(&table);
+        }
+        if let Some(table) = programs_table(points) {
+            let _ = writeln!(html, "<p>{}</p>", escaped(programs::CAPTION));
             html += &table_html(&table);
         }
         if let Some(table) = simulation_table(points) {
@@ -412,6 +418,7 @@ pub(crate) mod tests {
             connect_us: None,
             processing_us: None,
             simulated: None,
+            events_per_wakeup: None,
         }
     }
 

@@ -83,7 +83,7 @@ pub(crate) fn server_label(point: &Point) -> String {
     let is_local = point.backend == "local";
     let mut label = match (server.as_str(), variant.as_str()) {
         ("channel" | "sockets", _) if is_local => format!("{server} ({})", point.link.name()),
-        ("channel", "") => format!("channel ({})", point.driver),
+        ("channel" | "sockets", "") => format!("{server} ({})", point.driver),
         ("channel", variant) => format!("channel {variant}"),
         (server, _) => server.to_owned(),
     };
@@ -107,7 +107,8 @@ fn style(label: &str) -> usize {
         "epoll-reuseport" | "channel +P" | "memcached" | "nginx" => 3,
         "io_uring" => 4,
         "channel (memif), one queue, simulated" | "channel (memif), thread" => 1,
-        "sockets (memif)" => 2,
+        "sockets (memif)" | "sockets (uring)" | "sockets (epoll)" => 2,
+        "sockets (memif), thread" => 3,
         _ => 5,
     }
 }

@@ -150,6 +150,58 @@ fn what_needs_more_cores_is_simulated_and_says_so() {
 }
 
 #[test]
+fn readiness_is_measured_beside_completions_in_every_placement() {
+    let test = "readiness_is_measured_beside_completions_in_every_placement";
+    if let Some(why) = refused() {
+        println!("skipped: {test}: {why}");
+        return;
+    }
+    let scratch = std::env::temp_dir().join(format!("mp-cli-programs-{}.html", std::process::id()));
+    let args = ["bench", "rpc", "--only", "rpc-1k", "--runs", "1", "--seconds", "2", "--json", "-"];
+    let mut command = megapipe(&args);
+    command.args(["--backend", "local", "--server", "channel,sockets"]);
+    command.args(["--placement", "inline,thread,core", "--report"]).arg(&scratch);
+    let output = command.output().expect("megapipe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let page = fs::read_to_string(&scratch).expect("a report");
+    fs::remove_file(&scratch).expect("it was there");
+    let points = results["points"].as_array().expect("points");
+    let servers: Vec<_> = points.iter().map(|it| (&it["server"], &it["placement"])).collect();
+    let both = ["channel", "sockets"];
+    let expected = both.iter().flat_map(|&api| ["inline", "thread", "core"].map(|it| (api, it)));
+    let named = |it: &(&serde_json::Value, &serde_json::Value)| {
+        (it.0.as_str().unwrap_or_default().to_owned(), it.1.as_str().unwrap_or_default().to_owned())
+    };
+    let expected = expected.map(|(api, place)| (api.to_owned(), place.to_owned()));
+    assert_eq!(
+        servers.iter().map(named).collect::<Vec<_>>(),
+        expected.collect::<Vec<_>>(),
+        "{said}"
+    );
+    for point in points {
+        assert_eq!((&point["backend"], &point["errors"]), (&"local".into(), &0.into()));
+        assert!(point["transactions_per_s"].as_f64() > Some(100.0), "{point}");
+        // Only who has a thread beside him is woken by it.
+        let told = point["events_per_wakeup"].as_f64();
+        assert_eq!(told >= Some(1.0), point["placement"] != "inline", "{point}");
+    }
+    for shown in ["over channel", "over inline", "events/wake", "sockets (memif), thread"] {
+        assert!(page.contains(shown), "{shown}");
+    }
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn a_placement_without_a_stack_is_refused() {
+    let output = megapipe(&["bench", "rpc", "--placement", "thread"]).output();
+    let output = output.expect("megapipe runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--placement: only --backend local"), "{said}");
+}
+
+#[test]
 fn nothing_is_left_of_a_benchmark_that_is_ended() {
     let test = "nothing_is_left_of_a_benchmark_that_is_ended";
     if let Some(why) = refused() {
