@@ -1,5 +1,5 @@
-//! The ping-pong server in this process, on channels and on sockets with epoll, spoken to byte by byte
-//! through ordinary sockets.
+//! The ping-pong server in this process, on channels and on sockets with epoll, spoken to byte by
+//! byte through ordinary sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

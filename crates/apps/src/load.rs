@@ -133,8 +133,8 @@ pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summ
     )
 }
 
-/// Shows what a load found out ([`report`]), and says how its program is to end: with 3 if there was
-/// not one answer.
+/// Shows what a load found out ([`report`]), and says how its program is to end: with 3 if there
+/// was not one answer.
 ///
 /// # Errors
 /// As [`report`].

@@ -1,5 +1,5 @@
-//! The networks that channels on the `local` back end share, and from the fields of a `mp_config` to
-//! one of them.
+//! The networks that channels on the `local` back end share, and from the fields of a `mp_config`
+//! to one of them.
 //!
 //! Channels are one per thread, and all that name the same link are on one network of the process,
 //! each with a shard of it. So the networks are kept here, by what they were asked for; contexts of

@@ -150,7 +150,7 @@ impl LocalNetwork {
         self.0.queues
     }
 
-    /// The hash is the device's, because it says how it spreads flows over its queues; else our own.
+    /// The hash is the device's, because it says how it spreads flows over its queues; else ours.
     #[must_use]
     pub fn is_spread_by_device(&self) -> bool {
         self.0.is_spread_by_device
