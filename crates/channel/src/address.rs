@@ -3,6 +3,8 @@
 //! The text forms are those of the command line: `127.0.0.1:80`, `[::1]:80`, `unix:/run/x.sock`,
 //! `unix:@abstract`.
 
+pub(crate) mod sockaddr;
+
 use std::ffi::OsStr;
 use std::fmt;
 use std::net::SocketAddr;

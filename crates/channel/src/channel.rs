@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::address::Address;
+use crate::address::sockaddr::RawAddress;
 use crate::buffer::WriteBuf;
 use crate::completion::Unregistered;
 use crate::config::{Backend, Config};
@@ -29,7 +30,6 @@ use crate::error::MoveError;
 use crate::error::{ConnectError, CreateError, ListenError, Misuse, NotTaken, RegisterError};
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
-use crate::kernel::sockaddr::RawAddress;
 use crate::kernel::{self, AnyDriver, Driver, sys};
 use crate::limits;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};

@@ -69,6 +69,7 @@ mod state;
 mod timers;
 mod waker;
 
+pub use address::sockaddr::SOCKADDR_BYTES;
 pub use address::{Address, AddressError, UnixAddress};
 pub use buffer::{Payload, ReadBuf, WriteBuf};
 pub use channel::Channel;

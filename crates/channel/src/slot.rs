@@ -12,10 +12,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
+use crate::address::sockaddr::RawAddress;
 use crate::arena::Queue;
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::OpError;
-use crate::kernel::sockaddr::RawAddress;
 use crate::options::{Accept, Disconnect};
 use crate::partition::Membership;
 

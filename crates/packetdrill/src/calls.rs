@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_longlong, c_uint, c_ulong, c_void};
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval, timezone, useconds_t,
 };
+use megapipe::{Address, SOCKADDR_BYTES};
 use megapipe_sockets::{
     Bsd, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, Received, Shutdown,
 };
@@ -602,21 +603,13 @@ unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iove
 unsafe fn read_address(at: *const sockaddr, size: socklen_t) -> Result<Option<SocketAddr>, Error> {
     // SAFETY: the caller promises the bytes.
     let bytes = unsafe { memory(at.cast(), size as usize) }?;
-    let part = |from: usize, count: usize| bytes.get(from..from + count);
-    let family = part(0, 2).and_then(|part| part.try_into().ok()).map(u16::from_ne_bytes);
-    let port = part(2, 2).and_then(|part| part.try_into().ok()).map(u16::from_be_bytes);
-    let inet = |ip: Option<&[u8]>| Some((<[u8; 4]>::try_from(ip?).ok()?, port?));
-    let inet6 = |ip: Option<&[u8]>| Some((<[u8; 16]>::try_from(ip?).ok()?, port?));
+    let family = bytes.first_chunk().copied().map(u16::from_ne_bytes);
     match family.ok_or(Error::InvalidArgument)?.into() {
         libc::AF_UNSPEC => Ok(None),
-        libc::AF_INET => {
-            let (ip, port) = inet(part(4, 4)).ok_or(Error::InvalidArgument)?;
-            Ok(Some(SocketAddrV4::new(Ipv4Addr::from(ip), port).into()))
-        }
-        libc::AF_INET6 => {
-            let (ip, port) = inet6(part(8, 16)).ok_or(Error::InvalidArgument)?;
-            Ok(Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, 0).into()))
-        }
+        libc::AF_INET | libc::AF_INET6 => match Address::from_sockaddr(bytes) {
+            Some(Address::Inet(inet)) => Ok(Some(inet)),
+            _ => Err(Error::InvalidArgument),
+        },
         _ => Err(Error::FamilyNotSupported),
     }
 }
@@ -643,22 +636,8 @@ unsafe fn optional_address(
 unsafe fn write_address(at: *mut sockaddr, size: *mut socklen_t, address: Option<SocketAddr>) {
     // SAFETY: the caller promises a size that is readable and writable, or null.
     let Some(size) = (unsafe { size.as_mut() }) else { return };
-    let mut bytes = [0_u8; size_of::<libc::sockaddr_in6>()];
-    let len = match address {
-        None => 0,
-        Some(SocketAddr::V4(inet)) => {
-            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-            bytes[2..4].copy_from_slice(&inet.port().to_be_bytes());
-            bytes[4..8].copy_from_slice(&inet.ip().octets());
-            size_of::<libc::sockaddr_in>()
-        }
-        Some(SocketAddr::V6(inet)) => {
-            bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-            bytes[2..4].copy_from_slice(&inet.port().to_be_bytes());
-            bytes[8..24].copy_from_slice(&inet.ip().octets());
-            size_of::<libc::sockaddr_in6>()
-        }
-    };
+    let address = address.map(Address::from);
+    let (bytes, len) = address.map_or(([0; SOCKADDR_BYTES], 0), |address| address.to_sockaddr());
     // SAFETY: the caller promises as many writable bytes as the size says, or null.
     if let Ok(room) = unsafe { memory_mut(at.cast(), *size as usize) } {
         let kept = len.min(room.len());

@@ -28,7 +28,6 @@ use crate::state::State;
 pub(crate) mod epoll;
 pub(crate) mod fork;
 pub(crate) mod pool;
-pub(crate) mod sockaddr;
 pub(crate) mod steering;
 pub(crate) mod sys;
 pub(crate) mod uring;

@@ -7,8 +7,8 @@ use rustix::fs::{FileType, fstat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::address::Address;
+use crate::address::sockaddr::RawAddress;
 use crate::error::{ConnectError, ListenError, OpError};
-use crate::kernel::sockaddr::RawAddress;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions};
 use crate::slot::Kind;
 

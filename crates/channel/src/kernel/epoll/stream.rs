@@ -18,10 +18,10 @@ use rustix::net::{
 };
 
 use super::Epoll;
+use crate::address::sockaddr::RawAddress;
 use crate::buffer::ReadBuf;
 use crate::completion::Event;
 use crate::error::OpError;
-use crate::kernel::sockaddr::RawAddress;
 use crate::kernel::sys;
 use crate::limits::{GATHER_PARTS_MAX, TURN_BYTES_MAX};
 use crate::options::Disconnect;

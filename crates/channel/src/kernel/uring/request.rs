@@ -15,10 +15,10 @@ use io_uring::{opcode, types};
 
 use super::stream::Gather;
 use super::{Tag, Uring, on_target};
+use crate::address::sockaddr::RawAddress;
 use crate::buffer::{Payload, ReadBuf};
 use crate::completion::{Datagram, Event};
 use crate::error::OpError;
-use crate::kernel::sockaddr::RawAddress;
 use crate::kernel::sys;
 use crate::options::OpenOptions;
 use crate::slot::{FileJob, Kind, Phase};
