@@ -40,8 +40,18 @@ pub(crate) struct Measured {
     pub(crate) costs: Costs,
     /// Transactions a second with one core on each side, both polling.
     pub(crate) one_core_per_s: f64,
+    checked: Checked,
     /// One run of each of [`MEASURED`].
     samples: [Sample; 3],
+}
+
+/// Two shards of the real code on one queue, all on one thread, and the simulation of them from the
+/// costs of one shard on that thread: nanoseconds of the server's time for a transaction. What the
+/// switch adds is in it, but nothing that two cores do at once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Checked {
+    measured_ns: f64,
+    simulated_ns: f64,
 }
 
 /// What is asked of how many cores.
@@ -100,8 +110,30 @@ impl Situation {
             }
         }
         let layout = bench.layout(1)?;
-        let parts = parts(layout, self.load.transactions_per_connection.is_none());
+        let parts = self.parts(layout);
         Ok(parts.map_err(|error| error.to_string()).map(|parts| together(parts, samples)))
+    }
+
+    /// What is measured in this process: costs of frames, and what a transaction consists of.
+    fn parts(&self, layout: &Layout) -> Result<(Costs, Checked), CostError> {
+        let (here, there) = (&layout.server.cpus, &layout.load.cpus);
+        let frame = costs::frame_costs(here, there, limits::STEERED_ROUNDS)?;
+        let stays = self.load.transactions_per_connection.is_none();
+        let one = costs::exchange_shape(1, stays, Extent::default())?;
+        let two = costs::exchange_shape(2, stays, Extent::default())?;
+        let costs = Costs {
+            input_share: one.input_share,
+            output_share: one.output_share,
+            frames_in: one.frames_in,
+            frames_out: one.frames_out,
+            frame,
+            ..Costs::default()
+        };
+        let alone = costs::frame_costs(here, here, limits::STEERED_ROUNDS)?;
+        let costs_here = Costs { server_ns: one.server_ns, frame: alone, ..costs };
+        let simulated = model::simulate(&costs_here, &self.world(2, 1, Queues::One));
+        let simulated_ns = simulated.server_us_per_transaction * 1e3;
+        Ok((costs, Checked { measured_ns: two.server_ns, simulated_ns }))
     }
 
     /// The world of this load on so many cores.
@@ -117,22 +149,8 @@ impl Situation {
     }
 }
 
-/// What is measured in this process: costs of frames, and what a transaction consists of.
-fn parts(layout: &Layout, stays: bool) -> Result<Costs, CostError> {
-    let frame = costs::frame_costs(&layout.server.cpus, &layout.load.cpus, limits::STEERED_ROUNDS)?;
-    let shape = costs::exchange_shape(1, stays, Extent::default())?;
-    Ok(Costs {
-        input_share: shape.input_share,
-        output_share: shape.output_share,
-        frames_in: shape.frames_in,
-        frames_out: shape.frames_out,
-        frame,
-        ..Costs::default()
-    })
-}
-
 /// Pure: with what the runs say about a transaction as a whole.
-fn together(parts: Costs, samples: [Sample; 3]) -> Measured {
+fn together((parts, checked): (Costs, Checked), samples: [Sample; 3]) -> Measured {
     let [polling, server_asleep, load_asleep] = &samples;
     let lower_ns = |one: f64, other: f64| one.min(other) * 1e3;
     let costs = Costs {
@@ -146,7 +164,7 @@ fn together(parts: Costs, samples: [Sample; 3]) -> Measured {
         ),
         ..parts
     };
-    Measured { costs, one_core_per_s: polling.transactions_per_s, samples }
+    Measured { costs, one_core_per_s: polling.transactions_per_s, checked, samples }
 }
 
 /// Of several measurements, field by field, the medians.
@@ -255,7 +273,22 @@ pub(crate) fn simulated_points(
     }
     let measured = median(all.iter().map(|it| it.one_core_per_s));
     bench.note(note(situation, &costs, measured));
+    bench.note(check_note(situation, all));
     points
+}
+
+/// How near the simulation of two shards comes to two real ones that take turns.
+fn check_note(situation: &Situation, all: &[Measured]) -> String {
+    let each = |field: fn(&Checked) -> f64| median(all.iter().map(|it| field(&it.checked)));
+    let (measured, simulated) = (each(|it| it.measured_ns), each(|it| it.simulated_ns));
+    format!(
+        "{}: two shards on one queue in one thread take {:.2} µs of the server's time for a \
+         transaction, and the simulation has {:.2} ({:+.1} %)",
+        situation.experiment,
+        measured / 1e3,
+        simulated / 1e3,
+        (simulated / measured - 1.0) * 100.0
+    )
 }
 
 /// What was measured, and how near the simulation comes to the one point that can be checked on
@@ -382,7 +415,7 @@ mod tests {
     #[test]
     fn the_lower_of_waiting_and_waking_is_the_cost() {
         let samples = [sample(3.0, 3.0), sample(3.4, 3.2), sample(3.3, 2.5)];
-        let Measured { costs, one_core_per_s, .. } = together(PARTS, samples);
+        let Measured { costs, one_core_per_s, .. } = together((PARTS, Checked::default()), samples);
         assert!((costs.server_ns - 3_000.0).abs() < 1e-6 && (costs.load_ns - 2_500.0).abs() < 1e-6);
         assert!((one_core_per_s - 1e6 / 3.0).abs() < 1e-3 && (costs.frames_in - 3.0).abs() < 1e-9);
     }
