@@ -92,12 +92,12 @@ impl Area {
             self.next = 0;
         }
         let to_end = self.bytes - self.next;
-        let skipped = if len > to_end { to_end } else { 0 };
+        let (start, skipped) = if len > to_end { (0, to_end) } else { (self.next, 0) };
         if self.used + skipped + len > self.bytes {
             return None;
         }
-        let start = (self.next + skipped) % self.bytes;
-        self.next = (start + len) % self.bytes;
+        // No remainders: a division takes longer than everything else here.
+        self.next = if start + len == self.bytes { 0 } else { start + len };
         self.used += skipped + len;
         self.taken.push_back(skipped + len);
         Some(start)
@@ -174,15 +174,19 @@ impl FrameSender {
         if frame.is_empty() || frame.len() > self.frame_bytes {
             return Ok(false);
         }
+        if self.staged == 0 {
+            // How far has the receiver come? Once in a burst: what it has taken is filled again
+            // before the rest of the area, and so while it is in a cache.
+            self.free_taken()?;
+        }
         if self.records.reserve(1)? == 0 {
             return Ok(false);
         }
-        let start = match self.take(frame.len()) {
+        let start = match self.area.take(frame.len()) {
             Some(start) => start,
             None => {
-                // A look at how far the receiver has come, since its last.
-                self.records.reserve(self.entries)?;
-                match self.take(frame.len()) {
+                self.free_taken()?;
+                match self.area.take(frame.len()) {
                     Some(start) => start,
                     None => return Ok(false),
                 }
@@ -196,9 +200,11 @@ impl FrameSender {
         Ok(true)
     }
 
-    fn take(&mut self, len: usize) -> Option<usize> {
+    /// Frees the bytes of all records that the receiver has released.
+    fn free_taken(&mut self) -> Result<(), RingFault> {
+        self.records.reserve(self.entries)?;
         self.area.keep((self.records.outstanding() + self.staged) as usize);
-        self.area.take(len)
+        Ok(())
     }
 
     /// Shows the receiver what was put in. Whether there was anything.

@@ -25,11 +25,13 @@ mod fragments;
 mod hash;
 mod home;
 mod reading;
+mod usual;
 
 pub use bindings::{BindingError, Bindings, Served, Table, Takes, Transport};
 pub use fragments::{Fragments, Later};
 pub use hash::{Ends, FlowHash};
 pub use reading::{Datagram, Reading, read};
+pub use usual::{Usual, read_usual};
 
 use std::sync::Arc;
 
@@ -106,6 +108,14 @@ impl Steering {
     #[inline]
     pub fn shard_of(&self, table: &Table, transport: Transport, ends: &Ends) -> u16 {
         table.shard_of(transport, ends, self.home(transport, ends))
+    }
+
+    /// Whose a usual frame is, if its local port has no rows: then the flow belongs to its home.
+    #[must_use]
+    #[inline]
+    pub fn home_of_usual(&self, table: &Table, usual: &Usual) -> Option<u16> {
+        let has_rows = table.has_rows(usual.transport, usual.dst.port());
+        (!has_rows).then(|| self.homes.of_usual(usual, self.shards))
     }
 
     /// Whose a frame is, as far as its reading says; fragments with a first are

@@ -301,11 +301,27 @@ struct Burst<'a> {
 impl Burst<'_> {
     #[inline]
     fn steer(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
-        let reading = steering::read(self.shared.medium, frame);
+        let reading = match steering::read_usual(self.shared.medium, frame) {
+            Some(usual) => match self.shared.steering.home_of_usual(self.table, &usual) {
+                Some(to) if to == self.shard => return self.keep(frame, received, taker),
+                Some(to) => return self.send(to, frame, received, NOTHING),
+                None => usual.reading(),
+            },
+            None => steering::read(self.shared.medium, frame),
+        };
+        self.steer_by_reading(&reading, (frame, received), taker);
+    }
+
+    fn steer_by_reading(
+        &mut self,
+        reading: &Reading,
+        (frame, received): (&[u8], Received),
+        taker: &mut dyn Taker,
+    ) {
         if matches!(reading, Reading::First(..) | Reading::Later(_)) {
-            return self.steer_fragment(&reading, (frame, received), taker);
+            return self.steer_fragment(reading, (frame, received), taker);
         }
-        match self.shared.steering.destination(self.table, self.used, &reading) {
+        match self.shared.steering.destination(self.table, self.used, reading) {
             (Destination::Shard(to), note) => {
                 if to != self.shard {
                     return self.send(to, frame, received, note);
@@ -315,7 +331,7 @@ impl Burst<'_> {
                     return taker.refuse(frame, received);
                 }
                 if note == PAST
-                    && let Reading::Flow { transport, ends, .. } = &reading
+                    && let Reading::Flow { transport, ends, .. } = reading
                     && !taker.knows(ends)
                     && let Some((to, note)) =
                         self.shared.steering.former(self.table, (*transport, ends), to, 0)

@@ -36,7 +36,7 @@ pub mod limits;
 mod memory;
 mod rate;
 mod seq;
-mod sip;
+pub mod sip;
 mod slab;
 mod stack;
 mod table_memory;

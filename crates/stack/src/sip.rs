@@ -8,7 +8,7 @@
 
 /// The state after some words, with `C` rounds for each and `D` at the end: SipHash-`C`-`D`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sip<const C: usize, const D: usize> {
+pub struct Sip<const C: usize, const D: usize> {
     v0: u64,
     v1: u64,
     v2: u64,
@@ -18,7 +18,8 @@ pub(crate) struct Sip<const C: usize, const D: usize> {
 
 impl<const C: usize, const D: usize> Sip<C, D> {
     /// Before the first word.
-    pub(crate) const fn new(key: &[u8; 16]) -> Self {
+    #[must_use]
+    pub const fn new(key: &[u8; 16]) -> Self {
         let whole = u128::from_le_bytes(*key);
         let (k0, k1) = (whole as u64, (whole >> 64) as u64);
         // §2.1: "somepseudorandomlygeneratedbytes".
@@ -32,8 +33,9 @@ impl<const C: usize, const D: usize> Sip<C, D> {
     }
 
     /// After eight bytes more, `word` in little-endian order (§2.2).
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn and(mut self, word: u64) -> Self {
+    pub fn and(mut self, word: u64) -> Self {
         self.words += 1;
         self.take(word);
         self
@@ -41,8 +43,9 @@ impl<const C: usize, const D: usize> Sip<C, D> {
 
     /// The hash of all words and of `rest`, the last `bytes` bytes in little-endian order: seven at
     /// most (§2.2 and §2.3).
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn finish_with(mut self, rest: u64, bytes: u64) -> u64 {
+    pub fn finish_with(mut self, rest: u64, bytes: u64) -> u64 {
         debug_assert!(bytes < 8 && rest >> (8 * bytes) == 0, "the length byte has its place");
         self.take((self.words * 8 + bytes) << 56 | rest);
         self.v2 ^= 0xff;
@@ -51,8 +54,9 @@ impl<const C: usize, const D: usize> Sip<C, D> {
     }
 
     /// The hash of all words.
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn finish(self) -> u64 {
+    pub fn finish(self) -> u64 {
         self.finish_with(0, 0)
     }
 

@@ -344,12 +344,15 @@ impl Table {
     #[must_use]
     #[inline]
     pub fn row_of(&self, transport: Transport, ends: &Ends) -> Option<usize> {
-        let port = ends.dst.port();
+        self.has_rows(transport, ends.dst.port()).then(|| self.look_up(transport, ends.dst))?
+    }
+
+    /// A port has rows, at some address.
+    #[must_use]
+    #[inline]
+    pub fn has_rows(&self, transport: Transport, port: u16) -> bool {
         let bits = self.ports[transport as usize][usize::from(port / 64)];
-        if bits >> (port % 64) & 1 == 0 {
-            return None;
-        }
-        self.look_up(transport, ends.dst)
+        bits >> (port % 64) & 1 == 1
     }
 
     /// Who gets what comes for a home by a row.

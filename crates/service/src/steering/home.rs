@@ -12,7 +12,8 @@ use std::sync::Arc;
 use megapipe_link::{Rss, Transport as LinkTransport};
 
 use super::bindings::Transport;
-use super::hash::{Ends, FlowHash};
+use super::hash::{Ends, FlowHash, share_of};
+use super::usual::Usual;
 
 /// What says where flows are at home.
 #[derive(Debug, Clone)]
@@ -33,6 +34,15 @@ impl Homes {
                 let hash = device_hash(rss, transport, ends);
                 shard_of_queue(hash, rss.queue(hash), *queues, shards)
             }
+        }
+    }
+
+    /// The same, of a usual packet.
+    #[inline]
+    pub(super) fn of_usual(&self, usual: &Usual, shards: u16) -> u16 {
+        match self {
+            Self::Ours(hash) => share_of(hash.of_v4(usual.src, usual.dst), shards),
+            Self::Device(..) => self.of(usual.transport, &usual.ends(), shards),
         }
     }
 
@@ -60,7 +70,7 @@ fn device_hash(rss: &Rss, transport: Transport, ends: &Ends) -> u32 {
 fn shard_of_queue(hash: u32, queue: Option<u16>, queues: u16, shards: u16) -> u16 {
     let Some(queue) = queue else {
         // Nobody's queue: whoever meets such a flow after all hands it to the same shard.
-        return ((u64::from(hash) * u64::from(shards)) >> 32) as u16;
+        return share_of(hash, shards);
     };
     if shards <= queues {
         return queue % shards;

@@ -48,8 +48,24 @@ proptest! {
 
     #[test]
     fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = read(Medium::Ip, &bytes);
-        let _ = read(Medium::Ethernet([2; 6]), &bytes);
+        both_ways_agree(&bytes);
+    }
+
+    /// Frames that are nearly usual, with a few bytes changed and some cut off.
+    #[test]
+    fn the_short_reading_says_what_the_full_one_says(
+        is_tcp: bool,
+        ports: [u8; 4],
+        changes in prop::collection::vec((0..48_usize, any::<u8>()), 0..3),
+        cut in 0..60_usize,
+    ) {
+        let protocol = if is_tcp { TCP } else { UDP };
+        let mut packet = v4(protocol, 0, false, &[&ports[..], &[0; 40]].concat());
+        for (at, byte) in changes {
+            packet[at] = byte;
+        }
+        packet.truncate(packet.len().saturating_sub(cut.saturating_sub(30)));
+        both_ways_agree(&packet);
     }
 
     /// Whatever listeners come, change and go: a home that somebody takes has one taker, which
@@ -93,6 +109,58 @@ proptest! {
             }
         }
     }
+}
+
+/// What the short reading says of a packet, the full one says as well, on either medium.
+fn both_ways_agree(packet: &[u8]) {
+    let frame = [&[2; 12], &ethernet::IPV4.to_be_bytes()[..], packet].concat();
+    for (medium, frame) in [
+        (Medium::Ip, packet),
+        (Medium::Ethernet([2; 6]), packet),
+        (Medium::Ethernet([2; 6]), &frame),
+    ] {
+        let full = read(medium, frame);
+        if let Some(usual) = read_usual(medium, frame) {
+            assert_eq!(usual.reading(), full);
+        }
+    }
+}
+
+#[test]
+fn most_frames_are_read_the_short_way() {
+    let steering = Steering::new(&[1; 16], 7);
+    let mut bindings = Bindings::new(7);
+    for (protocol, transport) in [(TCP, Transport::Tcp), (UDP, Transport::Udp)] {
+        let packet = v4(protocol, 0, false, &ports(9, 80, 0x12));
+        let frame = [&[2; 12], &ethernet::IPV4.to_be_bytes()[..], &packet].concat();
+        for (medium, frame) in [(Medium::Ip, &packet), (Medium::Ethernet([2; 6]), &frame)] {
+            let usual = read_usual(medium, frame).unwrap();
+            let home = steering.home_of_usual(&bindings.table(), &usual);
+            assert_eq!(home, Some(steering.shard_of(&bindings.table(), transport, &ends(9))));
+        }
+        assert_eq!(read_usual(Medium::Ip, &v4(protocol, 0, true, &ports(9, 80, 0))), None);
+        assert_eq!(read_usual(Medium::Ip, &v4(protocol, 8, false, &ports(9, 80, 0))), None);
+    }
+    assert_eq!(read_usual(Medium::Ip, &v6(TCP, &ports(9, 80, 0))), None);
+    // Where somebody listens for others, the table is asked.
+    bindings.bind(HTTP, 3, Takes::Rest, false).unwrap();
+    let usual = read_usual(Medium::Ip, &v4(TCP, 0, false, &ports(9, 80, 0x12))).unwrap();
+    assert_eq!(steering.home_of_usual(&bindings.table(), &usual), None);
+}
+
+#[test]
+fn the_hash_is_siphash_of_the_ends_in_order() {
+    let hasher = siphasher::sip::SipHasher13::new_with_key(&[7; 16]);
+    let hash = FlowHash::new(&[7; 16]);
+    let end = |ip: &[u8], port: u16| [&port.to_le_bytes()[..], ip].concat();
+    // Addresses as numbers, the lowest byte first.
+    let four = [end(&[1, 0, 0, 10], 9), end(&[2, 0, 0, 10], 80)].concat();
+    assert_eq!(hash.of(&ends(9)), hasher.hash(&four) as u32);
+    let ips = [THEIRS6, OURS6].map(|ip| ip.to_bits().to_le_bytes());
+    let six = [&ips[0][..], &ips[1], &80_u16.to_le_bytes(), &9_u16.to_le_bytes()].concat();
+    let at = |ip: Ipv6Addr, port| SocketAddr::new(ip.into(), port);
+    let ends = Ends::from_peer(at(THEIRS6, 9), at(OURS6, 80));
+    assert_eq!(hash.of(&ends), hasher.hash(&six) as u32);
 }
 
 #[test]
