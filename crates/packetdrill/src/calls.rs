@@ -381,7 +381,7 @@ pub(crate) unsafe extern "C" fn poll(
             let events = Events::from_bits_retain(u32::from(place.events.cast_unsigned()));
             PollFd::new(place.fd, events)
         };
-        let mut asked: Vec<PollFd> = places.iter().map(asked).collect();
+        let mut asked: Vec<PollFd<'_>> = places.iter().map(asked).collect();
         let ready = world.call(|sockets| sockets.poll(&mut asked, milliseconds(timeout)))?;
         for (place, asked) in places.iter_mut().zip(asked) {
             place.revents = asked.revents.bits() as i16;

@@ -15,7 +15,8 @@ use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
 use crate::flags::{MsgFlags, OpenFlags};
 use crate::gather::{Gather, Scatter};
-use crate::poll::{FdSet, PollFd};
+use crate::poll::{FdSet, PollFd, Selected};
+use crate::process::{AnyFd, KernelPoll};
 use crate::sockets::{Attempt, Kind, Sockets};
 use crate::stream::Shutdown;
 
@@ -270,21 +271,25 @@ pub trait Bsd: Run {
         self.once(|sockets| sockets.eventfd(count, is_semaphore, flags))
     }
 
-    /// poll(2): how many of `fds` have something to tell.
+    /// poll(2): how many of `fds` have something to tell. They may be the context's and the
+    /// process's.
     ///
     /// # Errors
     /// As poll(2).
-    fn poll(&mut self, fds: &mut [PollFd], timeout: Option<Duration>) -> Result<usize, Error> {
-        self.run(|sockets, is_over| sockets.poll(fds, (timeout, is_over)))
+    fn poll(&mut self, fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<usize, Error> {
+        let mut kernels = KernelPoll::default();
+        self.run(|sockets, is_over| sockets.poll(fds, &mut kernels, (timeout, is_over)))
     }
 
     /// select(2): the sets, for reading, writing and exceptions, hold afterwards what is ready; how
-    /// many descriptors that is.
+    /// many descriptors that is. Numbers are the context's, or the process's where
+    /// [`crate::Config::process_below_first`] says so.
     ///
     /// # Errors
     /// As select(2).
     fn select(&mut self, sets: &mut [FdSet; 3], timeout: Option<Duration>) -> Result<usize, Error> {
-        self.run(|sockets, is_over| sockets.select(sets, (timeout, is_over)))
+        let mut asked = Selected::of(sets);
+        self.run(|sockets, is_over| sockets.select(&mut asked, sets, (timeout, is_over)))
     }
 
     /// Ends a connection at once, with a reset, and frees its descriptor (`mtcp_abort`).
@@ -319,11 +324,17 @@ pub trait Bsd: Run {
         self.once(|sockets| sockets.epoll_create(flags))
     }
 
-    /// epoll_ctl(2).
+    /// epoll_ctl(2). The member may be the context's or the process's ([`AnyFd`]).
     ///
     /// # Errors
     /// As epoll_ctl(2).
-    fn epoll_ctl(&mut self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Error> {
+    fn epoll_ctl<'fd>(
+        &mut self,
+        epoll: Fd,
+        op: EpollOp,
+        fd: impl Into<AnyFd<'fd>>,
+    ) -> Result<(), Error> {
+        let fd = fd.into();
         self.once(|sockets| sockets.epoll_ctl(epoll, op, fd))
     }
 

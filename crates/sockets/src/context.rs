@@ -22,6 +22,12 @@ pub struct Config {
     pub descriptors: u32,
     /// The lowest descriptor. Default 3, because 0 to 2 are the process's.
     pub first_descriptor: Fd,
+    /// Numbers below `first_descriptor` are the process's own descriptors, for the calls that watch
+    /// ([`crate::Bsd::epoll_ctl`], [`crate::Bsd::poll`], [`crate::Bsd::select`]), as
+    /// [`crate::AnyFd::Process`] says by type: for programs that have both kinds as plain numbers.
+    /// Give `first_descriptor` a number that the process does not reach (RLIMIT_NOFILE). Default:
+    /// no.
+    pub process_below_first: bool,
     /// How old the answer "would block" may be. A program that goes by epoll reads until it is told
     /// so, once per message: an answer from the last turn will do. Default 20 µs; zero looks each
     /// time.
@@ -37,6 +43,7 @@ impl Default for Config {
             channel: megapipe::Config::default(),
             descriptors: DESCRIPTORS_DEFAULT,
             first_descriptor: 3,
+            process_below_first: false,
             freshness: Duration::from_micros(20),
             clock: Clock::new(),
         }
@@ -62,6 +69,13 @@ impl Config {
     #[must_use]
     pub const fn first_descriptor(mut self, first: Fd) -> Self {
         self.first_descriptor = first;
+        self
+    }
+
+    /// Sets [`Config::process_below_first`].
+    #[must_use]
+    pub const fn process_below_first(mut self, below: bool) -> Self {
+        self.process_below_first = below;
         self
     }
 

@@ -156,6 +156,11 @@ impl Descriptors {
             .is_some_and(|word| word & (1 << (place % WORD_BITS)) != 0)
     }
 
+    /// No descriptor of the context has so low a number.
+    pub(crate) const fn is_below(&self, fd: Fd) -> bool {
+        fd >= 0 && fd < self.first
+    }
+
     /// A descriptor may have this number.
     pub(crate) const fn can_be(&self, fd: Fd) -> bool {
         fd >= 0 && fd < self.first.saturating_add(self.max as Fd)

@@ -6,7 +6,8 @@
 //! ([`Sockets::notify`]), and those that asked for it join their set's ready queue; `epoll_wait`
 //! takes them from there and asks each object what it is ready for *now*. An item that is level
 //! triggered goes back to the end of the queue after it was told, so that the next call looks at
-//! it again; an edge-triggered one does not.
+//! it again; an edge-triggered one does not. Members that are the process's are the kernel's part
+//! of the set (`process.rs`).
 //!
 //! Invariants
 //! - An item is in its set's queue exactly while `queued` is set.
@@ -22,6 +23,7 @@ use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::{Events, OpenFlags};
 use crate::limits::{EVENTS_MAX, SET_DEPTH_MAX};
+use crate::process::{AnyFd, KernelSet, Named};
 use crate::sockets::{Attempt, Kind, NIL, Sockets, Wait};
 
 /// What `epoll_ctl` does.
@@ -65,6 +67,8 @@ pub(crate) struct Epolls {
 struct Set {
     /// The set's own object.
     object: u32,
+    /// Its part with descriptors of the process, once it has some.
+    kernels: Option<KernelSet>,
     /// Items that may have something to tell, oldest first.
     ready: VecDeque<u32>,
     members: Vec<u32>,
@@ -85,13 +89,25 @@ struct Item {
     queued: bool,
 }
 
+impl Epolls {
+    /// The kernel's part of a set.
+    pub(crate) fn kernels(&mut self, set: u32) -> &mut Option<KernelSet> {
+        &mut self.sets[set as usize].kernels
+    }
+
+    /// The set's own object, if there is such a set.
+    pub(crate) fn object_of(&self, set: u32) -> Option<u32> {
+        self.sets.get(set as usize).map(|set| set.object)
+    }
+}
+
 impl Sockets {
     pub(crate) fn epoll_create(&mut self, flags: OpenFlags) -> Result<Fd, Error> {
         if !OpenFlags::CLOEXEC.contains(flags) {
             return Err(Error::InvalidArgument);
         }
         let fd = self.table.lowest_free(0)?;
-        let set = Set { object: NIL, ready: VecDeque::new(), members: Vec::new() };
+        let set = Set { object: NIL, kernels: None, ready: VecDeque::new(), members: Vec::new() };
         let set = self.epolls.sets.insert(set);
         let object = self.insert(Kind::Epoll(set as u32), false);
         self.epolls.sets[set].object = object;
@@ -100,7 +116,7 @@ impl Sockets {
     }
 
     /// The set behind a descriptor, and its object.
-    fn set(&self, fd: Fd) -> Result<(u32, u32), Error> {
+    pub(crate) fn set(&self, fd: Fd) -> Result<(u32, u32), Error> {
         let object = self.table.object(fd)?;
         match self.object(object).map(|entry| &entry.kind) {
             Some(Kind::Epoll(set)) => Ok((*set, object)),
@@ -108,10 +124,19 @@ impl Sockets {
         }
     }
 
-    pub(crate) fn epoll_ctl(&mut self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Error> {
+    pub(crate) fn epoll_ctl(
+        &mut self,
+        epoll: Fd,
+        op: EpollOp,
+        member: AnyFd<'_>,
+    ) -> Result<(), Error> {
         // In the kernel's order: both descriptors, then what they are.
         self.table.object(epoll)?;
-        let object = self.table.object(fd)?;
+        let (object, fd) = match (self.named(member)?, member) {
+            (Named::Object(object), AnyFd::Own(fd)) => (object, fd),
+            (Named::Object(_), AnyFd::Process(_)) => return Err(Error::BadDescriptor),
+            (Named::Process(fd), _) => return self.control_kernels(epoll, op, fd),
+        };
         let (set, own) = self.set(epoll)?;
         if own == object {
             return Err(Error::InvalidArgument);
@@ -372,7 +397,11 @@ impl Sockets {
             let asked = item.events.difference(HOW);
             item.object != NIL && self.readiness(item.object).intersects(asked)
         };
-        if sets[set as usize].ready.iter().any(tells) { Events::READABLE } else { Events::empty() }
+        let Set { ready, kernels, .. } = &sets[set as usize];
+        if ready.iter().any(tells) || kernels.as_ref().is_some_and(KernelSet::is_readable) {
+            return Events::READABLE;
+        }
+        Events::empty()
     }
 
     // -- epoll_wait
@@ -391,7 +420,10 @@ impl Sockets {
             Ok(set) => set,
             Err(error) => return Attempt::Done(Err(error)),
         };
-        let count = self.collect(set, out);
+        let count = match self.collect(set, out) {
+            Ok(count) => count,
+            Err(error) => return Attempt::Done(Err(error)),
+        };
         if count > 0 {
             self.pass_on(set, object);
             // What a program answers leaves with its next call, also if it is never idle.
@@ -402,22 +434,35 @@ impl Sockets {
             return Attempt::Done(Ok(0));
         }
         if timeout == Some(Duration::ZERO) {
-            let driven = self.turn(Some(Duration::ZERO));
-            return Attempt::Done(driven.map(|()| self.collect(set, out)));
+            let driven = self.turn_and_look_out();
+            return Attempt::Done(driven.and_then(|()| self.collect(set, out)));
         }
         Attempt::Wait(Wait::on_set(object, timeout))
     }
 
     /// A thread took what it had room for: if something is left, it is for the next one.
     fn pass_on(&mut self, set: u32, object: u32) {
-        let sleepers = self.object(object).map_or(0, |entry| entry.sleepers);
-        if sleepers > 0 && !self.epolls.sets[set as usize].ready.is_empty() {
+        if self.object(object).is_none_or(|entry| entry.sleepers == 0) {
+            return;
+        }
+        let Set { ready, kernels, .. } = &self.epolls.sets[set as usize];
+        if !ready.is_empty() || kernels.as_ref().is_some_and(KernelSet::is_readable) {
             self.wakes.push(object);
         }
     }
 
-    /// What the items that are in the queue now have to tell, as far as there is room for it.
-    fn collect(&mut self, set: u32, out: &mut [EpollEvent]) -> usize {
+    /// What a set has to tell now, as far as there is room for it: the kernel's part first, then
+    /// ours.
+    fn collect(&mut self, set: u32, out: &mut [EpollEvent]) -> Result<usize, Error> {
+        let own = self.epolls.sets[set as usize].ready.len();
+        let kernels = self.collect_kernels(set, out, own)?;
+        let count = kernels + self.collect_own(set, &mut out[kernels..]);
+        // Ours had the only place and did not need it.
+        if count == 0 && own > 0 { self.collect_kernels(set, out, 0) } else { Ok(count) }
+    }
+
+    /// What the items that are in the queue now have to tell.
+    fn collect_own(&mut self, set: u32, out: &mut [EpollEvent]) -> usize {
         let mut count = 0;
         for _ in 0..self.epolls.sets[set as usize].ready.len() {
             if count == out.len() {

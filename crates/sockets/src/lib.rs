@@ -9,6 +9,9 @@
 //! or to another context [MT 3.3]. A [`SharedContext`] is for threads that share sockets, and for
 //! who drives them himself, in virtual time if need be.
 //!
+//! Sets, `poll` and `select` take descriptors of the process as well ([`AnyFd`]): pipes, timers,
+//! signals, sockets and sets of the kernel's, beside the context's own.
+//!
 //! ```no_run
 //! use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Events, OpenFlags};
 //!
@@ -44,7 +47,8 @@
 //! to the caller's memory and once from there.
 //!
 //! **Where to start reading**: `sockets.rs` (objects, turns), `readiness.rs` (when is a socket
-//! ready), `stream.rs`, `listener.rs`, `epoll.rs`; `calls.rs` and `context.rs` for waiting.
+//! ready), `stream.rs`, `listener.rs`, `epoll.rs`; `calls.rs` and `context.rs` for waiting;
+//! `process.rs` for what is the kernel's in a set.
 //!
 //! \[MT\]: Jeong, Woo, Jamshed, Jeong, Ihm, Han, Park, "mTCP: a Highly Scalable User-level TCP
 //! Stack for Multicore Systems".
@@ -67,6 +71,7 @@ mod options;
 mod pipe;
 mod poll;
 mod ports;
+mod process;
 mod readiness;
 mod shared;
 mod sockets;
@@ -82,6 +87,7 @@ pub use epoll::{EpollEvent, EpollOp};
 pub use error::Error;
 pub use flags::{Events, MsgFlags, OpenFlags};
 pub use poll::{FdSet, PollFd};
+pub use process::AnyFd;
 pub use shared::{Driving, SharedContext};
 pub use sockets::{Attempt, Sockets, Wait};
 pub use stream::Shutdown;

@@ -1,5 +1,7 @@
 //! Every bound of this crate, in one place, related by assertions.
 
+use std::time::Duration;
+
 /// Descriptors of one context unless asked otherwise.
 pub const DESCRIPTORS_DEFAULT: u32 = 1 << 16;
 /// Descriptors of one context at most: object indices are cookies' lower halves.
@@ -39,6 +41,14 @@ pub(crate) const BACKLOG_MAX: usize = 4096;
 
 /// Sets within sets (`EP_MAX_NESTS` in the kernel).
 pub(crate) const SET_DEPTH_MAX: usize = 4;
+/// Events of the kernel's that one call of `epoll_wait` takes at most.
+pub(crate) const KERNEL_EVENTS_MAX: usize = 256;
+/// Events that are taken from a context's lookout at once.
+pub(crate) const LOOKOUT_EVENTS: usize = 32;
+/// However busy its own sockets are, a context asks after the kernel's descriptors that it watches
+/// once in so long, or in so many turns.
+pub(crate) const LOOKOUT_PERIOD: Duration = Duration::from_micros(50);
+pub(crate) const LOOKOUT_TURNS: u32 = 16;
 /// Events that one call of `epoll_wait` gives at most (`EP_MAX_EVENTS`).
 pub(crate) const EVENTS_MAX: usize = i32::MAX as usize / 12;
 

@@ -59,11 +59,17 @@ impl Listener {
     }
 }
 
-/// How many of `backlog + 1` connections are taken ahead, and how many may wait behind them.
-fn share(backlog: i32) -> (usize, usize) {
+/// How many of `backlog + 1` connections are taken ahead, and how many may wait behind them. The
+/// kernel needs room for those that come between two turns; our own stack hands on at once what was
+/// asked for before.
+fn share(backlog: i32, is_local: bool) -> (usize, usize) {
     // A negative backlog is a very large one: it is unsigned in the kernel.
     let backlog = usize::try_from(backlog).unwrap_or(BACKLOG_MAX).min(BACKLOG_MAX);
-    let ahead = if backlog > ACCEPT_AHEAD { ACCEPT_AHEAD } else { 1 };
+    let ahead = match backlog > ACCEPT_AHEAD {
+        true => ACCEPT_AHEAD,
+        false if is_local => backlog.max(1),
+        false => 1,
+    };
     (ahead, (backlog + 1 - ahead).max(1))
 }
 
@@ -156,7 +162,7 @@ impl Sockets {
 
     pub(crate) fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), Error> {
         let object = self.table.object(fd)?;
-        let (ahead, behind) = share(backlog);
+        let (ahead, behind) = share(backlog, self.is_local);
         let entry = self.objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         match &mut entry.kind {
             Kind::Stream(stream) => {
@@ -454,16 +460,16 @@ mod tests {
 
     #[test]
     fn a_backlog_is_shared_between_us_and_the_stack() {
-        for (backlog, expected) in [
-            (0, (1, 1)),
-            (1, (1, 1)),
-            (64, (1, 64)),
-            (65, (64, 2)),
-            (128, (64, 65)),
-            (i32::MAX, (64, BACKLOG_MAX + 1 - 64)),
-            (-1, (64, BACKLOG_MAX + 1 - 64)),
+        for (backlog, kernels, ours) in [
+            (0, (1, 1), (1, 1)),
+            (1, (1, 1), (1, 1)),
+            (64, (1, 64), (64, 1)),
+            (65, (64, 2), (64, 2)),
+            (128, (64, 65), (64, 65)),
+            (i32::MAX, (64, BACKLOG_MAX + 1 - 64), (64, BACKLOG_MAX + 1 - 64)),
+            (-1, (64, BACKLOG_MAX + 1 - 64), (64, BACKLOG_MAX + 1 - 64)),
         ] {
-            assert_eq!(share(backlog), expected, "{backlog}");
+            assert_eq!((share(backlog, false), share(backlog, true)), (kernels, ours), "{backlog}");
         }
     }
 

@@ -4,9 +4,9 @@
 //!
 //! One mutex lies around the sockets. A call takes it for one attempt. Who has to wait becomes a
 //! *sleeper*, and gives the lock back before sleeping. Of the sleepers one *leads*: it sleeps in
-//! the kernel, on the channel's descriptors, and when there is something it takes the lock, turns
-//! the channel and wakes those whose sockets something happened to. The others sleep on a futex
-//! each ([`Bell`]). When the leader has what it waited for, the next one leads.
+//! the kernel, on the context's lookout (`process.rs`), and when there is something it takes the
+//! lock, turns the channel and wakes those whose sockets something happened to. The others sleep on
+//! a futex each ([`Bell`]). When the leader has what it waited for, the next one leads.
 //!
 //! Where somebody drives from outside ([`Driving::Outside`]), in virtual time for instance, nobody
 //! leads: all sleep until a turn of the driver wakes them.
@@ -18,7 +18,7 @@
 //! - What a call asked of the channel is handed over before the call returns.
 //! - A signal ends the call of the thread on which its handler ran, and no other's.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -60,8 +60,8 @@ struct Shared {
     driving: Driving,
     /// Brings the leader back from the kernel.
     waker: Waker,
-    /// The channel's descriptors, so that the leader can sleep on them without the lock.
-    descriptors: Vec<OwnedFd>,
+    /// The context's lookout, so that the leader can sleep on it without the lock.
+    lookout: OwnedFd,
 }
 
 /// Who leads when it is nobody that waits in a call.
@@ -153,14 +153,12 @@ impl SharedContext {
         if by_hand && driving == Driving::Callers {
             return Err(CreateError::NobodyDrives);
         }
-        let sockets = Sockets::create(config)?;
-        let descriptors = sockets.channel.descriptors();
-        let descriptors: Result<Vec<OwnedFd>, _> =
-            descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
-        let waker = sockets.channel.waker();
-        let descriptors = descriptors.map_err(|source| {
-            CreateError::Channel(megapipe::CreateError::Kernel { what: "a descriptor", source })
+        let mut sockets = Sockets::create(config)?;
+        let lookout = sockets.lookout().map_err(std::io::Error::from);
+        let lookout = lookout.and_then(|fd| fd.try_clone_to_owned()).map_err(|source| {
+            CreateError::Channel(megapipe::CreateError::Kernel { what: "an epoll set", source })
         })?;
+        let waker = sockets.channel.waker();
         let inside = Inside {
             sockets: Movable(sockets),
             sleepers: Slab::new(),
@@ -168,7 +166,7 @@ impl SharedContext {
             leads_until: None,
         };
         let inside = Mutex::new(inside);
-        Ok(Self { shared: Arc::new(Shared { inside, driving, waker, descriptors }) })
+        Ok(Self { shared: Arc::new(Shared { inside, driving, waker, lookout }) })
     }
 
     /// Does everything that can be done now, and wakes who waited for it. How long until there is
@@ -192,7 +190,7 @@ impl SharedContext {
             // Somebody sleeps in the kernel already, and does what is to be done.
             return Ok(());
         }
-        let (inside, _) = self.sleep_in_kernel(inside, DRIVER, patience);
+        let (inside, _) = self.sleep_in_kernel(inside, DRIVER, patience)?;
         self.turn_all(inside).map(drop)
     }
 
@@ -207,6 +205,7 @@ impl SharedContext {
         &'lock self,
         mut inside: MutexGuard<'lock, Inside>,
     ) -> Result<(MutexGuard<'lock, Inside>, Option<Duration>), Error> {
+        inside.sockets.0.look_out()?;
         let until = inside.turn(None, &self.shared.waker)?;
         let now = inside.sockets.0.now();
         let deadlines = inside.sleepers.iter().filter_map(|(_, sleeper)| sleeper.deadline);
@@ -281,7 +280,7 @@ impl SharedContext {
             return Ok(inside);
         }
         let patience = [until, inside.left(me)].into_iter().flatten().min();
-        let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience);
+        let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience)?;
         inside.turn(Some(me), &self.shared.waker)?;
         let sleeper = &mut inside.sleepers[me];
         sleeper.is_interrupted = has_signal && ends_by_signal(sleeper.on_signal);
@@ -294,14 +293,15 @@ impl SharedContext {
         mut inside: MutexGuard<'lock, Inside>,
         leader: usize,
         patience: Option<Duration>,
-    ) -> (MutexGuard<'lock, Inside>, bool) {
+    ) -> Result<(MutexGuard<'lock, Inside>, bool), Error> {
         inside.leader = Some(leader);
         inside.leads_until = patience.map(|patience| inside.sockets.0.now() + patience);
         drop(inside);
         let has_signal = self.shared.poll(patience);
         let mut inside = self.lock();
         inside.leader = None;
-        (inside, has_signal)
+        inside.sockets.0.look_out()?;
+        Ok((inside, has_signal))
     }
 }
 
@@ -311,16 +311,12 @@ impl Shared {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until one of the channel's descriptors is readable. Whether a signal ended it.
+    /// Sleeps until there is something to do. Whether a signal ended it.
     fn poll(&self, patience: Option<Duration>) -> bool {
         let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        let mut fds: Vec<PollFd<'_>> = self
-            .descriptors
-            .iter()
-            .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
-            .collect();
+        let mut lookout = [PollFd::from_borrowed_fd(self.lookout.as_fd(), PollFlags::IN)];
         // The caller looks for itself at what has happened.
-        poll(&mut fds, timeout.as_ref()) == Err(Errno::INTR)
+        poll(&mut lookout, timeout.as_ref()) == Err(Errno::INTR)
     }
 }
 

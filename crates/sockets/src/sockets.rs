@@ -33,6 +33,7 @@ use crate::listener::Listener;
 use crate::options::StackDefaults;
 use crate::pipe::{Counter, Pipe, PipeEnd};
 use crate::ports::Ports;
+use crate::process::Lookout;
 use crate::stream::Stream;
 
 /// No item, no object: the end of a list.
@@ -149,6 +150,9 @@ pub struct Sockets {
     pub(crate) objects: Slab<Object>,
     pub(crate) table: Descriptors,
     pub(crate) epolls: Epolls,
+    pub(crate) lookout: Lookout,
+    /// Numbers below the first descriptor are the process's.
+    pub(crate) process_below_first: bool,
     pub(crate) pipes: Slab<Pipe>,
     pub(crate) channel: Channel,
     /// Connections that were closed and still have bytes to send.
@@ -170,7 +174,7 @@ pub struct Sockets {
     /// Operations asked of the channel when they were last handed over.
     handed_over: u64,
     /// A signal ended the wait of the last turn.
-    interrupted: bool,
+    pub(crate) interrupted: bool,
     /// The channel is not ready for sleep: something was asked that is not counted among its
     /// operations, or it was turned since.
     pub(crate) is_restless: bool,
@@ -178,7 +182,8 @@ pub struct Sockets {
 
 impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
-        let Config { channel, descriptors, first_descriptor, freshness, clock } = config;
+        let Config { channel, descriptors, first_descriptor, process_below_first, .. } = config;
+        let Config { freshness, clock, .. } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
         let channel =
             channel.lwsockets(false).partition(false).nagle(true).interruptible(true).asides(true);
@@ -193,6 +198,8 @@ impl Sockets {
             objects: Slab::new(),
             table: Descriptors::new(first_descriptor, descriptors as usize),
             epolls: Epolls::default(),
+            lookout: Lookout::default(),
+            process_below_first,
             pipes: Slab::new(),
             channel: Channel::create(channel)?,
             closing: 0,
@@ -368,11 +375,31 @@ impl Sockets {
     // -- completions
 
     /// Drives the channel: hands over what is queued, and takes the completions of one turn. Waits
-    /// for the first at most `patience`.
+    /// at most `patience` for the first, or for something that happens to a descriptor of the
+    /// process that is watched.
     ///
     /// # Errors
     /// The link is gone, or the kernel refused.
+    #[inline]
     pub(crate) fn turn(&mut self, patience: Option<Duration>) -> Result<(), Error> {
+        if !self.lookout.is_used() {
+            return self.turn_channel(patience);
+        }
+        if patience != Some(Duration::ZERO) {
+            return self.turn_beside_kernel(patience);
+        }
+        self.turn_channel(patience)?;
+        if self.lookout.is_due(self.turned_at, self.turns) { self.look_out() } else { Ok(()) }
+    }
+
+    /// A turn that does not wait, for a call that is about to say that there is nothing.
+    pub(crate) fn turn_and_look_out(&mut self) -> Result<(), Error> {
+        self.turn_channel(Some(Duration::ZERO))?;
+        self.look_out()
+    }
+
+    /// A turn that knows nothing of descriptors of the process.
+    pub(crate) fn turn_channel(&mut self, patience: Option<Duration>) -> Result<(), Error> {
         self.turns = self.turns.wrapping_add(1);
         self.is_restless = true;
         let first = self.channel.dispatch(patience).map_err(|error| not_driven(&error))?;

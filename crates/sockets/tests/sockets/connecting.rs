@@ -147,7 +147,7 @@ fn connecting_goes_from_in_progress_to_connected() {
         world.note("connect again", &answer);
         let answer = world.host(Client).listen(fd, 1);
         world.note("listen", &answer);
-        let server = world.host(Server).accept4(listener, libc::SOCK_NONBLOCK).unwrap();
+        let server = world.accept(listener);
         let peer = world.host(Server).getpeername(server).unwrap();
         let own = world.host(Client).getsockname(fd).unwrap();
         world.note("they know each other", &(peer == own));
@@ -191,7 +191,7 @@ fn connections_wait_in_the_queue_with_their_data_and_their_end() {
         world.settle();
         for _ in 0..3 {
             world.note_events("some wait", Server, epoll);
-            let fd = world.host(Server).accept4(listener, libc::SOCK_NONBLOCK).unwrap();
+            let fd = world.accept(listener);
             world.note_recv("data", Server, fd, 10, 0);
             world.note_recv("and then", Server, fd, 10, 0);
         }

@@ -44,12 +44,15 @@ pub(crate) trait Host {
     fn eventfd(&mut self, count: u32, flags: i32) -> Answer<Fd>;
     /// At once: what each descriptor has to tell.
     fn poll(&mut self, fds: &[(Fd, i16)]) -> Answer<Vec<i16>>;
+    /// At once: which places of each list are ready, to read and to write.
+    fn select(&mut self, read: &[Fd], write: &[Fd]) -> Answer<[Vec<usize>; 2]>;
     fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr>;
     fn getpeername(&mut self, fd: Fd) -> Answer<SocketAddr>;
     fn epoll_create1(&mut self, flags: i32) -> Answer<Fd>;
     fn epoll_ctl(&mut self, epoll: Fd, op: Ctl, fd: Fd, event: (u32, u64)) -> Answer<()>;
     /// At once; the events in the order of their data.
     fn epoll_wait(&mut self, epoll: Fd, max: usize) -> Answer<Vec<(u32, u64)>>;
-    /// What has been asked for and has happened is done.
-    fn settle(&mut self);
+    /// What has been asked for and has happened is done; so many times longer than usual is waited
+    /// for it.
+    fn settle(&mut self, patience: u32);
 }

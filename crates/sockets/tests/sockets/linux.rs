@@ -27,7 +27,8 @@ impl Linux {
         self.open.get(&fd).map(AsFd::as_fd).ok_or(libc::EBADF)
     }
 
-    fn keep(&mut self, fd: OwnedFd) -> Fd {
+    /// Takes a descriptor, by which it is known from then on.
+    pub(crate) fn keep(&mut self, fd: OwnedFd) -> Fd {
         let number = fd.as_raw_fd();
         self.open.insert(number, fd);
         number
@@ -190,6 +191,29 @@ impl Host for Linux {
         Ok(polled.iter().map(|entry| entry.revents).collect())
     }
 
+    fn select(&mut self, read: &[Fd], write: &[Fd]) -> Answer<[Vec<usize>; 2]> {
+        let set = |fds: &[Fd]| {
+            let mut set = [0_u64; 16];
+            fds.iter().for_each(|fd| set[*fd as usize / 64] |= 1 << (fd % 64));
+            set
+        };
+        const { assert!(size_of::<libc::fd_set>() == size_of::<[u64; 16]>()) };
+        let mut sets = [set(read), set(write)];
+        let highest = read.iter().chain(write).max().map_or(0, |fd| fd + 1);
+        let mut at_once = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let [reads, writes] = &mut sets;
+        let (reads, writes) = (reads.as_mut_ptr().cast(), writes.as_mut_ptr().cast());
+        let none = std::ptr::null_mut();
+        // SAFETY: both sets are as long as the C library's, which is longer than `highest` bits
+        // (asserted above and by the indexing), and outlive the call, as does the time.
+        checked(unsafe { libc::select(highest, reads, writes, none, &raw mut at_once) })?;
+        let is_in = |set: &[u64; 16], fd: Fd| set[fd as usize / 64] & (1 << (fd % 64)) != 0;
+        let ready = |set: &[u64; 16], fds: &[Fd]| {
+            (0..fds.len()).filter(|place| is_in(set, fds[*place])).collect()
+        };
+        Ok([ready(&sets[0], read), ready(&sets[1], write)])
+    }
+
     fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr> {
         told(getsockname(self.fd(fd)?).and_then(SocketAddr::try_from))
     }
@@ -205,15 +229,16 @@ impl Host for Linux {
         Ok(self.keep(fd))
     }
 
-    fn epoll_ctl(&mut self, epoll: Fd, op: Ctl, fd: Fd, event: (u32, u64)) -> Answer<()> {
-        let (epoll, fd) = (self.fd(epoll)?, self.fd(fd)?);
-        let flags = EventFlags::from_bits_retain(event.0);
-        let data = EventData::new_u64(event.1);
-        told(match op {
-            Ctl::Add => epoll::add(epoll, fd, data, flags),
-            Ctl::Modify => epoll::modify(epoll, fd, data, flags),
-            Ctl::Delete => epoll::delete(epoll, fd),
-        })
+    /// By plain numbers: the member may be the process's, of which this host knows nothing.
+    fn epoll_ctl(&mut self, epoll: Fd, op: Ctl, fd: Fd, (events, data): (u32, u64)) -> Answer<()> {
+        let op = match op {
+            Ctl::Add => libc::EPOLL_CTL_ADD,
+            Ctl::Modify => libc::EPOLL_CTL_MOD,
+            Ctl::Delete => libc::EPOLL_CTL_DEL,
+        };
+        let mut event = libc::epoll_event { events, u64: data };
+        // SAFETY: the record outlives the call; numbers that stand for nothing are refused.
+        checked(unsafe { libc::epoll_ctl(epoll, op, fd, &raw mut event) }).map(drop)
     }
 
     fn epoll_wait(&mut self, epoll: Fd, max: usize) -> Answer<Vec<(u32, u64)>> {
@@ -227,8 +252,8 @@ impl Host for Linux {
         Ok(told)
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, patience: u32) {
         // Loopback delivers while the sender sends; the rest is the kernel's own work.
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_micros(200) * patience);
     }
 }

@@ -143,7 +143,7 @@ fn a_connection_has_what_its_listener_was_given() {
         let client = world.tcp(Client);
         let _ = world.host(Client).connect(client, Some(address));
         world.settle();
-        let fd = world.host(Server).accept4(listener, libc::SOCK_NONBLOCK).unwrap();
+        let fd = world.accept(listener);
         for (level, name) in [
             (TCP, libc::TCP_NODELAY),
             (SOCKET, libc::SO_KEEPALIVE),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use megapipe_sockets::{
-    Bsd, Context, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, Shutdown,
+    Bsd, Context, EpollEvent, EpollOp, Error, Events, FdSet, MsgFlags, OpenFlags, PollFd, Shutdown,
 };
 
 use crate::host::{Answer, Ctl, Fd, Host};
@@ -122,11 +122,31 @@ impl Host for Context {
         let asked = |(fd, events): &(Fd, i16)| {
             PollFd::new(*fd, Events::from_bits_retain(*events as u16 as u32))
         };
-        let mut polled: Vec<PollFd> = fds.iter().map(asked).collect();
+        let mut polled: Vec<PollFd<'_>> = fds.iter().map(asked).collect();
         let count = told(Bsd::poll(self, &mut polled, Some(Duration::ZERO)))?;
         let told: Vec<i16> = polled.iter().map(|entry| entry.revents.bits() as i16).collect();
         assert_eq!(count, told.iter().filter(|events| **events != 0).count());
         Ok(told)
+    }
+
+    fn select(&mut self, read: &[Fd], write: &[Fd]) -> Answer<[Vec<usize>; 2]> {
+        let set = |fds: &[Fd]| {
+            let mut set = FdSet::new();
+            for fd in fds {
+                let word = *fd as usize / 64;
+                set.resize(set.len().max(word + 1), 0);
+                set[word] |= 1 << (fd % 64);
+            }
+            set
+        };
+        let mut sets = [set(read), set(write), FdSet::new()];
+        let count = told(Bsd::select(self, &mut sets, Some(Duration::ZERO)))?;
+        assert_eq!(count, sets.iter().flatten().map(|word| word.count_ones() as usize).sum());
+        let is_in = |set: &FdSet, fd: Fd| set[fd as usize / 64] & (1 << (fd % 64)) != 0;
+        let ready = |set: &FdSet, fds: &[Fd]| {
+            (0..fds.len()).filter(|place| is_in(set, fds[*place])).collect()
+        };
+        Ok([ready(&sets[0], read), ready(&sets[1], write)])
     }
 
     fn getsockname(&mut self, fd: Fd) -> Answer<SocketAddr> {
@@ -160,8 +180,8 @@ impl Host for Context {
         Ok(told)
     }
 
-    fn settle(&mut self) {
-        self.turn(Some(Duration::from_micros(200))).expect("the link is there");
+    fn settle(&mut self, patience: u32) {
+        self.turn(Some(Duration::from_micros(200) * patience)).expect("the link is there");
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use megapipe::Clock;
+use megapipe::{Clock, Placement};
 use megapipe_sockets::{
     Bsd, Config, Context, Driving, EpollEvent, EpollOp, Error, Events, FdSet, MsgFlags, OpenFlags,
     PollFd, SharedContext,
@@ -365,7 +365,7 @@ struct OnStack {
 
 impl OnStack {
     fn new() -> Self {
-        let [server, client] = stack_configs(&Clock::new());
+        let [server, client] = stack_configs(&Clock::new(), Placement::Inline);
         let client = SharedContext::create(client, Driving::Callers).unwrap();
         Self { server: Mutex::new(Some(server)), client: Mutex::new((client, BTreeMap::new())) }
     }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use megapipe::Clock;
+use megapipe::{Clock, Placement};
 use megapipe_sockets::{
     Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags, SharedContext,
 };
 
-use crate::world::{STACK_IPS, stack_configs};
+use crate::world::{PLACEMENTS, STACK_IPS, stack_configs};
 
 /// Two hosts whose threads share their sockets, and the server's address.
 struct Place {
@@ -24,8 +24,8 @@ fn on_kernel() -> Place {
     Place { server: host(), client: host(), ip: IpAddr::from([127, 0, 0, 1]) }
 }
 
-fn on_stack() -> Place {
-    let [server, client] = stack_configs(&Clock::new())
+fn on_stack(placement: Placement) -> Place {
+    let [server, client] = stack_configs(&Clock::new(), placement)
         .map(|config| SharedContext::create(config, Driving::Callers).unwrap());
     Place { server, client, ip: IpAddr::from(STACK_IPS[0]) }
 }
@@ -102,7 +102,7 @@ fn threads_that_block_are_served_on_the_kernel() {
 
 #[test]
 fn threads_that_block_are_served_on_our_own_stack() {
-    echo_by_threads(on_stack());
+    PLACEMENTS.into_iter().map(on_stack).for_each(echo_by_threads);
 }
 
 /// A write of more than fits blocks until somebody has read it.
@@ -134,14 +134,14 @@ fn a_write_that_blocks_is_whole_on_the_kernel() {
 
 #[test]
 fn a_write_that_blocks_is_whole_on_our_own_stack() {
-    a_long_write(on_stack());
+    PLACEMENTS.into_iter().map(on_stack).for_each(a_long_write);
 }
 
 /// A close with a linger time waits until the peer has everything, and no longer.
 #[test]
 fn a_close_that_lingers_is_over_when_the_peer_has_everything() {
     const LEN: usize = 3 << 20;
-    let Place { mut server, mut client, ip } = on_stack();
+    let Place { mut server, mut client, ip } = on_stack(Placement::Inline);
     let (listener, address) = listen(&mut server, ip, 16);
     let has_read = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -233,12 +233,12 @@ fn many_threads_wait_for_one_set_on_the_kernel() {
 
 #[test]
 fn many_threads_wait_for_one_set_on_our_own_stack() {
-    many_wait_for_one_set(on_stack());
+    PLACEMENTS.into_iter().map(on_stack).for_each(many_wait_for_one_set);
 }
 
 #[test]
 fn a_set_that_nothing_happens_to_is_waited_for_as_long_as_asked() {
-    for place in [on_kernel(), on_stack()] {
+    for place in PLACEMENTS.into_iter().map(on_stack).chain([on_kernel()]) {
         let mut context = place.server;
         let set = context.epoll_create1(OpenFlags::empty()).unwrap();
         let (start, mut events) = (Instant::now(), [EpollEvent::default(); 1]);
@@ -258,7 +258,7 @@ fn is_asleep(thread: rustix::thread::Pid) -> bool {
 #[test]
 fn in_virtual_time_a_call_sleeps_until_whoever_drives_brings_its_event_or_its_time() {
     let clock = Clock::by_hand();
-    let [mut server, mut client] = stack_configs(&clock)
+    let [mut server, mut client] = stack_configs(&clock, Placement::Inline)
         .map(|config| SharedContext::create(config, Driving::Outside).unwrap());
     let start = Instant::now();
     let turn_both = |server: &SharedContext, client: &SharedContext| {
@@ -314,7 +314,7 @@ fn what_cannot_be_shared_is_refused_by_name() {
     let channel = megapipe::Config::default().driver(megapipe::DriverChoice::Uring);
     let refused = SharedContext::create(Config::default().channel(channel), Driving::Callers);
     assert!(refused.err().unwrap().to_string().contains("uring"));
-    let [by_hand, _] = stack_configs(&Clock::by_hand());
+    let [by_hand, _] = stack_configs(&Clock::by_hand(), Placement::Inline);
     let refused = SharedContext::create(by_hand, Driving::Callers);
     assert!(refused.err().unwrap().to_string().contains("driven from outside"));
 }

@@ -7,7 +7,7 @@ use std::fmt::{Debug, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use megapipe::{Backend, Clock, CreateError, DriverChoice, LocalNetwork, ServerConfig};
+use megapipe::{Backend, Clock, CreateError, DriverChoice, LocalNetwork, Placement, ServerConfig};
 use megapipe_link::{Link, Medium, PairConfig, pair};
 use megapipe_sockets::{Config, Context};
 
@@ -16,6 +16,14 @@ use crate::linux::Linux;
 
 /// Rounds of settling, in which both hosts hear of everything that is on its way.
 const ROUNDS: usize = 6;
+/// Times that a world settles for one thing that has to come.
+const SETTLES_MAX: usize = 1000;
+/// How much longer than usual a world settles, one try after the other: what is still on its way
+/// after a short while depends on who else has the processor, and answers must not.
+const PATIENCES: [u32; 3] = [1, 5, 40];
+/// Where our own stack runs.
+pub(crate) const PLACEMENTS: [Placement; 3] =
+    [Placement::Inline, Placement::Thread, Placement::Core(None)];
 
 /// A side of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +36,11 @@ pub(crate) use Side::{Client, Server};
 /// Two hosts, and the log.
 pub(crate) struct World {
     hosts: [Box<dyn Host>; 2],
+    /// Descriptors of the process, which are Linux's everywhere; hosts watch them by number.
+    pub(crate) process: Linux,
     ips: [IpAddr; 2],
     ips6: [IpAddr; 2],
+    patience: u32,
     pub(crate) log: String,
 }
 
@@ -77,7 +88,8 @@ impl World {
 
     pub(crate) fn settle(&mut self) {
         for _ in 0..ROUNDS {
-            self.hosts.iter_mut().for_each(|host| host.settle());
+            let patience = self.patience;
+            self.hosts.iter_mut().for_each(|host| host.settle(patience));
         }
     }
 
@@ -105,12 +117,30 @@ impl World {
         let client = self.tcp(Client);
         let begun = self.host(Client).connect(client, Some(address));
         assert_eq!(begun, Err(libc::EINPROGRESS));
-        self.settle();
-        let server = self.host(Server).accept4(listener, libc::SOCK_NONBLOCK);
-        let server = server.expect("a connection waits");
+        let server = self.accept(listener);
         self.host(Server).close(listener).expect("it is open");
-        assert_eq!(self.host(Client).connect(client, Some(address)), Ok(()));
+        self.until_there(|world| match world.host(Client).connect(client, Some(address)) {
+            Err(libc::EALREADY) => Err(libc::EAGAIN),
+            answer => answer,
+        });
         (server, client)
+    }
+
+    /// The server's next connection, when it comes.
+    pub(crate) fn accept(&mut self, listener: Fd) -> Fd {
+        self.until_there(|world| world.host(Server).accept4(listener, libc::SOCK_NONBLOCK))
+    }
+
+    /// What a call answers as soon as it would not have to wait.
+    fn until_there<T>(&mut self, mut call: impl FnMut(&mut Self) -> Answer<T>) -> T {
+        for _ in 0..SETTLES_MAX {
+            self.settle();
+            match call(self) {
+                Err(libc::EAGAIN) => {}
+                answer => return answer.expect("it would have to wait, or is done"),
+            }
+        }
+        panic!("it never came")
     }
 
     /// Small segments leave at once.
@@ -158,12 +188,19 @@ pub(crate) fn named(events: &[(u32, u64)]) -> Vec<(String, u64)> {
     events.iter().map(|(bits, data)| (name(*bits), *data)).collect()
 }
 
+/// Numbers that the process does not reach, so that lower ones are its own.
+fn numbered(config: Config) -> Config {
+    config.first_descriptor(1 << 20).process_below_first(true)
+}
+
 fn on_linux() -> World {
     let ips = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from);
     World {
         hosts: [Box::new(Linux::default()), Box::new(Linux::default())],
+        process: Linux::default(),
         ips,
         ips6: [IpAddr::V6(Ipv6Addr::LOCALHOST); 2],
+        patience: 1,
         log: String::new(),
     }
 }
@@ -171,7 +208,7 @@ fn on_linux() -> World {
 fn on_kernel(driver: DriverChoice) -> Result<World, CreateError> {
     let host = || {
         let channel = megapipe::Config::default().driver(driver);
-        match Context::create(Config::default().channel(channel)) {
+        match Context::create(numbered(Config::default()).channel(channel)) {
             Ok(context) => Ok(Box::new(context) as Box<dyn Host>),
             Err(megapipe_sockets::CreateError::Channel(error)) => Err(error),
             Err(error) => panic!("{error}"),
@@ -187,7 +224,7 @@ const STACK_IPS6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)];
 
 /// Two hosts with our own stack, on the two ends of a link.
-pub(crate) fn stack_configs(clock: &Clock) -> [Config; 2] {
+pub(crate) fn stack_configs(clock: &Clock, placement: Placement) -> [Config; 2] {
     // As loopback, without neighbours to be asked for first.
     let link = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
     let (one, other) = pair(&link).expect("a pair can be had");
@@ -198,18 +235,19 @@ pub(crate) fn stack_configs(clock: &Clock) -> [Config; 2] {
         settings.waits.spin = Duration::ZERO;
         settings.clock = clock.clone();
         let network = LocalNetwork::over(vec![link], settings).expect("one queue");
-        let channel = megapipe::Config::default().backend(Backend::Local(network));
+        let mut channel = megapipe::Config::default().backend(Backend::Local(network));
+        channel.placement = placement;
         Config::default().channel(channel).clock(clock.clone())
     };
     [host(Box::new(one), 0), host(Box::new(other), 1)]
 }
 
-pub(crate) fn on_stack() -> World {
-    let hosts = stack_configs(&Clock::new()).map(|config| {
-        Box::new(Context::create(config).expect("the stack can be had")) as Box<dyn Host>
+pub(crate) fn on_stack(placement: Placement) -> World {
+    let hosts = stack_configs(&Clock::new(), placement).map(|config| {
+        Box::new(Context::create(numbered(config)).expect("the stack can be had")) as Box<dyn Host>
     });
     let (ips, ips6) = (STACK_IPS.map(IpAddr::from), STACK_IPS6.map(IpAddr::from));
-    World { hosts, ips, ips6, log: String::new() }
+    World { hosts, ips, ips6, ..on_linux() }
 }
 
 /// Runs a program on Linux and on ours, and compares what each wrote down.
@@ -219,20 +257,62 @@ pub(crate) fn compare(program: impl Fn(&mut World)) {
 
 /// The same with some of the kernel's drivers only.
 pub(crate) fn compare_on(drivers: &[(&str, DriverChoice)], program: impl Fn(&mut World)) {
-    let run = |mut world: World| {
-        program(&mut world);
-        world.log
-    };
-    let linux = run(on_linux());
-    assert!(!linux.is_empty(), "a program that writes nothing down shows nothing");
+    compare_in(drivers, &PLACEMENTS, program);
+}
+
+/// The same with some placements of our own stack only.
+pub(crate) fn compare_in(
+    drivers: &[(&str, DriverChoice)],
+    placements: &[Placement],
+    program: impl Fn(&mut World),
+) {
+    let mut comparison = Comparison { program, linux: [const { None }; PATIENCES.len()] };
     for (name, driver) in drivers {
         match on_kernel(*driver) {
-            Ok(world) => assert_eq!(run(world), linux, "on the kernel by {name}"),
+            Ok(_) => comparison.check(&format!("on the kernel by {name}"), || {
+                on_kernel(*driver).expect("it could be had just now")
+            }),
             Err(CreateError::DriverUnavailable { reason, .. }) => {
                 println!("skipped: {name}: {reason}");
             }
             Err(error) => panic!("{error:?}"),
         }
     }
-    assert_eq!(run(on_stack()), linux, "on our own stack");
+    for placement in placements.iter().copied() {
+        let place = format!("on our own stack, {}", placement.name());
+        comparison.check(&place, || on_stack(placement));
+    }
+}
+
+/// A program, and what it wrote down on Linux for each patience.
+struct Comparison<P> {
+    program: P,
+    linux: [Option<String>; PATIENCES.len()],
+}
+
+impl<P: Fn(&mut World)> Comparison<P> {
+    fn run(&self, world: World, patience: u32) -> String {
+        let mut world = World { patience, ..world };
+        (self.program)(&mut world);
+        assert!(!world.log.is_empty(), "a program that writes nothing down shows nothing");
+        world.log
+    }
+
+    /// Fails unless the logs agree, given time.
+    fn check(&mut self, place: &str, world: impl Fn() -> World) {
+        for (step, patience) in PATIENCES.into_iter().enumerate() {
+            let ours = self.run(world(), patience);
+            if self.linux[step].is_none() {
+                self.linux[step] = Some(self.run(on_linux(), patience));
+            }
+            let linux = self.linux[step].as_ref().expect("it ran just now");
+            if step + 1 == PATIENCES.len() {
+                assert_eq!(&ours, linux, "{place}");
+            }
+            if ours == *linux {
+                return;
+            }
+            println!("{place}: once more with longer patience than {patience}");
+        }
+    }
 }
