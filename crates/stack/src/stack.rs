@@ -190,7 +190,7 @@ impl Stack {
     }
 
     /// The checksum of a segment is right, and it may come from where it says.
-    #[inline]
+    #[inline(always)]
     fn is_believed(&self, (src, sum): (IpAddr, Sum), payload: &[u8], received: Received) -> bool {
         let is_right =
             received.checksums == Checksums::Verified || sum.is_right_with(checksum::sum(payload));

@@ -149,6 +149,9 @@ pub(crate) enum Unreachable {
     Prohibited,
 }
 
+/// Destination and source of a frame; `None`: the medium has no addresses.
+pub(crate) type LinkEnds = Option<([u8; 6], [u8; 6])>;
+
 /// The way to a neighbour. Four bytes, for a connection to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hop {
@@ -386,7 +389,7 @@ impl Ip {
     /// Destination and source of a frame that goes by `hop`, if the medium has addresses. `None`:
     /// there is more to its header than these.
     #[inline(always)]
-    pub(crate) fn usual_link(&self, hop: Hop) -> Option<Option<([u8; 6], [u8; 6])>> {
+    pub(crate) fn usual_link(&self, hop: Hop) -> Option<LinkEnds> {
         match (self.medium, self.vlan) {
             (Medium::Ip, _) => Some(None),
             (Medium::Ethernet(own), None) => Some(Some((self.neighbours.mac(hop.place), own))),

@@ -212,7 +212,7 @@ impl Tcp {
             embryo.sent_at_us = microseconds(cx.now);
         }
         let head = syn_ack(cx, embryo);
-        Some(output::write_reply(cx, (embryo.flow, &head, Service::default()), hop, frame))
+        Some(output::write_reply(cx, (&embryo.flow, &head, Service::default()), hop, frame))
     }
 
     pub(super) fn forget_embryo(&mut self, index: u32) {

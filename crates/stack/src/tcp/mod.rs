@@ -286,14 +286,21 @@ impl Tcp {
     }
 
     fn find(&self, hash: u32, flow: &Flow) -> Option<Found> {
-        let entry = self.shard.flows.find(hash, |entry| match self.found(entry) {
+        let entry = self.shard.flows.find(hash, |entry| self.is_of(entry, flow))?;
+        Some(self.found(entry))
+    }
+
+    /// The flow of `entry` is `flow`. Apart: most searches end before they come to that, and should
+    /// not get ready for it.
+    #[inline(never)]
+    fn is_of(&self, entry: u32, flow: &Flow) -> bool {
+        match self.found(entry) {
             Found::Connection(index) => {
                 self.shard.locals.is(&self.connections[index as usize].ends, flow)
             }
             Found::Embryo(index) => self.embryos.get(index).flow == *flow,
             Found::TimeWait(index) => self.time_waits.get(index).0.flow == *flow,
-        })?;
-        Some(self.found(entry))
+        }
     }
 
     const fn found(&self, entry: u32) -> Found {

@@ -64,7 +64,7 @@ impl Tcp {
         conn.facts.set(Facts::SYN_DUE);
         conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
         cx.counters.totals.connects += 1;
-        self.settle(cx, index);
+        self.settle_begun(cx, index);
         Ok(self.id(index))
     }
 

@@ -239,7 +239,7 @@ impl Tcp {
         if transmit.is_some() {
             conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
         }
-        self.settle(cx, index);
+        self.settle_sent(cx, index);
         transmit
     }
 
@@ -352,7 +352,7 @@ fn send_reply<M>(
         urgent: 0,
         options: reply.options,
     };
-    Some(write_reply(cx, (reply.flow, &head, reply.service), hop, frame))
+    Some(write_reply(cx, (&reply.flow, &head, reply.service), hop, frame))
 }
 
 /// The ACK that is due now, with everything as it is before the next segment changes it.
@@ -627,14 +627,14 @@ struct Parts {
 /// A whole frame without payload that does not change a connection.
 pub(super) fn write_reply<M>(
     cx: &mut Cx<'_, M>,
-    (flow, head, service): (Flow, &Repr, Service),
+    (flow, head, service): (&Flow, &Repr, Service),
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    if let Some(transmit) = usual::write_reply(cx, (&flow, head, service), hop, frame) {
+    if let Some(transmit) = usual::write_reply(cx, (flow, head, service), hop, frame) {
         return transmit;
     }
-    let draft = Draft { service, ..Draft::of_nobody(flow, *head) };
+    let draft = Draft { service, ..Draft::of_nobody(*flow, *head) };
     write_empty(cx, &draft, hop, frame)
 }
 

@@ -85,7 +85,7 @@ impl<'a> Segment<'a> {
     }
 
     /// The same of a segment with other flags, or with a SYN's options.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of_other(other: &Other<'a>, received: Received) -> Self {
         Self {
             flow: Flow {

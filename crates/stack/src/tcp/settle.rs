@@ -25,6 +25,18 @@ use crate::memory::Memory;
 use crate::wire::tcp::{Options, Timestamps};
 
 impl Tcp {
+    /// Looks at a connection after a segment of it has left.
+    pub(super) fn settle_sent<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
+        let conn = &self.connections[index as usize];
+        let waits = matches!(conn.state, State::SynSent(_)) || is_silent(conn);
+        if waits && !conn.facts.any(DUE) {
+            // Its timer runs since it was put on the list that it was sent from.
+            self.shard.now = cx.now;
+        } else {
+            self.settle(cx, index);
+        }
+    }
+
     /// Looks at a connection after something happened to it.
     pub(super) fn settle<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
         self.shard.now = cx.now;
@@ -62,13 +74,30 @@ impl Tcp {
         }
     }
 
+    /// The same of a connection that begins with our SYN.
+    pub(super) fn settle_begun<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
+        let (conn, shard) = (&self.connections[index as usize], &mut self.shard);
+        shard.now = cx.now;
+        match conn.cold.attend_at.get(cx.now) {
+            Some(at) if !conn.cold.rare.is_some() => {
+                shard.transmit.put(super::CONTROL, index);
+                shard.wheel.arm(index, at);
+            }
+            _ => self.settle(cx, index),
+        }
+    }
+
     /// Tells, in its turn, what there is to tell of a connection.
     pub(super) fn announce(&mut self, index: u32) {
         let conn = &self.connections[index as usize];
-        let is_usual = matches!(conn.state, State::Established(_)) && !conn.facts.any(NOBODY_HEARS);
-        let has_news =
-            if is_usual { events::has_news_of_text(conn) } else { events::has_news(conn) };
-        if has_news {
+        // Whoever waits for nothing hears of nothing but the end.
+        if conn.facts.any(AWAITED) || conn.state.is_closed() {
+            self.announce_any(index);
+        }
+    }
+
+    fn announce_any(&mut self, index: u32) {
+        if events::has_news(&self.connections[index as usize]) {
             self.shard.events.put(index);
         }
     }
@@ -210,8 +239,11 @@ impl Tcp {
     }
 }
 
-/// Nobody is there to be told.
-const NOBODY_HEARS: Facts = Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT);
+/// What is told, and what asks for it.
+const AWAITED: Facts = Facts::CREDIT.or(Facts::AWAIT_ACKS).or(Facts::CONNECTED).or(Facts::URGENT);
+
+/// What makes a connection send without bytes in its queue.
+const DUE: Facts = Facts::SYN_DUE.or(Facts::PROBE_DUE).or(Facts::ACK_NOW).or(Facts::PURE_ACK);
 
 /// There is nothing in flight and nothing to send, as long as neither the peer nor the application
 /// says something; and no timer runs that would have to be stopped for that.

@@ -220,7 +220,7 @@ impl<'a> Usual<'a> {
 
 impl<'a> Other<'a> {
     /// Reads the header of the segment in `packet`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(packet: &Packet<'a>) -> Option<Self> {
         let segment = packet.segment;
         let head: &[u8; tcp::HEADER_BYTES] = segment.first_chunk()?;

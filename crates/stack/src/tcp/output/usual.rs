@@ -12,6 +12,7 @@
 //!   and nowhere if not; its timer is armed. It need not be looked at again.
 
 use super::*;
+use crate::ip::LinkEnds;
 use crate::wire::headers::{Headers, Offers, Text};
 
 /// Facts that have more to say about what leaves than is said here.
@@ -113,12 +114,7 @@ pub(super) fn send<M: Memory>(
 
 /// The headers of the next segment, but for its window.
 #[inline(always)]
-fn headers_of(
-    conn: &Connection,
-    shard: &Shard,
-    now: Instant,
-    link: Option<([u8; 6], [u8; 6])>,
-) -> Headers {
+fn headers_of(conn: &Connection, shard: &Shard, now: Instant, link: LinkEnds) -> Headers {
     let times = conn
         .facts
         .has(Facts::TIMESTAMPS)
@@ -220,7 +216,7 @@ pub(super) fn write_reply<M>(
 #[inline(always)]
 fn headers_before(
     head: &Repr,
-    (flow, link): (&Flow, Option<([u8; 6], [u8; 6])>),
+    (flow, link): (&Flow, LinkEnds),
     (service, ecn): (Service, Ecn),
 ) -> Option<Headers> {
     let options = &head.options;
