@@ -244,7 +244,12 @@ impl Channel {
     pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
-        let mut connections = match self.state.slot(index).kind {
+        let kind = self.state.slot(index).kind;
+        if handle.is_lwsocket() && kind != Kind::Listener {
+            self.detach(index);
+            return Ok(Unregistered::default());
+        }
+        let mut connections = match kind {
             Kind::Listener => self.rescue_unseen(index),
             _ => Vec::new(),
         };

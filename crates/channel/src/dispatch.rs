@@ -95,6 +95,8 @@ impl Channel {
             let event = match what {
                 What::Written(len) => Some(Event::Write(Ok(len as usize))),
                 What::Accepted(connection, pending) => Some(accepted(connection, pending)),
+                What::Connected => Some(Event::Connect(Ok(()))),
+                What::Disconnected => Some(Event::Disconnect(Ok(()))),
                 What::Read(buffer, len) => {
                     self.state.adopt(buffer, len).map(|data| Event::Read(Ok(data)))
                 }

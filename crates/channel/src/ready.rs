@@ -1,7 +1,7 @@
 //! Completions on their way to the program, oldest first.
 //!
 //! Nearly all completions are "these bytes arrived", "so many bytes went out" and, with short
-//! connections, "this one was accepted". They are kept as three words each and become a
+//! connections, "this one was accepted", or "established", or "ended". They are kept as three words each and become a
 //! `Completion` only when they are handed out; a full one is eight words, and moving it about costs
 //! more than making it. The rest is kept whole, in a queue of its own that keeps the same order.
 //!
@@ -24,8 +24,8 @@ struct Entry {
     handle: Handle,
     /// Slot (low half) and length (high half).
     slot_and_len: u64,
-    /// `OTHER`, `WRITTEN`, `READ` and above it a held buffer's index, or `ACCEPTED` and above it
-    /// the connection's handle in this channel.
+    /// `OTHER`, `WRITTEN`, `READ` and above it a held buffer's index, `ACCEPTED` and above it the
+    /// connection's handle in this channel, `CONNECTED`, or `DISCONNECTED`.
     what: u64,
 }
 
@@ -33,6 +33,8 @@ const OTHER: u64 = 0;
 const WRITTEN: u64 = 1;
 const READ: u64 = 2;
 const ACCEPTED: u64 = 3;
+const CONNECTED: u64 = 4;
+const DISCONNECTED: u64 = 5;
 const WHAT_BITS: u32 = 8;
 const WHAT_MASK: u64 = (1 << WHAT_BITS) - 1;
 
@@ -63,6 +65,10 @@ pub(crate) enum What {
     Written(u32),
     /// A connection was accepted, and so many more wait.
     Accepted(Handle, u32),
+    /// The connection is established.
+    Connected,
+    /// It is ended.
+    Disconnected,
 }
 
 /// The queue.
@@ -105,6 +111,18 @@ impl Ready {
         self.entries.push(Entry { handle: listener, slot_and_len: pair(slot, pending), what });
     }
 
+    /// A connection is established.
+    #[inline(always)]
+    pub(crate) fn push_connected(&mut self, handle: Handle, slot: u32) {
+        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: CONNECTED });
+    }
+
+    /// A connection is ended, as it was asked for.
+    #[inline(always)]
+    pub(crate) fn push_disconnected(&mut self, handle: Handle, slot: u32) {
+        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: DISCONNECTED });
+    }
+
     /// Anything.
     pub(crate) fn push(&mut self, handle: Handle, slot: u32, event: Event) {
         self.others.push_back(event);
@@ -127,6 +145,8 @@ impl Ready {
             READ => What::Read(Held::at((what >> WHAT_BITS) as u16), len),
             WRITTEN => What::Written(len),
             ACCEPTED => What::Accepted(Handle::beside(handle, what >> WHAT_BITS), len),
+            CONNECTED => What::Connected,
+            DISCONNECTED => What::Disconnected,
             _ => return None,
         };
         Some(Common { handle, slot, what })
@@ -157,6 +177,8 @@ impl Ready {
             }
             WRITTEN => Some(Event::Write(Ok(len))),
             ACCEPTED => Some(accepted(Handle::beside(handle, what >> WHAT_BITS), len as u32)),
+            CONNECTED => Some(Event::Connect(Ok(()))),
+            DISCONNECTED => Some(Event::Disconnect(Ok(()))),
             _ => self.others.pop_front(),
         }
     }

@@ -281,6 +281,13 @@ impl State {
         self.ready.push(handle, index, event);
     }
 
+    /// The handle's connection is ended, as it was asked for.
+    #[inline]
+    pub(crate) fn complete_disconnect(&mut self, index: u32) {
+        let handle = self.handle(index);
+        self.ready.push_disconnected(handle, index);
+    }
+
     pub(crate) fn complete_wake(&mut self) {
         self.ready.push(Handle::NONE, NO_SLOT, Event::Wake);
     }
@@ -703,14 +710,14 @@ impl State {
         }
         slot.phase = Phase::Open;
         slot.extra = None;
-        if let Err(error) = result {
-            slot.end = End::Failed(error);
-        }
-        self.complete(index, Event::Connect(result));
-        if let Err(error) = result {
-            self.on_send_failed(index, error);
-            self.answer_reads(index);
-        }
+        let Err(error) = result else {
+            let handle = self.handle(index);
+            return self.ready.push_connected(handle, index);
+        };
+        slot.end = End::Failed(error);
+        self.complete(index, Event::Connect(Err(error)));
+        self.on_send_failed(index, error);
+        self.answer_reads(index);
     }
 
     /// The handle's descriptor and unread bytes leave the channel.

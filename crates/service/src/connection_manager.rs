@@ -100,6 +100,12 @@ impl ConnectionManager {
     /// A connection was established: who gets it. `None`: nobody has credit any more.
     pub fn on_incoming(&mut self, listener: ListenerId) -> Option<Offer> {
         let acceptors = &mut self.listener(listener)?.acceptors;
+        if acceptors.len() == 1 {
+            // Nobody to take turns with.
+            let only = acceptors.front_mut().filter(|only| only.credit > 0)?;
+            only.credit -= 1;
+            return Some(Offer { acceptor: only.id, credit_left: only.credit });
+        }
         for _ in 0..acceptors.len() {
             let mut front = acceptors.pop_front()?;
             let is_ready = front.credit > 0;

@@ -271,7 +271,7 @@ impl Local {
             self.server.shutdown(self.now, conn);
         }
         state.pop_control(slot);
-        state.complete(slot, Event::Disconnect(Ok(())));
+        state.complete_disconnect(slot);
         if how != Disconnect::Write {
             // Reads that wait, and later ones, see the end; what arrives from now on is nobody's.
             state.on_receive_end(slot, End::Eof);
@@ -282,7 +282,7 @@ impl Local {
     pub(super) fn reset(&mut self, state: &mut State, slot: u32) {
         self.abort(state, slot);
         state.on_send_failed(slot, OpError::Cancelled);
-        state.complete(slot, Event::Disconnect(Ok(())));
+        state.complete_disconnect(slot);
         if state.peek(slot).phase == Phase::Starting {
             return self.connected(state, slot, Err(OpError::Aborted));
         }
@@ -312,7 +312,9 @@ impl Local {
         if entry.phase == Phase::Starting || entry.unread_bytes > 0 || resets {
             return self.abort(state, slot);
         }
-        self.write(state, slot);
+        if !state.peek(slot).writes.is_empty() {
+            self.write(state, slot);
+        }
         let Some(conn) = self.conn(state, slot) else { return };
         self.server.close(self.now, conn);
         self.disown(conn);
