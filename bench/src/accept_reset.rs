@@ -309,13 +309,13 @@ impl<'args> Load<'args> {
         let Completion { handle, cookie, event } = completion;
         match event {
             Event::Connect(Ok(())) => {
-                // It waits for the reset.
-                if let Err(misuse) = self.channel.read(handle, 1) {
+                // It waits for the reset, and reads nothing.
+                if let Err(misuse) = self.channel.await_end(handle) {
                     self.again(handle, cookie, Err(misuse.to_string()))?;
                 }
                 Ok(())
             }
-            Event::Read(_) => self.again(handle, cookie, Ok(())),
+            Event::End(_) => self.again(handle, cookie, Ok(())),
             // It was established, and reset before anybody was told.
             Event::Connect(Err(OpError::Reset)) => self.again(handle, cookie, Ok(())),
             Event::Connect(Err(error)) => self.again(handle, cookie, Err(error.to_string())),

@@ -128,14 +128,14 @@ impl Client {
         while let Some(done) = self.channel.dispatch(Some(Duration::ZERO))? {
             let handle = done.handle;
             match (self.cost, done.event) {
-                (Cost::Reset, Event::Connect(Ok(()))) => self.channel.read(handle, 1)?,
+                (Cost::Reset, Event::Connect(Ok(()))) => self.channel.await_end(handle)?,
                 (_, Event::Connect(Ok(()))) => self.ask(handle)?,
                 (Cost::Echo, Event::Read(Ok(data))) if data.len() == REQUEST.len() => {
                     self.done += 1;
                     self.ask(handle)?;
                 }
                 (Cost::Echo, Event::Read(read)) => return Err(format!("{read:?}").into()),
-                (_, Event::Connect(_) | Event::Read(_)) => {
+                (_, Event::Connect(_) | Event::Read(_) | Event::End(_)) => {
                     self.done += 1;
                     self.channel.unregister(handle)?;
                     self.connect()?;
