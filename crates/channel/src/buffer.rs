@@ -38,6 +38,20 @@ impl ReadBuf {
         Self(Span::from_vec(bytes))
     }
 
+    /// Bytes. Does not look at the memory.
+    #[must_use]
+    #[inline(always)]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none: the end of the file or stream.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
     /// A second view of the first `len` bytes; `self` keeps the rest.
     ///
     /// The two share the memory, which is free when both are gone.
@@ -66,7 +80,7 @@ impl ReadBuf {
 impl Deref for ReadBuf {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         self.0.bytes()
     }

@@ -40,6 +40,20 @@ impl Handle {
         )
     }
 
+    /// Nobody's handle that remembers a generation: of a slot that is free.
+    #[inline]
+    pub(crate) const fn free(generation: u32) -> Self {
+        Self(((generation & GENERATION_MASK) as u64) << TAG_BITS)
+    }
+
+    /// The same number in the next generation.
+    #[inline]
+    pub(crate) const fn next_generation(self) -> Self {
+        let generation = self.generation().wrapping_add(1) & GENERATION_MASK;
+        let others = self.0 & !((GENERATION_MASK as u64) << TAG_BITS);
+        Self(others | (generation as u64) << TAG_BITS)
+    }
+
     /// The handle's number: from 2^30 up for an lwsocket, the descriptor's number otherwise.
     #[must_use]
     #[inline]
@@ -137,6 +151,17 @@ mod tests {
             assert_eq!(handle.channel_tag(), 4095);
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
             assert_eq!(handle.is_lwsocket(), number >= FIRST_LWSOCKET);
+        }
+    }
+
+    #[test]
+    fn the_next_generation_changes_nothing_else() {
+        let tag = ChannelTag(7);
+        for (generation, next) in [(0, 1), (GENERATION_MASK, 0)] {
+            let handle = Handle::new(FIRST_LWSOCKET + 3, generation, tag);
+            assert_eq!(handle.next_generation(), Handle::new(FIRST_LWSOCKET + 3, next, tag));
+            let free = Handle::free(generation);
+            assert_eq!((free.generation(), free.number(), free.channel_tag()), (generation, 0, 0));
         }
     }
 

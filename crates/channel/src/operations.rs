@@ -60,7 +60,13 @@ impl Channel {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         check_len(len, limits::READ_LEN_MAX)?;
-        self.queue_read(index, ReadOp { len: len as u32, with_sender: false }, "read")
+        let read = ReadOp { len: len as u32, with_sender: false };
+        if self.state.slot(index).only_needs_a_read() {
+            self.state.admit()?;
+            self.state.put_first_read(index, read);
+            return Ok(());
+        }
+        self.queue_read(index, read, "read")
     }
 
     /// Asks for one message and its sender: `Event::RecvFrom`.
@@ -75,7 +81,7 @@ impl Channel {
         self.queue_read(index, ReadOp { len: len as u32, with_sender: true }, "recvfrom")
     }
 
-    #[inline]
+    #[inline(never)]
     fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
         let state = &mut self.state;
         let slot = state.slot(index);
@@ -167,13 +173,20 @@ impl Channel {
 
     /// Sends bytes as `write` does, but gives no completion when all of them went out: only
     /// `Event::Write` with an error. For a program that has nothing to do when a write is done;
-    /// [`Channel::unsent_bytes`] tells whether a peer falls behind, and whatever is queued behind
-    /// the write (a `write`, a `disconnect`) completes after it.
+    /// whatever is queued behind the write (a `write`, a `disconnect`) completes after it.
+    ///
+    /// Returns how many bytes of earlier writes it waits behind ([`Channel::unsent_bytes`]), which
+    /// tells whether the peer falls behind: then [`Channel::report_last_write`] asks for a
+    /// completion after all.
     ///
     /// # Errors
     /// [`Misuse`] as for `write`.
     #[inline(always)]
-    pub fn write_quiet(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+    pub fn write_quiet(
+        &mut self,
+        handle: Handle,
+        data: impl Into<Payload>,
+    ) -> Result<usize, Misuse> {
         match data.into() {
             Payload::Read(bytes) => self.write_quiet_bytes(handle, bytes),
             Payload::Write(buffer) => match buffer.into_read() {
@@ -185,7 +198,7 @@ impl Channel {
     }
 
     #[inline(always)]
-    fn write_quiet_bytes(&mut self, handle: Handle, bytes: ReadBuf) -> Result<(), Misuse> {
+    fn write_quiet_bytes(&mut self, handle: Handle, bytes: ReadBuf) -> Result<usize, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         if self.state.slot(index).can_send_at_once()
@@ -194,16 +207,18 @@ impl Channel {
         {
             self.state.admit()?;
             self.driver.send_silently(&mut self.state, index, bytes);
-            return Ok(());
+            return Ok(0);
         }
         self.queue_quiet(handle, bytes.into())
     }
 
     #[inline(never)]
-    fn queue_quiet(&mut self, handle: Handle, data: Payload) -> Result<(), Misuse> {
+    fn queue_quiet(&mut self, handle: Handle, data: Payload) -> Result<usize, Misuse> {
+        let unsent_bytes = self.unsent_bytes(handle)?;
         let len = data.len();
         let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
-        self.queue_data(handle, write, "write_quiet")
+        self.queue_data(handle, write, "write_quiet")?;
+        Ok(unsent_bytes)
     }
 
     /// Bytes of a handle's writes that the kernel is not known to have taken.

@@ -3,7 +3,7 @@
 //! Invariants
 //! - A slot is reused only when the kernel has no request left that names it
 //!   (`kernel_requests == 0`), so that a late answer can never reach the next owner.
-//! - `generation` changes when a handle leaves, at once, even while the kernel still has requests.
+//! - The handle's generation changes when it leaves, at once, even while the kernel still has requests.
 //! - An idle connection costs one `Slot` and nothing on the heap; the size is asserted below.
 
 use std::collections::VecDeque;
@@ -16,6 +16,7 @@ use crate::address::sockaddr::RawAddress;
 use crate::arena::Queue;
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::OpError;
+use crate::handle::Handle;
 use crate::options::{Accept, Disconnect};
 use crate::partition::Membership;
 
@@ -300,9 +301,9 @@ pub(crate) struct Slot {
     pub(crate) silent_bytes: u32,
     /// Requests of this slot whose last answer has not come.
     pub(crate) kernel_requests: u32,
-    pub(crate) generation: u32,
-    /// The handle's number: an lwsocket's, or the registered descriptor's.
-    pub(crate) number: u32,
+    /// What the program calls it: an lwsocket's number or the registered descriptor's, generation
+    /// and channel. Whole, so that a caller's handle is checked by one comparison.
+    pub(crate) handle: Handle,
     pub(crate) target: Target,
     pub(crate) fd: Option<OwnedFd>,
     pub(crate) end: End,
@@ -375,8 +376,7 @@ impl Slot {
             unread_bytes: 0,
             silent_bytes: 0,
             kernel_requests: 0,
-            generation,
-            number: 0,
+            handle: Handle::free(generation),
             target: Target::None,
             fd: None,
             end: End::Not,
@@ -418,9 +418,21 @@ impl Slot {
         self.kind == Kind::File && self.target == Target::None
     }
 
+    /// A stream that is being received from, of which nothing is unread and no read waits: a read
+    /// has nothing to do but wait.
+    #[inline(always)]
+    pub(crate) fn only_needs_a_read(&self) -> bool {
+        self.kind.is_stream()
+            && self.phase == Phase::Open
+            && self.receiving == Receiving::Yes
+            && self.end == End::Not
+            && self.first_read.is_none()
+            && self.unread.is_empty()
+    }
+
     /// A write to this stream can go to the kernel now and alone, and the socket is not known to be
     /// full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn can_send_at_once(&self) -> bool {
         self.kind.is_stream()
             && self.phase == Phase::Open
@@ -431,7 +443,8 @@ impl Slot {
     }
 
     /// Operations may be started.
-    pub(crate) fn is_live(&self) -> bool {
+    #[inline(always)]
+    pub(crate) const fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Open | Phase::Moving)
     }
 }

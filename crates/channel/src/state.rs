@@ -126,29 +126,26 @@ impl State {
     }
 
     /// The slot that a caller's handle names.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, handle: Handle) -> Result<u32, Misuse> {
-        if handle.channel_tag() != self.tag.value() {
-            return Err(match handle {
-                Handle::NONE => Misuse::StaleHandle,
-                _ => Misuse::ForeignHandle,
-            });
-        }
         let number = handle.number();
         let index = if handle.is_lwsocket() {
             number - FIRST_LWSOCKET
         } else {
-            *self.by_fd.get(number as usize).ok_or(Misuse::StaleHandle)?
+            self.by_fd.get(number as usize).copied().unwrap_or(NO_SLOT)
         };
         match self.slots.get(index as usize) {
-            Some(slot)
-                if slot.is_live()
-                    && slot.generation == handle.generation()
-                    && slot.flags.lwsocket == handle.is_lwsocket() =>
-            {
-                Ok(index)
-            }
-            _ => Err(Misuse::StaleHandle),
+            Some(slot) if slot.handle == handle && slot.is_live() => Ok(index),
+            _ => Err(self.why_unknown(handle)),
+        }
+    }
+
+    #[cold]
+    fn why_unknown(&self, handle: Handle) -> Misuse {
+        match handle {
+            Handle::NONE => Misuse::StaleHandle,
+            _ if handle.channel_tag() != self.tag.value() => Misuse::ForeignHandle,
+            _ => Misuse::StaleHandle,
         }
     }
 
@@ -161,8 +158,7 @@ impl State {
 
     #[inline]
     pub(crate) fn handle(&self, index: u32) -> Handle {
-        let slot = &self.slots[index as usize];
-        Handle::new(slot.number, slot.generation, self.tag)
+        self.slots[index as usize].handle
     }
 
     /// A slot for something new, open and without a descriptor.
@@ -177,12 +173,13 @@ impl State {
                 (self.slots.len() - 1) as u32
             }
         };
+        let tag = self.tag;
         let slot = self.slot(index);
         slot.kind = kind;
         slot.cookie = cookie;
         slot.phase = Phase::Open;
         slot.flags.lwsocket = true;
-        slot.number = FIRST_LWSOCKET + index;
+        slot.handle = Handle::new(FIRST_LWSOCKET + index, slot.handle.generation(), tag);
         Ok(index)
     }
 
@@ -197,16 +194,16 @@ impl State {
         // not repeat soon, so they are drawn from all of the channel's.
         self.counters.operations += 1;
         let generation = self.counters.operations as u32 & GENERATION_MASK;
+        let handle = Handle::new(number, generation, self.tag);
         let slot = self.slot(index);
-        slot.generation = generation;
-        slot.number = number;
+        slot.handle = handle;
         slot.flags.lwsocket = false;
     }
 
     pub(crate) fn is_fd_registered(&self, fd: RawFd) -> bool {
         let index = self.by_fd.get(fd as usize).copied().unwrap_or(NO_SLOT);
         self.slots.get(index as usize).is_some_and(|slot| {
-            slot.phase != Phase::Free && !slot.flags.lwsocket && slot.number == fd as u32
+            slot.phase != Phase::Free && !slot.flags.lwsocket && slot.handle.number() == fd as u32
         })
     }
 
@@ -217,7 +214,7 @@ impl State {
         let Self { slots, reads, first_reads, .. } = self;
         let slot = &mut slots[index as usize];
         slot.phase = Phase::Closing;
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        slot.handle = slot.handle.next_generation();
         self.silence_awaited |= slot.silent_bytes > 0;
         *first_reads -= usize::from(slot.first_read.take().is_some());
         reads.drain(&mut slot.more_reads, drop);
@@ -235,7 +232,7 @@ impl State {
         unread.drain(&mut slot.unread, drop);
         writes.drain(&mut slot.writes, drop);
         if !slot.flags.lwsocket
-            && let Some(entry) = self.by_fd.get_mut(slot.number as usize)
+            && let Some(entry) = self.by_fd.get_mut(slot.handle.number() as usize)
             && *entry == index
         {
             *entry = NO_SLOT;
@@ -243,11 +240,11 @@ impl State {
         let in_unread_list = slot.flags.in_unread_list;
         // Only `retire` changes the generation of a handle that the program saw; a slot that
         // leaves by another way (to_fd) changes here.
-        let generation = match slot.phase {
-            Phase::Closing | Phase::Leaving => slot.generation,
-            _ => (slot.generation + 1) & GENERATION_MASK,
+        let handle = match slot.phase {
+            Phase::Closing | Phase::Leaving => slot.handle,
+            _ => slot.handle.next_generation(),
         };
-        *slot = Slot::free(generation);
+        *slot = Slot::free(handle.generation());
         slot.flags.in_unread_list = in_unread_list;
         self.free.push(index);
     }
@@ -267,6 +264,7 @@ impl State {
     // -- completions
 
     /// Room for one more operation.
+    #[inline(always)]
     pub(crate) fn admit(&mut self) -> Result<(), Misuse> {
         if self.first_reads + self.reads.len() + self.writes.len() >= limits::OPERATIONS_MAX {
             return Err(Misuse::TooManyOperations);
@@ -303,7 +301,7 @@ impl State {
     pub(crate) fn take_common(&mut self) -> Option<(Common, u64)> {
         let common = self.ready.common()?;
         let slot = self.slots.get(common.slot as usize)?;
-        if !slot.is_live() || slot.generation != common.handle.generation() {
+        if slot.handle != common.handle || !slot.is_live() {
             return None;
         }
         self.ready.advance();
@@ -322,7 +320,7 @@ impl State {
     pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
         while let Some(Whose { handle, slot: index }) = self.ready.next() {
             let cookie = match self.slots.get(index as usize) {
-                Some(slot) if slot.is_live() && slot.generation == handle.generation() => {
+                Some(slot) if slot.handle == handle && slot.is_live() => {
                     slot.cookie
                 }
                 None if handle == Handle::NONE => 0,
@@ -357,11 +355,17 @@ impl State {
     pub(crate) fn queue_read(&mut self, index: u32, read: ReadOp) {
         let slot = &mut self.slots[index as usize];
         if slot.first_read.is_none() {
-            slot.first_read = Some(read);
-            self.first_reads += 1;
+            self.put_first_read(index, read);
         } else {
             self.reads.push_back(&mut slot.more_reads, read);
         }
+    }
+
+    /// A read of a handle of which none waits.
+    #[inline(always)]
+    pub(crate) fn put_first_read(&mut self, index: u32, read: ReadOp) {
+        self.slots[index as usize].first_read = Some(read);
+        self.first_reads += 1;
     }
 
     /// Removes the oldest read; false if none waits.
@@ -450,8 +454,8 @@ impl State {
         if !self.has_sole_read(index, len) {
             return None;
         }
-        let held = self.receive_pool.hold(id)?;
-        self.answer_sole_read(index, held, len)
+        let bytes = self.receive_pool.receive(id, len)?;
+        Some((self.take_sole_read(index), ReadBuf::new(bytes)))
     }
 
     /// The same for a buffer that is held already.
@@ -463,7 +467,11 @@ impl State {
         held: Held,
         len: u32,
     ) -> Option<(Whose, ReadBuf)> {
-        if self.has_sole_read(index, len) { self.answer_sole_read(index, held, len) } else { None }
+        if !self.has_sole_read(index, len) {
+            return None;
+        }
+        let bytes = self.receive_pool.adopt(held, len)?;
+        Some((self.take_sole_read(index), ReadBuf::new(bytes)))
     }
 
     /// Exactly one read waits on a stream, takes `len` bytes, and none are before them.
@@ -478,19 +486,12 @@ impl State {
     }
 
     #[inline(always)]
-    fn answer_sole_read(&mut self, index: u32, held: Held, len: u32) -> Option<(Whose, ReadBuf)> {
-        let bytes = self.receive_pool.adopt(held, len)?;
-        Some((self.take_sole_read(index), ReadBuf::new(bytes)))
-    }
-
-    #[inline(always)]
     fn take_sole_read(&mut self, index: u32) -> Whose {
         let slot = &mut self.slots[index as usize];
         slot.first_read = None;
         self.first_reads -= 1;
         self.counters.completions += 1;
-        let handle = Handle::new(slot.number, slot.generation, self.tag);
-        Whose { handle, slot: index }
+        Whose { handle: slot.handle, slot: index }
     }
 
     /// The receiving direction ended in order. If exactly one read waits, it is answered past the
@@ -515,7 +516,7 @@ impl State {
             && let Some(read) = slot.first_read
             && read.len >= len
         {
-            let handle = Handle::new(slot.number, slot.generation, self.tag);
+            let handle = slot.handle;
             self.drop_read(index);
             self.ready.push_read(handle, index, buffer, len);
             return false;

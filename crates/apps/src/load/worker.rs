@@ -355,7 +355,7 @@ impl<D: Dialogue> Worker<D> {
         self.under_way += 1;
         self.window.on_start(intended_ns, self.now_ns, len);
         let sent = if self.tail.is_empty() {
-            channel.write_quiet(entry.handle, head)
+            channel.write_quiet(entry.handle, head).map(drop)
         } else {
             let tail = self.tail.iter().map(|&piece| Payload::from(piece));
             channel.writev(entry.handle, std::iter::once(Payload::from(head)).chain(tail))

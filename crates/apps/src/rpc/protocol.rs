@@ -136,6 +136,7 @@ pub struct Echoes {
 /// The whole requests at the start of `bytes` whose responses are their echoes. `bytes` must begin
 /// with a request.
 #[must_use]
+#[inline]
 pub fn echoes(bytes: &[u8], defaults: Lengths) -> Echoes {
     let mut found = Echoes::default();
     while let Some(header) = bytes[found.len..].first_chunk() {

@@ -111,7 +111,7 @@ pub unsafe extern "C" fn mp_write_quiet(
     let result = with_handle(handle, |inner, handle| {
         // SAFETY: the program promises `size` readable bytes.
         let data = unsafe { copy_in(inner, buf, size) }?;
-        Ok(inner.channel.write_quiet(handle, data)?)
+        Ok(inner.channel.write_quiet(handle, data).map(drop)?)
     });
     status("mp_write_quiet", result)
 }

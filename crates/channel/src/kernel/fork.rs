@@ -11,10 +11,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 const PAGE_BYTES: usize = 4096;
 const ALIVE: u8 = 1;
+/// The mark where the kernel wipes none: a child is not told from its parent there.
+static NEVER_WIPED: AtomicU8 = AtomicU8::new(ALIVE);
 
 /// Reads as [`ALIVE`] in the process that made it and as 0 in its children.
 #[derive(Clone, Copy)]
-pub(crate) struct ForkMark(Option<&'static AtomicU8>);
+pub(crate) struct ForkMark(&'static AtomicU8);
 
 impl ForkMark {
     /// The process's mark, made at the first call. In a child it is the parent's, wiped: channels
@@ -26,9 +28,10 @@ impl ForkMark {
     }
 
     /// Whether this process is a child of the one that made the mark.
+    #[inline(always)]
     pub(crate) fn is_wiped(self) -> bool {
         // Relaxed: the kernel changes the byte only in a new address space.
-        self.0.is_some_and(|byte| byte.load(Ordering::Relaxed) != ALIVE)
+        self.0.load(Ordering::Relaxed) != ALIVE
     }
 
     fn fresh() -> Self {
@@ -42,18 +45,18 @@ impl ForkMark {
                 MapFlags::PRIVATE,
             )
         };
-        let Ok(page) = page else { return Self(None) };
+        let Ok(page) = page else { return Self(&NEVER_WIPED) };
         // SAFETY: the advice covers exactly the page that was just mapped; it changes what
         // children see, nothing here.
         let advised = unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) };
         if advised.is_err() {
-            return Self(None);
+            return Self(&NEVER_WIPED);
         }
         // SAFETY: the page is mapped, zeroed, never unmapped, and only ever accessed as this one
         // atomic byte.
         let byte: &'static AtomicU8 = unsafe { &*page.cast::<AtomicU8>() };
         byte.store(ALIVE, Ordering::Relaxed);
-        Self(Some(byte))
+        Self(byte)
     }
 }
 

@@ -12,7 +12,7 @@
 //!   for one where no buffer was to be had or is large enough.
 //! - The mapping lives as long as the channel or any owner.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ pub(crate) struct Pool {
     /// From one buffer's start to the next one's.
     stride_bytes: usize,
     buffer_count: u16,
-    free: RefCell<Vec<u16>>,
+    free: FreeList,
     owners: Box<[Cell<u64>]>,
     /// Instead of a mapping: all bytes of a pool that was made of them.
     heap: Vec<u8>,
@@ -66,7 +66,7 @@ impl Pool {
             stride_bytes,
             buffer_count,
             // Popped from the end: the lowest index first.
-            free: RefCell::new((0..buffer_count).rev().collect()),
+            free: FreeList::of((0..buffer_count).rev()),
             owners: vec![Cell::new(0); usize::from(buffer_count)].into(),
             heap: Vec::new(),
         }))
@@ -80,7 +80,7 @@ impl Pool {
             buffer_len: 0,
             stride_bytes: 0,
             buffer_count: 0,
-            free: RefCell::new(Vec::new()),
+            free: FreeList::of(std::iter::empty()),
             owners: Box::default(),
             heap,
         })
@@ -96,13 +96,13 @@ impl Pool {
 
     /// Buffers that nobody owns.
     pub(crate) fn free_count(&self) -> usize {
-        self.free.borrow().len()
+        self.free.count.get()
     }
 
     /// A buffer for a writer, or `None` when all are in use.
     #[inline]
     pub(crate) fn take(self: &Rc<Self>) -> Option<PoolBuf> {
-        let index = self.free.borrow_mut().pop()?;
+        let index = self.free.pop()?;
         self.owners[usize::from(index)].set(1);
         Some(PoolBuf { pool: Rc::clone(self), index })
     }
@@ -111,7 +111,7 @@ impl Pool {
     #[cfg(feature = "local")]
     #[inline]
     pub(crate) fn take_held(&self) -> Option<Held> {
-        let index = self.free.borrow_mut().pop()?;
+        let index = self.free.pop()?;
         self.owners[usize::from(index)].set(HELD);
         Some(Held(index))
     }
@@ -137,7 +137,8 @@ impl Pool {
     /// Moves free buffers into the kernel's hands, each by its index and address, until `each`
     /// has seen all of them.
     pub(crate) fn lend_free(&self, mut each: impl FnMut(u16, NonNull<u8>)) {
-        for index in self.free.borrow_mut().drain(..) {
+        for place in &self.free.places[..self.free.count.replace(0)] {
+            let index = place.get();
             each(index, self.address(index));
         }
     }
@@ -155,6 +156,19 @@ impl Pool {
         Some(Held(index))
     }
 
+    /// [`Pool::hold`] and [`Pool::adopt`] in one: an owner of the first `len` bytes of a buffer that
+    /// the kernel has filled.
+    #[inline(always)]
+    pub(crate) fn receive(self: &Rc<Self>, index: u16, len: u32) -> Option<Span> {
+        let owners = self.owners.get(usize::from(index))?;
+        if owners.get() != 0 {
+            return None;
+        }
+        owners.set(1);
+        let len = len.min(self.buffer_len as u32);
+        Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(index, 0, len) })
+    }
+
     /// Makes an owner of the first `len` bytes of what was held; `None` if it is not, or not any
     /// more.
     #[inline]
@@ -169,7 +183,7 @@ impl Pool {
     }
 
     /// All bytes of a buffer that the caller owns.
-    #[inline]
+    #[inline(always)]
     fn buffer(&self, index: u16) -> &[u8] {
         let address = self.address(index);
         // SAFETY: the range lies inside the mapping; the memory was zeroed by the kernel at
@@ -201,7 +215,7 @@ impl Pool {
         }
         cell.set(owners - SURRENDERED);
         if owners == SURRENDERED {
-            self.free.borrow_mut().push(index);
+            self.free.push(index);
         }
     }
 
@@ -224,7 +238,7 @@ impl Pool {
         let Some(owners) = self.owners.get(usize::from(held.0)) else { return };
         if owners.get() == HELD {
             owners.set(0);
-            self.free.borrow_mut().push(held.0);
+            self.free.push(held.0);
         }
     }
 
@@ -236,17 +250,17 @@ impl Pool {
     }
 
     /// One owner less; the last one frees the buffer.
-    #[inline]
+    #[inline(always)]
     fn release(&self, index: u16) {
         let cell = &self.owners[usize::from(index)];
         let owners = cell.get() - 1;
         cell.set(owners);
         if owners == 0 {
-            self.free.borrow_mut().push(index);
+            self.free.push(index);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn address(&self, index: u16) -> NonNull<u8> {
         debug_assert!(index < self.buffer_count);
         // SAFETY: index < buffer_count (indices come from the free list or were checked against
@@ -265,6 +279,39 @@ impl Drop for Pool {
         // before it let go of its own Rc.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapping_bytes) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// The buffers that nobody owns: a stack, so that the one freed last is used next. As long as the
+/// pool has buffers; each of them is in it once at most.
+struct FreeList {
+    places: Box<[Cell<u16>]>,
+    count: Cell<usize>,
+}
+
+impl FreeList {
+    /// Of all of the pool's buffers, the last one to be taken first.
+    fn of(buffers: impl Iterator<Item = u16>) -> Self {
+        let places: Box<[Cell<u16>]> = buffers.map(Cell::new).collect();
+        let count = Cell::new(places.len());
+        Self { places, count }
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<u16> {
+        let count = self.count.get().checked_sub(1)?;
+        self.count.set(count);
+        self.places.get(count).map(Cell::get)
+    }
+
+    #[inline(always)]
+    fn push(&self, index: u16) {
+        let count = self.count.get();
+        debug_assert!(count < self.places.len(), "freed twice");
+        if let Some(place) = self.places.get(count) {
+            place.set(index);
+            self.count.set(count + 1);
+        }
     }
 }
 
@@ -421,7 +468,7 @@ impl Span {
         self.place.range().1
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(pool) = &self.pool else { return &[] };
         let (start, len) = self.place.range();
@@ -470,7 +517,7 @@ impl Span {
 }
 
 impl Drop for Span {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(pool) = &self.pool
             && !self.place.is_in_heap()

@@ -250,7 +250,7 @@ impl Run {
                 self.call(at, |channel, handle| {
                     let mut buffer = channel.alloc(len);
                     buffer.extend_from_slice(&bytes);
-                    channel.write_quiet(handle, buffer)
+                    channel.write_quiet(handle, buffer).map(drop)
                 });
             }
             Step::Read(at, len) => {

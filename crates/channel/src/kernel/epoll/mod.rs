@@ -205,7 +205,7 @@ impl Epoll {
         }
         let slot = data as u32;
         let entry = state.slot(slot);
-        if entry.generation != (data >> 32) as u32 || !entry.is_live() {
+        if entry.handle.generation() != (data >> 32) as u32 || !entry.is_live() {
             state.counters.stray_answers += 1;
             return;
         }
@@ -245,7 +245,7 @@ impl Epoll {
             return Ok(());
         }
         let fd = entry.fd.as_ref().ok_or(OpError::BadDescriptor)?.as_fd();
-        let data = u64::from(entry.generation) << 32 | u64::from(slot);
+        let data = u64::from(entry.handle.generation()) << 32 | u64::from(slot);
         let events = if output { INPUT | EventFlags::OUT } else { INPUT };
         match before {
             Watch::No => self.set.add(fd, data, events)?,

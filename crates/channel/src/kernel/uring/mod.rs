@@ -204,19 +204,27 @@ impl Uring {
         self.submit_full_batch(state);
     }
 
-    #[inline]
+    #[inline(always)]
     fn enqueue(&mut self, state: &mut State, entry: &Entry) {
-        while !self.ring.push(entry) {
-            // The queue is full: submitting makes room, or the completion queue is full as well
-            // and fetching answers does.
-            if self.submit(state).is_err() {
-                self.fetch(state);
-            }
+        // Room is made beforehand, so that the entry is written where it belongs and nowhere else.
+        while !self.ring.has_room() {
+            self.make_room(state);
         }
+        let pushed = self.ring.push(entry);
+        debug_assert!(pushed);
         self.queued += 1;
     }
 
-    #[inline]
+    /// The queue is full: submitting makes room, or the completion queue is full as well and
+    /// fetching answers does.
+    #[cold]
+    fn make_room(&mut self, state: &mut State) {
+        if self.submit(state).is_err() {
+            self.fetch(state);
+        }
+    }
+
+    #[inline(always)]
     fn submit_full_batch(&mut self, state: &mut State) {
         if self.queued >= self.batch.full_at {
             self.on_full_batch(state);
@@ -312,9 +320,12 @@ impl Uring {
     /// Strikes off the silent sends that are among the answers from `first` on.
     fn look_for_broken_silence(&mut self, state: &mut State, first: usize) {
         for position in first..self.answers.len() {
-            if let Some((Tag::Send, slot)) = Tag::of(self.answers[position].user_data())
-                && state.slot(slot).silent_bytes > 0
-            {
+            let user_data = self.answers[position].user_data();
+            if user_data & 0xff != Tag::Send as u64 {
+                continue;
+            }
+            let slot = (user_data >> 32) as u32;
+            if state.slot(slot).silent_bytes > 0 {
                 self.on_silence_broken(state, slot);
             }
         }

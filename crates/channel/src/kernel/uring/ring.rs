@@ -112,7 +112,14 @@ impl Ring {
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
+    /// Whether the queue has room for a request.
+    #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        !self.submissions.is_full()
+    }
+
     /// Puts a request into the queue; `false` if there is no room.
+    #[inline(always)]
     pub(super) fn push(&mut self, entry: &Entry) -> bool {
         // SAFETY: memory that the entry names stays where it is until its last answer: payloads
         // in the slot's write queue, vectors in `used_gathers`, the rest in `requests` (see the
@@ -160,7 +167,10 @@ impl Ring {
     /// Appends the answers that are there. Says whether the kernel had to keep some back.
     pub(super) fn fetch(&mut self, answers: &mut Vec<cqueue::Entry>) -> bool {
         self.completions.sync();
-        answers.extend(&mut *self.completions);
+        answers.reserve(self.completions.len());
+        let count = self.completions.fill(answers.spare_capacity_mut()).len();
+        // SAFETY: `count` entries after the last one were written just now, inside the capacity.
+        unsafe { answers.set_len(answers.len() + count) };
         // Makes the room that was read known to the kernel.
         self.completions.sync();
         self.submissions.cq_overflow()

@@ -18,14 +18,17 @@ use crate::options::Disconnect;
 use crate::slot::{Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
 
-/// Sends that are answered only if not all of their bytes went out, oldest first. Two lists, of
-/// things that are put there from registers.
+/// Sends that are answered only if not all of their bytes went out, oldest first.
 #[derive(Default)]
 pub(super) struct SilentSends {
-    slots: Vec<u32>,
-    bytes: Vec<ReadBuf>,
+    list: Vec<SilentSend>,
     /// How many of them the kernel has taken.
     pub(super) submitted: usize,
+}
+
+struct SilentSend {
+    bytes: ReadBuf,
+    slot: u32,
 }
 
 /// In place of a silent send's slot: it was answered.
@@ -33,31 +36,46 @@ const ANSWERED: u32 = u32::MAX;
 
 impl SilentSends {
     pub(super) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.list.is_empty()
     }
 
     #[inline(always)]
     fn push(&mut self, slot: u32, bytes: ReadBuf) {
-        self.slots.push(slot);
-        self.bytes.push(bytes);
+        let len = self.list.len();
+        if len == self.list.capacity() {
+            self.grow();
+        }
+        let Some(place) = self.list.spare_capacity_mut().first_mut() else { return };
+        place.write(SilentSend { bytes, slot });
+        // SAFETY: the element after the last one was written just now, inside the capacity.
+        unsafe { self.list.set_len(len + 1) };
+    }
+
+    /// Room for twice as many: there is one for each connection at most.
+    #[cold]
+    fn grow(&mut self) {
+        self.list.reserve(self.list.len().max(64));
     }
 
     /// The submission queue is empty: all of them were submitted.
     pub(super) fn note_submitted(&mut self) {
-        self.submitted = self.slots.len();
+        self.submitted = self.list.len();
     }
 
     /// Takes the send of `slot` out, which was answered.
     fn strike(&mut self, slot: u32) -> Option<ReadBuf> {
-        let position = self.slots.iter().position(|&listed| listed == slot)?;
-        self.slots[position] = ANSWERED;
-        Some(std::mem::replace(&mut self.bytes[position], ReadBuf::END))
+        let send = self.list.iter_mut().find(|send| send.slot == slot)?;
+        send.slot = ANSWERED;
+        Some(std::mem::replace(&mut send.bytes, ReadBuf::END))
     }
 
     /// Forgets the oldest `count`, which were submitted.
     fn drop_first(&mut self, count: usize) {
-        self.slots.drain(..count);
-        self.bytes.drain(..count);
+        if count == self.list.len() {
+            self.list.clear();
+        } else {
+            self.list.drain(..count);
+        }
         self.submitted -= count;
     }
 }
@@ -221,18 +239,28 @@ impl Uring {
         state.silence_awaited = false;
         let count = self.silent_sends.submitted;
         for position in 0..count {
-            let slot = self.silent_sends.slots[position];
+            let slot = self.silent_sends.list[position].slot;
             if slot == ANSWERED {
                 continue;
             }
             let entry = state.slot(slot);
             entry.silent_bytes = 0;
             entry.flags.writing = false;
-            if self.count_down(state, slot) && !state.slot(slot).writes.is_empty() {
-                self.next_write(state, slot);
+            if entry.phase == Phase::Open && entry.writes.is_empty() && entry.kernel_requests > 0 {
+                // Nearly always: nothing waited for it.
+                entry.kernel_requests -= 1;
+            } else {
+                self.go_on_after_silence(state, slot);
             }
         }
         self.silent_sends.drop_first(count);
+    }
+
+    #[inline(never)]
+    fn go_on_after_silence(&mut self, state: &mut State, slot: u32) {
+        if self.count_down(state, slot) && !state.slot(slot).writes.is_empty() {
+            self.next_write(state, slot);
+        }
     }
 
     /// A silent send was answered, so it did not go out whole: it becomes a write like others, and
