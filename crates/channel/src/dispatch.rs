@@ -169,10 +169,16 @@ impl Channel {
         };
         let mut remaining = timeout;
         loop {
-            let patience = self.shortest(remaining);
+            let watched =
+                self.state.timers.is_empty() || self.driver.watches_timers(&mut self.state);
+            let patience = match watched {
+                true if self.state.timers_due => Some(Duration::ZERO),
+                true => remaining,
+                false => self.shortest(remaining),
+            };
             self.driver.wait(&mut self.state, patience)?;
             self.driver.harvest(&mut self.state);
-            if !self.state.timers.is_empty() {
+            if !watched || std::mem::take(&mut self.state.timers_due) {
                 self.expire_timers();
             }
             if let Some(completion) = self.next_ready() {
@@ -197,9 +203,6 @@ impl Channel {
 
     /// The program's patience or the next timer, whichever ends first.
     fn shortest(&self, remaining: Option<Duration>) -> Option<Duration> {
-        if self.state.timers.is_empty() {
-            return remaining;
-        }
         let timer = self.state.timers.until_next(Instant::now());
         match (timer, remaining) {
             (Some(timer), Some(remaining)) => Some(timer.min(remaining)),

@@ -52,6 +52,10 @@ pub const WRITE_PARTS_MAX: usize = 1024;
 /// Parts of queued writes that one send gathers.
 pub const GATHER_PARTS_MAX: usize = 64;
 
+/// Moments for which a ring is asked to tell at once, each earlier than the one before; beyond
+/// them each wait is given its time.
+pub(crate) const ALARMS_MAX: usize = 16;
+
 /// Operations outstanding on one channel, all handles together.
 pub const OPERATIONS_MAX: usize = 1 << 22;
 /// Connect time-outs that wait in a queue at most; older ones go to an ordered map.

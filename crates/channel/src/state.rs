@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) receive_pool: Rc<Pool>,
     pub(crate) send_pool: Rc<Pool>,
     pub(crate) timers: Timers,
+    /// The driver, which watches the timers, was told that one may be due.
+    pub(crate) timers_due: bool,
     pub(crate) counters: Counters,
     /// Listeners that wait for a descriptor to become free.
     pub(crate) exhausted_listeners: u32,
@@ -81,6 +83,7 @@ impl State {
             receive_pool,
             send_pool,
             timers: Timers::default(),
+            timers_due: false,
             counters: Counters::default(),
             exhausted_listeners: 0,
             woken: false,
@@ -320,9 +323,7 @@ impl State {
     pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
         while let Some(Whose { handle, slot: index }) = self.ready.next() {
             let cookie = match self.slots.get(index as usize) {
-                Some(slot) if slot.handle == handle && slot.is_live() => {
-                    slot.cookie
-                }
+                Some(slot) if slot.handle == handle && slot.is_live() => slot.cookie,
                 None if handle == Handle::NONE => 0,
                 _ => {
                     let event = self.ready.pop(&self.receive_pool);

@@ -130,12 +130,16 @@ impl Timers {
         (entry.key().0 <= now).then(|| entry.remove())
     }
 
-    /// How long until the next deadline; zero if it has passed, `None` if there is none.
-    pub(crate) fn until_next(&self, now: Instant) -> Option<Duration> {
+    /// The next deadline.
+    pub(crate) fn next(&self) -> Option<Instant> {
         let queued = self.connects.front().map(|(at, _)| *at);
         let other = self.deadlines.first_key_value().map(|((at, _), _)| *at);
-        let at = [queued, other].into_iter().flatten().min()?;
-        Some(at.saturating_duration_since(now))
+        [queued, other].into_iter().flatten().min()
+    }
+
+    /// How long until the next deadline; zero if it has passed, `None` if there is none.
+    pub(crate) fn until_next(&self, now: Instant) -> Option<Duration> {
+        Some(self.next()?.saturating_duration_since(now))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

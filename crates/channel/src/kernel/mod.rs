@@ -109,6 +109,13 @@ pub(crate) trait Driver {
     /// is left. No system call.
     fn harvest(&mut self, state: &mut State);
 
+    /// Sees to it that `wait` ends when the next of `state.timers` is due, and that
+    /// `state.timers_due` is set then. `false`: the driver cannot, and whoever calls `wait` has to
+    /// look after the timers by its `timeout`.
+    fn watches_timers(&mut self, _state: &mut State) -> bool {
+        false
+    }
+
     /// Hand over what is queued and fetch answers; wait for the first one at most `timeout`
     /// (`None`: for ever).
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError>;
@@ -297,6 +304,11 @@ impl Driver for AnyDriver {
     #[inline]
     fn harvest(&mut self, state: &mut State) {
         on_driver!(self, driver => driver.harvest(state))
+    }
+
+    #[inline]
+    fn watches_timers(&mut self, state: &mut State) -> bool {
+        on_driver!(self, driver => driver.watches_timers(state))
     }
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {

@@ -17,6 +17,10 @@ on_each_driver![
     a_timer_cuts_a_longer_wait_short_and_a_shorter_one_not,
     wrong_times_are_refused,
     a_timer_in_a_busy_channel_comes_in_time,
+    many_timers_each_earlier_than_the_one_before_come_in_time,
+    a_timer_that_passed_before_the_first_dispatch_comes_without_waiting,
+    a_timer_set_after_many_were_cancelled_comes_in_time,
+    a_timer_that_passes_between_polls_comes_with_the_next,
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -144,4 +148,54 @@ fn a_timer_in_a_busy_channel_comes_in_time(case: &Case) {
     }
     drop(scene);
     looping.join().unwrap();
+}
+
+fn many_timers_each_earlier_than_the_one_before_come_in_time(case: &Case) {
+    let mut scene = case.scene();
+    let start = Instant::now();
+    // More than a driver may want to be told of, each waited for before the next is set.
+    const COUNT: u32 = 24;
+    for turn in 0..COUNT {
+        let after = 60 * MS + (COUNT - turn) * 10 * MS;
+        scene.timer(after.saturating_sub(start.elapsed()), None, turn.into()).unwrap();
+        assert!(scene.dispatch(Some(Duration::ZERO)).unwrap().is_none());
+    }
+    for turn in (0..COUNT).rev() {
+        assert_eq!(scene.next().cookie, u64::from(turn));
+        assert!(start.elapsed() + MS >= 60 * MS + (COUNT - turn) * 10 * MS, "early: {turn}");
+    }
+    scene.expect_silence();
+}
+
+fn a_timer_that_passed_before_the_first_dispatch_comes_without_waiting(case: &Case) {
+    let mut scene = case.scene();
+    scene.timer(MS, None, 1).unwrap();
+    thread::sleep(3 * MS);
+    let done = scene.dispatch(Some(Duration::ZERO)).unwrap().expect("it is due");
+    assert_eq!(done.cookie, 1);
+}
+
+fn a_timer_set_after_many_were_cancelled_comes_in_time(case: &Case) {
+    let mut scene = case.scene();
+    for _ in 0..40 {
+        let timer = scene.timer(5 * MS, None, 0).unwrap();
+        assert!(scene.dispatch(Some(Duration::ZERO)).unwrap().is_none());
+        scene.unregister(timer).unwrap();
+    }
+    let start = Instant::now();
+    scene.timer(30 * MS, None, 1).unwrap();
+    assert_eq!(scene.next().cookie, 1);
+    assert!(start.elapsed() >= 30 * MS);
+    scene.expect_silence();
+}
+
+fn a_timer_that_passes_between_polls_comes_with_the_next(case: &Case) {
+    let mut scene = case.scene();
+    for cookie in 0..10 {
+        scene.timer(2 * MS, None, cookie).unwrap();
+        assert!(scene.dispatch(Some(Duration::ZERO)).unwrap().is_none());
+        thread::sleep(4 * MS);
+        let done = scene.dispatch(Some(Duration::ZERO)).unwrap().expect("it has passed");
+        assert_eq!(done.cookie, cookie);
+    }
 }

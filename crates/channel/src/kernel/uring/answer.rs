@@ -31,6 +31,7 @@ impl Uring {
             Tag::Request => self.on_request(state, index, result),
             Tag::Wake => self.on_wake(state, flags),
             Tag::Ask => self.asked = Some(result),
+            Tag::Alarm => self.on_alarm(state, result),
             Tag::End => self.on_change(state, index, result, flags),
             Tag::Connect | Tag::Disconnect | Tag::Install => {
                 self.on_rare(state, tag, index, result);

@@ -42,6 +42,7 @@ use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
 use crate::state::State;
 
 mod accept;
+mod alarm;
 mod answer;
 mod batch;
 mod probe;
@@ -49,6 +50,7 @@ mod request;
 mod ring;
 mod stream;
 
+use alarm::Alarms;
 use batch::{Batch, InHand, Left};
 use probe::Capabilities;
 use ring::Ring;
@@ -95,6 +97,8 @@ pub(super) enum Tag {
     Ask = 9,
     /// A connection whose end is awaited changed, which may be its end.
     End = 10,
+    /// The time is there for which the ring was asked to tell (`alarm.rs`).
+    Alarm = 11,
 }
 
 impl Tag {
@@ -115,6 +119,7 @@ impl Tag {
             8 => Self::Wake,
             9 => Self::Ask,
             10 => Self::End,
+            11 => Self::Alarm,
             _ => return None,
         };
         Some((tag, (user_data >> 32) as u32))
@@ -137,6 +142,7 @@ pub(crate) struct Uring {
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     used_gathers: Vec<Box<Gather>>,
     silent_sends: SilentSends,
+    alarms: Alarms,
     /// Slots that wait for a receive buffer.
     starved: Vec<u32>,
     /// Direct descriptors in use, and how many there can be.
@@ -172,6 +178,7 @@ impl Uring {
             free_gathers: Vec::new(),
             used_gathers: Vec::new(),
             silent_sends: SilentSends::default(),
+            alarms: Alarms::new(),
             starved: Vec::new(),
             direct_open: 0,
             direct_max: state.config.max_lwsockets,
@@ -526,6 +533,11 @@ impl Driver for Uring {
         if !self.starved.is_empty() {
             self.restart_starved(state);
         }
+    }
+
+    #[inline]
+    fn watches_timers(&mut self, state: &mut State) -> bool {
+        self.set_alarm(state)
     }
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
