@@ -1,7 +1,8 @@
 //! `megapipe bench bars`: the numbers that megapipe promises, each measured, and whether it is met.
 //!
-//! Ratios are taken run by run between servers that were measured in turn, and the median of the
-//! ratios is reported, so that a slow minute of the machine hits both sides of a ratio.
+//! Ratios are taken run by run between servers that were measured in turn and back, and the median
+//! of the ratios is reported, so that a slow minute of the machine hits both sides of a ratio. Beside
+//! it stands the ratio of the medians: where the two differ, the machine was not quiet enough.
 
 use crate::{
     baseline::Baseline,
@@ -12,7 +13,7 @@ use crate::{
     idle_memory,
     layout::LayoutError,
     load::{Load, Workload},
-    measure::{self, Sample, Trial, median, range},
+    measure::{self, Effort, Sample, Trial, median, quartiles, range},
     point::{Bar, Point, Sense},
     progress::Progress,
     report,
@@ -21,7 +22,12 @@ use crate::{
     table::Table,
     wakes,
 };
-use std::{io, process::ExitCode};
+use std::{io, process::ExitCode, time::Duration};
+
+/// How long and how often, unless told otherwise: more and shorter runs than elsewhere, because a
+/// median of many ratios lies closer than one of few that were measured longer. As many forwards as
+/// backwards.
+const EFFORT: Effort = Effort { runs: 10, window: Duration::from_secs(2) };
 
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,6 +49,8 @@ pub(crate) struct BarResult {
     pub(crate) digits: usize,
     /// One number for each run.
     pub(crate) runs: Vec<f64>,
+    /// Of a ratio: that of the two servers' medians.
+    pub(crate) of_medians: Option<f64>,
     /// Whether a simulation took the place of cores that the machine does not have.
     pub(crate) simulated: bool,
     /// Why nothing was measured.
@@ -112,11 +120,26 @@ impl BarResult {
         format!("{median:.digits$}{}", self.unit)
     }
 
+    /// The ratio of the medians, where there is one.
+    pub(crate) fn of_medians_text(&self) -> String {
+        let digits = self.digits;
+        self.of_medians.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.digits$}"))
+    }
+
+    /// Between what half of the runs lie.
+    pub(crate) fn middle_half_text(&self) -> String {
+        self.bounds_text(quartiles)
+    }
+
     pub(crate) fn range_text(&self) -> String {
+        self.bounds_text(range)
+    }
+
+    fn bounds_text(&self, bounds: fn(Vec<f64>) -> [f64; 2]) -> String {
         if self.runs.is_empty() {
             return "-".to_owned();
         }
-        let ([low, high], digits) = (range(self.runs.iter().copied()), self.digits);
+        let ([low, high], digits) = (bounds(self.runs.clone()), self.digits);
         format!("{low:.digits$} – {high:.digits$}")
     }
 }
@@ -232,7 +255,7 @@ fn names() -> Vec<&'static str> {
     RATIOS.iter().map(|ratio| ratio.name).chain(["memory", "c", "wakes"]).collect()
 }
 
-/// Measures all, or those that `--only` names. Blocks for about six minutes.
+/// Measures all, or those that `--only` names. Blocks for about nine minutes.
 pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if let Some(name) = args.only.iter().find(|name| !names().contains(&name.as_str())) {
         return Err(BenchError::UnknownExperiment {
@@ -241,7 +264,7 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
         });
     }
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    let mut bench = args.bench()?;
+    let mut bench = args.bench_of(EFFORT)?;
     let (mut bars, mut points) = (Vec::new(), Vec::new());
     for index in 0..=3 {
         let ratios: Vec<&Ratio> =
@@ -286,7 +309,8 @@ pub(crate) fn finish(
 }
 
 fn print(bars: &[BarResult]) {
-    let mut table = Table::new(&["bar", "measured", "from – to", "met", "what"]);
+    let mut table =
+        Table::new(&["bar", "measured", "of medians", "middle half", "from – to", "met", "what"]);
     for bar in bars {
         let met = match bar.met() {
             Some(true) => "yes",
@@ -298,6 +322,8 @@ fn print(bars: &[BarResult]) {
         table.row([
             bar.bound_text(),
             bar.measured_text(),
+            bar.of_medians_text(),
+            bar.middle_half_text(),
             bar.range_text(),
             met.to_owned(),
             format!("{}{why}", bar.what_text()),
@@ -337,6 +363,7 @@ fn ratio_bars(
     let bars = ratios.iter().map(|ratio| {
         let pair = of(ratio.one).zip(of(ratio.other));
         let runs = pair.map_or_else(Vec::new, |(mine, theirs)| ratio.of(mine, theirs));
+        let of_medians = pair.map(|(mine, theirs)| ratio.of_medians(mine, theirs));
         let why = runs.is_empty().then(|| {
             ratio.other.missing().unwrap_or_else(|| "a server failed, see the notes".to_owned())
         });
@@ -347,6 +374,7 @@ fn ratio_bars(
             unit: "",
             digits: 3,
             runs,
+            of_medians,
             simulated: false,
             why,
         }
@@ -358,11 +386,20 @@ impl Ratio {
     /// Run by run.
     fn of(&self, mine: &[Sample], theirs: &[Sample]) -> Vec<f64> {
         let ratio = |(mine, theirs): (&Sample, &Sample)| {
-            let (mine, theirs) =
-                (mine.server_cpu_us_per_transaction, theirs.server_cpu_us_per_transaction);
-            if self.per_cpu_second { theirs / mine } else { mine / theirs }
+            self.between(mine.server_cpu_us_per_transaction, theirs.server_cpu_us_per_transaction)
         };
         mine.iter().zip(theirs).map(ratio).collect()
+    }
+
+    fn of_medians(&self, mine: &[Sample], theirs: &[Sample]) -> f64 {
+        let each = |samples: &[Sample]| {
+            median(samples.iter().map(|sample| sample.server_cpu_us_per_transaction))
+        };
+        self.between(each(mine), each(theirs))
+    }
+
+    fn between(&self, mine: f64, theirs: f64) -> f64 {
+        if self.per_cpu_second { theirs / mine } else { mine / theirs }
     }
 }
 
@@ -382,7 +419,17 @@ fn memory_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
     }
     let what = "user-space memory per idle lwsocket connection (resident, serve rpc)";
     let (name, bound, simulated) = ("memory", Bound::AtMost(256.0), false);
-    Ok(BarResult { name, what, bound, unit: " B", digits: 0, runs, simulated, why })
+    Ok(BarResult {
+        name,
+        what,
+        bound,
+        unit: " B",
+        digits: 0,
+        runs,
+        of_medians: None,
+        simulated,
+        why,
+    })
 }
 
 /// What waking a thread costs here, on another core and on the same.
@@ -396,7 +443,17 @@ fn wake_floors(bench: &mut Bench) -> Result<[BarResult; 2], LayoutError> {
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         let (name, bound, simulated) = ("wakes", Bound::Floor, false);
-        BarResult { name, what, bound, unit: " µs", digits: 1, runs, simulated, why }
+        BarResult {
+            name,
+            what,
+            bound,
+            unit: " µs",
+            digits: 1,
+            runs,
+            of_medians: None,
+            simulated,
+            why,
+        }
     };
     Ok([
         floor(
@@ -451,7 +508,7 @@ fn c_bar(bench: &Bench) -> BarResult {
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     let (name, bound, simulated) = ("c", Bound::AtMost(20.0), false);
-    BarResult { name, what, bound, unit: " ns", digits: 1, runs, simulated, why }
+    BarResult { name, what, bound, unit: " ns", digits: 1, runs, of_medians: None, simulated, why }
 }
 
 #[cfg(test)]
@@ -460,7 +517,17 @@ mod tests {
 
     fn bar(bound: Bound, runs: &[f64]) -> BarResult {
         let (name, what, runs) = ("x", "x", runs.to_vec());
-        BarResult { name, what, bound, unit: " ns", digits: 1, runs, simulated: false, why: None }
+        BarResult {
+            name,
+            what,
+            bound,
+            unit: " ns",
+            digits: 1,
+            runs,
+            of_medians: None,
+            simulated: false,
+            why: None,
+        }
     }
 
     #[test]
@@ -485,5 +552,8 @@ mod tests {
         assert_eq!(bar.bound_text(), "≤ 20 ns");
         assert_eq!(bar.measured_text(), "2.0 ns");
         assert_eq!(bar.range_text(), "1.0 – 3.0");
+        assert_eq!(bar.middle_half_text(), "1.5 – 2.5");
+        assert_eq!(bar.of_medians_text(), "-");
+        assert_eq!(BarResult { of_medians: Some(1.04), ..bar }.of_medians_text(), "1.0");
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     keeper::{self, KeepArgs},
     layout::{self, LayoutError, LinkChoice, LinkName},
     load_process::{self, LoadProcessArgs, LoadProcessError},
+    measure::Effort,
     point::{Machine, Point, Results},
     process::{self, ExecArgs},
     report,
@@ -91,10 +92,10 @@ pub struct RunArgs {
     /// Fewer points, fewer and shorter runs
     #[arg(long)]
     pub quick: bool,
-    /// Runs of which the median is reported (5; with --quick 3)
+    /// Runs of which the median is reported (5, `bars` 10; with --quick 3)
     #[arg(long)]
     pub runs: Option<NonZeroUsize>,
-    /// Length of a run's measured window in seconds (3; with --quick 2)
+    /// Length of a run's measured window in seconds (3, `bars` 2; with --quick 2)
     #[arg(long)]
     pub seconds: Option<f64>,
     /// Write the results to this file as JSON; `-` writes to standard output
@@ -308,7 +309,12 @@ impl RunArgs {
 
     /// A bench as these options ask for.
     pub(crate) fn bench(&self) -> Result<Bench, BenchError> {
-        let mut effort = effort(self.quick);
+        self.bench_of(effort(false))
+    }
+
+    /// A bench that runs so long and so often, unless these options ask for something else.
+    pub(crate) fn bench_of(&self, unasked: Effort) -> Result<Bench, BenchError> {
+        let mut effort = if self.quick { effort(true) } else { unasked };
         if let Some(runs) = self.runs {
             effort.runs = runs.get();
         }

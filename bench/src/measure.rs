@@ -4,11 +4,11 @@
 //! window begins and when it ends. CPU time per transaction is the busy
 //! time of the server's cores per second of that window over the load's transactions per second.
 //!
-//! Servers to be compared are measured in turn (A B C A B C …), so that what the machine does
-//! meanwhile hits all of them alike; what is reported is the median of the runs.
+//! Servers to be compared are measured in turn and back (A B C C B A …), so that what the machine
+//! does meanwhile hits all of them alike, also if it grows or fades; what is reported is the median
+//! of the runs.
 
 use crate::{
-    cpu_time::TICK_US,
     experiments::Experiment,
     layout::Layout,
     limits,
@@ -125,9 +125,11 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
     if report.transactions_per_s <= 0.0 || report.seconds <= 0.0 {
         return None;
     }
-    let busy_us_per_s = report.server.busy_us() / report.seconds;
     let transactions = report.transactions_per_s * report.seconds;
-    let each_us = |ticks: u64| ticks as f64 * TICK_US / transactions;
+    let server_cpu_us_per_transaction = report.server.busy_us(report.seconds) / transactions;
+    let each_us = |ticks: u64| {
+        server_cpu_us_per_transaction * ticks as f64 / report.server.busy_ticks.max(1) as f64
+    };
     Some(Sample {
         server_cpu_us: CpuSplit {
             user: each_us(report.server.user_ticks),
@@ -135,14 +137,14 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
             softirq: each_us(report.server.softirq_ticks),
         },
         server_calls_per_transaction: report.server.calls as f64 / transactions,
-        load_cpu_us_per_transaction: report.load.busy_us() / transactions,
+        load_cpu_us_per_transaction: report.load.busy_us(report.seconds) / transactions,
         fairness: report.fairness,
         cpu_shares: None,
         connect_us: report.connect_us,
         processing_us: report.processing_us,
         events_per_wakeup: None,
         transactions_per_s: report.transactions_per_s,
-        server_cpu_us_per_transaction: busy_us_per_s / report.transactions_per_s,
+        server_cpu_us_per_transaction,
         server_idle_share: report.server.idle_share(),
         load_idle_share: report.load.idle_share(),
         latency_us: report.latency_us,
@@ -160,6 +162,19 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
         len if len % 2 == 1 => sorted[middle],
         _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
     }
+}
+
+/// The lower and the upper quartile: half of the values lie between them. By linear interpolation
+/// between neighbours; zeros of none.
+pub(crate) fn quartiles(values: impl IntoIterator<Item = f64>) -> [f64; 2] {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return [0.0; 2] };
+    [0.25, 0.75].map(|share| {
+        let place = share * last as f64;
+        let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+        below + (above - below) * place.fract()
+    })
 }
 
 /// Lowest and highest; zeros of none.
@@ -254,7 +269,7 @@ fn median_shares(samples: &[Sample]) -> Option<CpuShares> {
 
 #[cfg(test)]
 mod tests {
-    use super::{median, range, reduce};
+    use super::{median, quartiles, range, reduce};
     use crate::{
         cpu_time::CoreTimes,
         load::LoadReport,
@@ -268,6 +283,10 @@ mod tests {
         assert!(median([]).abs() < 1e-9);
         assert_eq!(range([3.0, 1.0, 2.0]).map(|bound| bound as u32), [1, 3]);
         assert_eq!(range([]).map(|bound| bound as u32), [0, 0]);
+        assert_eq!(quartiles([5.0, 1.0, 3.0, 2.0, 4.0]).map(|it| it as u32), [2, 4]);
+        let [lower, upper] = quartiles([1.0, 2.0]);
+        assert!((lower - 1.25).abs() < 1e-9 && (upper - 1.75).abs() < 1e-9);
+        assert_eq!(quartiles([]).map(|it| it as u32), [0, 0]);
     }
 
     #[test]
@@ -279,6 +298,7 @@ mod tests {
             errors: 0,
             seconds: 2.0,
             server: CoreTimes {
+                cores: 1,
                 busy_ticks: 180,
                 user_ticks: 20,
                 system_ticks: 100,
@@ -287,7 +307,7 @@ mod tests {
                 steal_ticks: 0,
                 calls: 50_000,
             },
-            load: CoreTimes { busy_ticks: 200, ..CoreTimes::default() },
+            load: CoreTimes { cores: 1, busy_ticks: 200, ..CoreTimes::default() },
             fairness: Some(0.5),
             connect_us: None,
             processing_us: None,

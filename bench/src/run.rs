@@ -247,7 +247,7 @@ impl Bench {
         Ok(points.collect())
     }
 
-    /// The samples of each trial that worked, measured in turn.
+    /// The samples of each trial that worked, measured in turn and back.
     pub(crate) fn compare(
         &mut self,
         trials: &[Trial],
@@ -265,27 +265,22 @@ impl Bench {
             }
         }
         for run in 1..=self.effort.runs {
-            let mut index = 0;
-            while let Some((trial, _)) = results.get(index) {
-                let trial = trial.clone();
+            for index in round(run, results.len()) {
+                let trial = results[index].0.clone();
                 progress.step(&describe(&trial, run, self.effort.runs));
                 match self.sample(&trial, server_cores)? {
-                    Ok(sample) => {
-                        results[index].1.push(sample);
-                        index += 1;
-                    }
+                    Ok(sample) => results[index].1.push(sample),
                     Err(error) => {
                         self.failed = true;
-                        let label = trial.server.label();
-                        let experiment = trial.experiment;
+                        let (label, experiment) = (trial.server.label(), trial.experiment);
                         self.note(format!(
                             "{experiment}: {label} failed and was left out: {error}"
                         ));
                         progress.skip(self.effort.runs - run);
-                        results.remove(index);
                     }
                 }
             }
+            results.retain(|(_, samples)| samples.len() == run);
         }
         Ok(results)
     }
@@ -305,6 +300,15 @@ impl Bench {
     }
 }
 
+/// In which order the trials of a round are measured: every other time backwards.
+fn round(run: usize, trials: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..trials).collect();
+    if run.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
+}
+
 fn describe(trial: &Trial, run: usize, runs: usize) -> String {
     let load = &trial.load;
     let length = match load.transactions_per_connection {
@@ -322,7 +326,7 @@ fn describe(trial: &Trial, run: usize, runs: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Columns, Group, Programs};
+    use super::{Columns, Group, Programs, round};
     use crate::{
         experiments::Experiment,
         server::Server,
@@ -339,6 +343,12 @@ mod tests {
 
     fn groups(name: &str) -> Vec<Group> {
         Experiment::named(name).unwrap().groups(true, 2)
+    }
+
+    #[test]
+    fn every_other_round_goes_backwards() {
+        let rounds: Vec<usize> = (1..=3).flat_map(|run| round(run, 3)).collect();
+        assert_eq!(rounds, [0, 1, 2, 2, 1, 0, 0, 1, 2]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Row {
         let Self { name, what, bound, unit, digits } = *self;
         let left_out = || "a server failed, see the notes".to_owned();
         let why = runs.is_empty().then(|| why.unwrap_or_else(left_out));
-        BarResult { name, what, bound, unit, digits, runs, simulated: false, why }
+        BarResult { name, what, bound, unit, digits, runs, of_medians: None, simulated: false, why }
     }
 }
 

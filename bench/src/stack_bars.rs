@@ -259,7 +259,7 @@ impl Row {
             missing.unwrap_or_else(|| "a server failed, see the notes".to_owned())
         });
         let Self { name, what, bound, .. } = *self;
-        BarResult { name, what, bound, unit, digits, runs, simulated: false, why }
+        BarResult { name, what, bound, unit, digits, runs, of_medians: None, simulated: false, why }
     }
 }
 
@@ -280,7 +280,17 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
         }
     };
     let (name, bound, simulated) = ("idle", Bound::AtMost(512.0), false);
-    Ok(BarResult { name, what, bound, unit: " B", digits: 0, runs, simulated, why })
+    Ok(BarResult {
+        name,
+        what,
+        bound,
+        unit: " B",
+        digits: 0,
+        runs,
+        of_medians: None,
+        simulated,
+        why,
+    })
 }
 
 fn instructions_bar(bench: &Bench) -> BarResult {
@@ -290,7 +300,7 @@ fn instructions_bar(bench: &Bench) -> BarResult {
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     let (name, bound, simulated) = ("instructions", Bound::AtMost(400.0), false);
-    BarResult { name, what, bound, unit: "", digits: 0, runs, simulated, why }
+    BarResult { name, what, bound, unit: "", digits: 0, runs, of_medians: None, simulated, why }
 }
 
 #[cfg(test)]

@@ -140,7 +140,8 @@ fn facts(results: &Results) -> String {
 fn bar_table(bars: &[BarResult]) -> String {
     let mut html = String::from(
         "<section><h2>Promised numbers</h2>\n<div class=\"scroll\"><table>\n\
-         <tr><th>what</th><th>bar</th><th>measured</th><th>runs from – to</th>\
+         <tr><th>what</th><th>bar</th><th>measured</th><th>of medians</th>\
+         <th>half of the runs</th><th>runs from – to</th>\
          <th class=\"text\">met</th></tr>\n",
     );
     for bar in bars {
@@ -152,11 +153,13 @@ fn bar_table(bars: &[BarResult]) -> String {
         };
         let _ = writeln!(
             html,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
              <td class=\"text {class}\">{word}{}</td></tr>",
             escaped(&bar.what_text()),
             escaped(&bar.bound_text()),
             escaped(&bar.measured_text()),
+            escaped(&bar.of_medians_text()),
+            escaped(&bar.middle_half_text()),
             escaped(&bar.range_text()),
             bar.why.as_ref().map_or_else(String::new, |why| format!(": {}", escaped(why))),
         );
