@@ -30,6 +30,7 @@ pub mod calls;
 mod error;
 mod event;
 mod fork;
+mod guarded;
 mod lent;
 mod limits;
 /// cbindgen:ignore

@@ -12,11 +12,10 @@
 //! What cannot be seen from here: a pointer to a channel that was destroyed. That is use after
 //! free, as with `FILE *`.
 //!
-//! Invariants
-//! - `owner`, `waker` and `process` never change; other threads read nothing else.
-//! - A `&mut Inner` exists only while `state` is [`State::Busy`], so there is never a second one.
+//! Read first: `guarded.rs`, which does 3 to 5.
+//!
+//! Invariant: `owner`, `waker` and `process` never change; other threads read nothing else.
 
-use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use channel::{Channel, Completion, Handle, Waker};
@@ -25,6 +24,7 @@ use crate::abi::{mp_channel_t, mp_handle_t};
 use crate::error::{CallError, Errno, Failure};
 use crate::event::Events;
 use crate::fork::ProcessMark;
+use crate::guarded::Guarded;
 use crate::registry::{self, ThreadNumber};
 
 /// What is behind `mp_channel_t *`; its inside is the library's.
@@ -33,19 +33,8 @@ pub struct mp_channel {
     owner: ThreadNumber,
     waker: Waker,
     process: ProcessMark,
-    state: Cell<State>,
     tag: u16,
-    inner: UnsafeCell<Inner>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// No call is inside.
-    Idle,
-    /// A call is inside.
-    Busy,
-    /// A call panicked.
-    Broken,
+    inner: Guarded<Inner>,
 }
 
 /// What the calls work on.
@@ -64,9 +53,8 @@ impl mp_channel {
             owner: ThreadNumber::current(),
             waker: channel.waker(),
             process: ProcessMark::current()?,
-            state: Cell::new(State::Idle),
             tag,
-            inner: UnsafeCell::new(Inner { channel, events: Events::default(), batch: Vec::new() }),
+            inner: Guarded::new(Inner { channel, events: Events::default(), batch: Vec::new() }),
         }));
         if registry::enter(tag, object) {
             return Ok(object);
@@ -83,7 +71,7 @@ impl mp_channel {
     pub(crate) unsafe fn destroy(object: *mut Self) -> Result<(), Failure> {
         // SAFETY: the caller keeps the contract.
         let shared = unsafe { owned(object)? };
-        if shared.state.get() == State::Busy {
+        if shared.inner.is_busy() {
             return Err(CallError::Reentered.into());
         }
         let errno = Errno::now();
@@ -168,29 +156,7 @@ fn enter<T>(
     work: impl FnOnce(&mut Inner) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     object.process.check()?;
-    match object.state.get() {
-        State::Idle => object.state.set(State::Busy),
-        State::Busy => return Err(CallError::Reentered.into()),
-        State::Broken => return Err(CallError::Broken.into()),
-    }
-    // SAFETY: the state was idle, so no other `&mut Inner` exists, and it is busy now, so none
-    // will come to exist until this one has ended.
-    let inner = unsafe { &mut *object.inner.get() };
-    let errno = Errno::now();
-    // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
-    let result = catch_unwind(AssertUnwindSafe(|| work(inner)));
-    match result {
-        Ok(result) => {
-            object.state.set(State::Idle);
-            // A failure sets it afterwards, in `border.rs`.
-            errno.put_back();
-            result
-        }
-        Err(_) => {
-            object.state.set(State::Broken);
-            Err(CallError::Broken.into())
-        }
-    }
+    object.inner.enter(work)
 }
 
 #[cfg(test)]

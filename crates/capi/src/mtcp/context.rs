@@ -7,10 +7,8 @@
 //! Invariants
 //! - Only the thread in `owner` changes an entry or looks into `inner`; others read `owner`, and
 //!   set `interrupted` and ring `waker` from signal handlers.
-//! - A `&mut Waiting` exists only while the state is busy, so there is never a second one.
 //! - `waker` points to a bell as long as a handler may ring it: see [`Entry::take_waker`].
 
-use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +20,7 @@ use sockets::{Attempt, Context, EpollEvent, Error, Run, Sockets};
 
 use crate::error::{CallError, Errno, Failure};
 use crate::fork::ProcessMark;
+use crate::guarded::Guarded;
 use crate::limits::MTCP_CONTEXTS_MAX;
 use crate::registry::ThreadNumber;
 
@@ -65,18 +64,7 @@ static RINGING: AtomicUsize = AtomicUsize::new(0);
 
 struct Inner {
     process: ProcessMark,
-    state: Cell<State>,
-    waiting: UnsafeCell<Waiting>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// No call is inside.
-    Idle,
-    /// A call is inside.
-    Busy,
-    /// A call panicked.
-    Broken,
+    waiting: Guarded<Waiting>,
 }
 
 /// A context's sockets, whose calls wait until they are done, or a signal comes.
@@ -184,14 +172,9 @@ pub(super) fn create(
     let made = ProcessMark::current().and_then(|process| Ok((process, make()?)));
     let (process, context) = made.inspect_err(|_| entry.owner.store(0, Ordering::Release))?;
     let waker = Box::into_raw(Box::new(context.waker()));
-    let waiting = UnsafeCell::new(Waiting {
-        context,
-        entry,
-        sources: None,
-        told_as: None,
-        events: Vec::new(),
-    });
-    let inner = Box::new(Inner { process, state: Cell::new(State::Idle), waiting });
+    let waiting =
+        Guarded::new(Waiting { context, entry, sources: None, told_as: None, events: Vec::new() });
+    let inner = Box::new(Inner { process, waiting });
     entry.public.cpu.store(core as c_int, Ordering::Relaxed);
     entry.interrupted.store(false, Ordering::Relaxed);
     entry.inner.store(Box::into_raw(inner), Ordering::Relaxed);
@@ -205,7 +188,7 @@ pub(super) fn destroy(context: mctx_t) -> Result<(), Failure> {
     let entry = owned(context)?;
     let inner = entry.inner.load(Ordering::Relaxed);
     // SAFETY: the calling thread owns the entry, so `inner` is its own live context.
-    if unsafe { &*inner }.state.get() == State::Busy {
+    if unsafe { &*inner }.waiting.is_busy() {
         return Err(CallError::Reentered.into());
     }
     let errno = Errno::now();
@@ -231,28 +214,7 @@ pub(super) fn with_context<T>(
     // SAFETY: the calling thread owns the entry, and only it ends the context.
     let inner = unsafe { &*entry.inner.load(Ordering::Relaxed) };
     inner.process.check()?;
-    match inner.state.get() {
-        State::Idle => inner.state.set(State::Busy),
-        State::Busy => return Err(CallError::Reentered.into()),
-        State::Broken => return Err(CallError::Broken.into()),
-    }
-    // SAFETY: the state was idle, so no other `&mut Waiting` exists, and it is busy now, so none
-    // will come to exist until this one has ended.
-    let waiting = unsafe { &mut *inner.waiting.get() };
-    let errno = Errno::now();
-    // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
-    let result = catch_unwind(AssertUnwindSafe(|| work(waiting)));
-    match result {
-        Ok(result) => {
-            inner.state.set(State::Idle);
-            errno.put_back();
-            result
-        }
-        Err(_) => {
-            inner.state.set(State::Broken);
-            Err(CallError::Broken.into())
-        }
-    }
+    inner.waiting.enter(work)
 }
 
 /// The entry that a pointer of the program's names, if it is the calling thread's context.
