@@ -24,22 +24,23 @@ pub(super) struct Batch {
     pub(super) full_at: u32,
     /// When the batch reached its last multiple of the threshold, or the one before it left.
     paced_at: Option<Instant>,
-    /// Where the program was in the fetched answers then.
-    position: usize,
+    /// How many completions the program had taken then, since the channel was made.
+    taken: u64,
 }
 
 /// How far the program is with what was fetched.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InHand {
-    /// Answers of the fetch that were handed out.
-    pub(super) position: usize,
-    /// Whether there are more.
+    /// Completions that were handed out since the channel was made. (Not since the fetch: where each
+    /// fetch brings as much, the program is always at the same place of it when a batch is full.)
+    pub(super) taken: u64,
+    /// Whether there are more of the fetch.
     pub(super) more: bool,
 }
 
 impl Batch {
     pub(super) const fn new(threshold: u32) -> Self {
-        Self { threshold, full_at: threshold, paced_at: None, position: 0 }
+        Self { threshold, full_at: threshold, paced_at: None, taken: 0 }
     }
 
     /// Whether a batch that has reached `full_at` goes now.
@@ -47,11 +48,9 @@ impl Batch {
         if self.threshold == 1 {
             return true;
         }
-        let InHand { position, more } = in_hand;
-        // A new fetch counts from 0 again.
-        let before = if position < self.position { 0 } else { self.position };
-        self.position = position;
-        let dispatches = position - before >= self.threshold as usize / 2;
+        let InHand { taken, more } = in_hand;
+        let dispatches = taken.saturating_sub(self.taken) >= u64::from(self.threshold / 2);
+        self.taken = taken;
         if !more || !dispatches {
             return true;
         }
@@ -66,8 +65,10 @@ impl Batch {
     }
 
     /// The queue went to the kernel with the program's wait, or because the batch was due.
-    pub(super) const fn left(&mut self, why: Left) {
+    /// `taken` is as in [`InHand`].
+    pub(super) const fn left(&mut self, why: Left, taken: u64) {
         self.full_at = self.threshold;
+        self.taken = taken;
         if matches!(why, Left::WithWait) {
             // The time of the wait is not the program's.
             self.paced_at = None;
@@ -93,21 +94,21 @@ mod tests {
         unreachable!("nobody asked how quick the program is")
     }
 
-    fn handed_out(position: usize) -> InHand {
-        InHand { position, more: true }
+    fn handed_out(taken: u64) -> InHand {
+        InHand { taken, more: true }
     }
 
     #[test]
     fn a_batch_of_one_always_goes() {
         let mut batch = Batch::new(1);
         assert!(batch.is_due(handed_out(1), no_clock));
-        assert!(batch.is_due(InHand { position: 1, more: false }, no_clock));
+        assert!(batch.is_due(InHand { taken: 1, more: false }, no_clock));
     }
 
     #[test]
     fn a_full_batch_goes_when_nothing_is_in_hand() {
         let mut batch = Batch::new(32);
-        assert!(batch.is_due(InHand { position: 32, more: false }, no_clock));
+        assert!(batch.is_due(InHand { taken: 32, more: false }, no_clock));
         assert_eq!(batch.full_at, 32);
     }
 
@@ -116,6 +117,9 @@ mod tests {
         let mut batch = Batch::new(32);
         assert!(!batch.is_due(handed_out(40), Instant::now));
         assert!(batch.is_due(handed_out(55), no_clock), "32 more operations, 15 completions");
+        batch.left(Left::Full, 55);
+        batch.left(Left::WithWait, 1_000);
+        assert!(batch.is_due(handed_out(1_015), no_clock), "those before the wait do not count");
     }
 
     #[test]
@@ -124,7 +128,7 @@ mod tests {
         let mut batch = Batch::new(32);
         for turn in 1..=20 {
             assert_eq!(batch.full_at, 32 * turn);
-            assert!(!batch.is_due(handed_out(32 * turn as usize), || start + GROWTH_TIME * turn));
+            assert!(!batch.is_due(handed_out(32 * u64::from(turn)), || start + GROWTH_TIME * turn));
         }
     }
 
@@ -136,8 +140,8 @@ mod tests {
         assert!(!batch.is_due(handed_out(32), || start), "its pace is not known yet");
         assert_eq!(batch.full_at, 64);
         for turn in 1..=5 {
-            assert!(batch.is_due(handed_out(32 + 32 * turn as usize), || start + slow * turn));
-            batch.left(Left::Full);
+            assert!(batch.is_due(handed_out(32 + 32 * u64::from(turn)), || start + slow * turn));
+            batch.left(Left::Full, 32 + 32 * u64::from(turn));
             assert_eq!(batch.full_at, 32);
         }
     }
@@ -147,8 +151,19 @@ mod tests {
         let start = Instant::now();
         let mut batch = Batch::new(32);
         assert!(!batch.is_due(handed_out(32), || start));
-        batch.left(Left::WithWait);
+        batch.left(Left::WithWait, 32);
         assert_eq!(batch.full_at, 32);
-        assert!(!batch.is_due(handed_out(20), || start + GROWTH_TIME * 100), "a new fetch");
+        assert!(!batch.is_due(handed_out(52), || start + GROWTH_TIME * 100), "a new fetch");
+    }
+
+    #[test]
+    fn fetches_that_bring_as_much_each_time_are_not_cut() {
+        let start = Instant::now();
+        let mut batch = Batch::new(32);
+        for fetch in 0..10 {
+            // Forty answers, each answered: full after 32 of them, and eight more to come.
+            assert!(!batch.is_due(handed_out(40 * fetch + 32), || start), "fetch {fetch}");
+            batch.left(Left::WithWait, 40 * fetch + 40);
+        }
     }
 }

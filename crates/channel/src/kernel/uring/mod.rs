@@ -240,8 +240,8 @@ impl Uring {
 
     #[inline(never)]
     fn on_full_batch(&mut self, state: &mut State) {
-        let position = self.next_answer;
-        let in_hand = InHand { position, more: position < self.answers.len() };
+        let more = self.next_answer < self.answers.len();
+        let in_hand = InHand { taken: state.counters.completions, more };
         if self.batch.is_due(in_hand, Instant::now) {
             // A refusal leaves the requests in the queue for the next attempt.
             let _ = self.submit(state);
@@ -258,7 +258,7 @@ impl Uring {
         if self.queued == 0 {
             return Ok(());
         }
-        self.batch.left(Left::Full);
+        self.batch.left(Left::Full, state.counters.completions);
         state.counters.system_calls += 1;
         let submitted = self.ring.submit();
         self.after_submit(state, submitted)
@@ -542,7 +542,7 @@ impl Driver for Uring {
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         self.ring.lend_buffers(&state.receive_pool);
-        self.batch.left(Left::WithWait);
+        self.batch.left(Left::WithWait, state.counters.completions);
         state.counters.system_calls += 1;
         let want = usize::from(timeout != Some(Duration::ZERO) && !state.silence_awaited);
         let until = match timeout {
