@@ -1,8 +1,8 @@
 //! `megapipe bench bars`: the numbers that megapipe promises, each measured, and whether it is met.
 //!
 //! Ratios are taken run by run between servers that were measured in turn and back, and the median
-//! of the ratios is reported, so that a slow minute of the machine hits both sides of a ratio. Beside
-//! it stands the ratio of the medians: where the two differ, the machine was not quiet enough.
+//! of the ratios is reported, so that a slow minute of the machine hits both sides of a ratio.
+//! Beside it stands the ratio of the medians: where the two differ, the machine was not quiet.
 
 use crate::{
     baseline::Baseline,

@@ -2,11 +2,11 @@
 //!
 //! Busy is what is neither idle nor steal. Idle is idle + iowait, because a thread that waits in
 //! `io_uring_enter` is booked as waiting for I/O; steal is what the hypervisor gave to others. The
-//! kernel measures both by the clock (NO_HZ: get_cpu_idle_time_us). What it says about user, system,
-//! irq and softirq it only samples, at each tick of its timer (250 times a second as most kernels
-//! are built: 1 to 2 % off in three seconds): these say how the busy time divides. Guest time is
-//! inside user time already. One tick of the file is 10 ms (`USER_HZ` = 100, part of the ABI), so
-//! windows shorter than two seconds are too coarse.
+//! kernel measures both by the clock (NO_HZ: get_cpu_idle_time_us). What it says about user,
+//! system, irq and softirq it only samples, at each tick of its timer (250 times a second as most
+//! kernels are built: 1 to 2 % off in three seconds): these say how the busy time divides. Guest
+//! time is inside user time already. One tick of the file is 10 ms (`USER_HZ` = 100, part of the
+//! ABI), so windows shorter than two seconds are too coarse.
 //!
 //! A core calls another by an interrupt, to hand it a packet (RPS) or to wake a thread. Under a
 //! hypervisor each may cost more than the transaction that it is for, so they are counted.

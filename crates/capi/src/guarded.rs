@@ -6,7 +6,7 @@
 //!
 //! Whoever calls sees to it that it is the owner's thread and process.
 //!
-//! Invariant: a `&mut T` exists only while `state` is [`State::Busy`], so there is never a second one.
+//! Invariant: a `&mut T` exists only while `state` is [`State::Busy`], so there is never a second.
 
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,7 +3,8 @@
 //! Invariants
 //! - A slot is reused only when the kernel has no request left that names it
 //!   (`kernel_requests == 0`), so that a late answer can never reach the next owner.
-//! - The handle's generation changes when it leaves, at once, even while the kernel still has requests.
+//! - The handle's generation changes when it leaves, at once, even while the kernel still has
+//!   requests.
 //! - An idle connection costs one `Slot` and nothing on the heap; the size is asserted below.
 
 use std::collections::VecDeque;

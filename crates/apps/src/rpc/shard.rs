@@ -75,8 +75,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Asks for the next read after a quiet write that waits behind `unsent_bytes`, unless these are
-    /// too many.
+    /// Asks for the next read after a quiet write that waits behind `unsent_bytes`, unless these
+    /// are too many.
     #[inline(never)]
     fn read_behind(
         &mut self,

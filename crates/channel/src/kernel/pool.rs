@@ -156,8 +156,8 @@ impl Pool {
         Some(Held(index))
     }
 
-    /// [`Pool::hold`] and [`Pool::adopt`] in one: an owner of the first `len` bytes of a buffer that
-    /// the kernel has filled.
+    /// [`Pool::hold`] and [`Pool::adopt`] in one: an owner of the first `len` bytes of a buffer
+    /// that the kernel has filled.
     #[inline(always)]
     pub(crate) fn receive(self: &Rc<Self>, index: u16, len: u32) -> Option<Span> {
         let owners = self.owners.get(usize::from(index))?;

@@ -31,8 +31,8 @@ pub(super) struct Batch {
 /// How far the program is with what was fetched.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InHand {
-    /// Completions that were handed out since the channel was made. (Not since the fetch: where each
-    /// fetch brings as much, the program is always at the same place of it when a batch is full.)
+    /// Completions that were handed out since the channel was made. (Not since the fetch: where
+    /// each brings as much, the program is at the same place of it whenever a batch is full.)
     pub(super) taken: u64,
     /// Whether there are more of the fetch.
     pub(super) more: bool,
