@@ -23,6 +23,12 @@ use megapipe_stack::{Checksums, Received};
 
 /// What a frame's place is rounded up to.
 const LINE_BYTES: usize = 64;
+/// Records that are taken before the first of their frames is read.
+const TAKEN_AT_ONCE: usize = 64;
+/// How many frames ahead of the one in hand bytes are asked for.
+const LOOK_AHEAD: usize = 3;
+/// Bytes of a frame that are asked for; those of a longer one the processor finds itself.
+const LOOK_AHEAD_BYTES: usize = 256;
 /// The longest frame that a record can name.
 pub(crate) const FRAME_BYTES_MAX: usize = (1 << 17) - 1;
 
@@ -192,6 +198,11 @@ impl FrameSender {
                 }
             }
         };
+        // Where the frames after the next may lie, if they are like this one: the receiver's core
+        // has those lines.
+        let len = frame.len().next_multiple_of(LINE_BYTES);
+        let ahead = self.area_at + start + LOOK_AHEAD * len;
+        self.region.expect_to_write(ahead, len.min(LOOK_AHEAD_BYTES));
         let place = Place { line: (start / LINE_BYTES) as u32, len: frame.len(), received, note };
         let written = self.region.write(self.area_at + start, frame);
         let put = self.records.put(&place.pack());
@@ -228,18 +239,30 @@ impl FrameReceiver {
         max: usize,
         each: &mut dyn FnMut(&[u8], Received, u8),
     ) -> Result<usize, RingFault> {
-        let count = self.records.peek(max as u32)?.min(max as u32);
-        for _ in 0..count {
-            let Some(word) = self.records.take() else { break };
-            let place = Place::unpack(word);
-            let at = self.area_at + place.line as usize * LINE_BYTES;
-            let frame = &mut self.frame[..place.len];
-            let read = self.region.read(at, frame);
-            debug_assert!(read.is_ok(), "the sender's place lies in the area");
-            each(frame, place.received, place.note);
+        let count = self.records.peek(max as u32)?.min(max as u32) as usize;
+        let mut places = [0; TAKEN_AT_ONCE];
+        let mut left = count;
+        while left > 0 {
+            let places = &mut places[..left.min(TAKEN_AT_ONCE)];
+            left -= places.len();
+            places.iter_mut().for_each(|place| *place = self.records.take().unwrap_or_default());
+            for (index, place) in places.iter().enumerate() {
+                // They lie in the other core's cache, and come while the frames before are read.
+                if let Some(next) = places.get(index + LOOK_AHEAD) {
+                    let next = Place::unpack(*next);
+                    let len = next.len.min(LOOK_AHEAD_BYTES);
+                    self.region.expect(self.area_at + next.line as usize * LINE_BYTES, len);
+                }
+                let place = Place::unpack(*place);
+                let at = self.area_at + place.line as usize * LINE_BYTES;
+                let frame = &mut self.frame[..place.len];
+                let read = self.region.read(at, frame);
+                debug_assert!(read.is_ok(), "the sender's place lies in the area");
+                each(frame, place.received, place.note);
+            }
         }
         self.records.release();
-        Ok(count as usize)
+        Ok(count)
     }
 
     /// Frames wait.

@@ -118,6 +118,39 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     }
 }
 
+/// Asks for the cache line at `shared`, which another core wrote last. A hint: any address will do.
+#[inline]
+pub(crate) fn expect_line(shared: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and cannot fault, wherever it points; SSE is part of
+        // x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(shared.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}
+
+/// Asks for the cache line at `shared` for writing: the other core's copy goes meanwhile. A hint:
+/// any address will do.
+#[inline]
+pub(crate) fn expect_line_to_write(shared: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: PREFETCHW reads and writes nothing and cannot fault, wherever it points; a processor
+    // that does not have it takes it for a NOP (all of x86-64 know the opcode). No register and no
+    // flag is changed.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{shared}]",
+            shared = in(reg) shared,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}
+
 /// Copies `len` bytes, of which either side may be shared memory that somebody writes meanwhile.
 ///
 /// In the language's terms this is a relaxed atomic access to each byte. The standard library has

@@ -186,6 +186,25 @@ impl Region {
         Ok(())
     }
 
+    /// Says that `len` bytes at `offset` will be read soon: where another core wrote them, they come
+    /// while something else is done. A hint: out of bounds nothing happens.
+    #[inline]
+    pub fn expect(&self, offset: usize, len: usize) {
+        let Ok(first) = self.place(offset, len, 1) else { return };
+        for line in (0..len).step_by(limits::LINE_BYTES) {
+            bytes::expect_line(first.as_ptr().wrapping_add(line));
+        }
+    }
+
+    /// The same for bytes that will be written.
+    #[inline]
+    pub fn expect_to_write(&self, offset: usize, len: usize) {
+        let Ok(first) = self.place(offset, len, 1) else { return };
+        for line in (0..len).step_by(limits::LINE_BYTES) {
+            bytes::expect_line_to_write(first.as_ptr().wrapping_add(line));
+        }
+    }
+
     /// Puts a value at `offset`, a multiple of 8.
     ///
     /// # Errors

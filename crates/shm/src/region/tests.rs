@@ -149,3 +149,16 @@ mod system {
         assert_eq!(bytes, [0; 4]);
     }
 }
+
+#[test]
+fn what_is_expected_stays_as_it_is_and_may_lie_anywhere() {
+    let region = Region::heap(4096).unwrap();
+    region.write(4000, &[7; 96]).unwrap();
+    for (offset, len) in [(0, 4096), (4000, 96), (4095, 2), (usize::MAX, 8), (8, usize::MAX)] {
+        region.expect(offset, len);
+        region.expect_to_write(offset, len);
+    }
+    let mut bytes = [0; 96];
+    region.read(4000, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 96]);
+}
