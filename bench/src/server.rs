@@ -66,8 +66,8 @@ pub(crate) enum Server {
     Local(StackLink),
     /// The same with the stack somewhere else.
     Placed(StackLink, Placement),
-    /// The megapipe server that is written on sockets and epoll, on our own stack, which runs inside
-    /// the calls unless it is placed somewhere else.
+    /// The megapipe server that is written on sockets and epoll, on our own stack, which runs
+    /// inside the calls unless it is placed somewhere else.
     Sockets(StackLink, Option<Placement>),
     /// The same on the kernel's TCP.
     KernelSockets(Driver),

@@ -9,10 +9,11 @@ use super::server_label;
 use crate::{point::Point, table::Table};
 
 /// What the table shows, in a sentence.
-pub(super) const CAPTION: &str = "CPU time per transaction of the server on sockets and epoll over the one on channels, and of a \
-     stack on a thread of its own over one inside the server's calls, everything else being equal; \
-     and how many events the stack's thread told for each time that it woke the server's (mTCP: \
-     about 2,170). Where a server polls, what its cores were busy is more than what it cost.";
+pub(super) const CAPTION: &str = "CPU time per transaction of the server on sockets and epoll \
+     over the one on channels, and of a stack on a thread of its own over one inside the server's \
+     calls, everything else being equal; and how many events the stack's thread told for each time \
+     that it woke the server's (mTCP: about 2,170). Where a server polls, what its cores were busy \
+     is more than what it cost.";
 
 /// A row for each point that has one to be compared with; none if there is no such point.
 pub(crate) fn programs_table(points: &[&Point]) -> Option<Table> {

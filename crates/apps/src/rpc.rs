@@ -5,8 +5,8 @@
 //! network's cost alone. It is the smallest example of a server on [`crate::serve`].
 //!
 //! It is written twice: on a channel's completions (`rpc/shard.rs`), and on sockets and epoll,
-//! which lie over a channel (`rpc/sockets.rs`, `--api sockets`). Everything else is the same, so that the
-//! difference is what readiness costs.
+//! which lie over a channel (`rpc/sockets.rs`, `--api sockets`). Everything else is the same, so
+//! that the difference is what readiness costs.
 //!
 //! Read first: [`protocol`]; then `rpc/shard.rs`, the whole event loop.
 
