@@ -117,8 +117,8 @@ fn surveyed(args: &InfoArgs) -> Result<Survey, InfoError> {
         ..ServeArgs::on([])
     };
     let (sender, receiver) = mpsc::channel();
-    // A thread that still waits for the link ends with the process.
-    thread::spawn(move || sender.send(survey(&serve)));
+    // A thread that still waits for the link ends with the process, and nobody listens to it.
+    thread::spawn(move || drop(sender.send(survey(&serve))));
     let surveyed = receiver.recv_timeout(LINK_PATIENCE);
     Ok(surveyed.map_err(|_| InfoError::NoLink)??)
 }
