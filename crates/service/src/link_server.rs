@@ -143,8 +143,8 @@ impl LinkServer {
         }
     }
 
-    /// Whether what `remote` sends to `local` by TCP arrives here: a device with queues that are not
-    /// open loses what it brings to those.
+    /// Whether what `remote` sends to `local` by TCP arrives here: a device with queues that are
+    /// not open loses what it brings to those.
     #[must_use]
     pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         match &self.frames {

@@ -17,7 +17,7 @@
 //! - Both directions of a flow hash alike, and ICMP errors as the flow that they quote: all of a
 //!   flow reaches one shard, and whoever picks a port can tell which.
 //! - No peer can choose the shard of its flows without knowing the key. Where a device's hash is
-//!   known it is followed, and Toeplitz promises less: but there the device has spread them already.
+//!   known it is followed, and Toeplitz promises less: but there the device has spread them.
 //! - What no shard in particular is to have is had by one that is awake, or by all.
 
 mod bindings;

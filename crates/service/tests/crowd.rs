@@ -168,7 +168,7 @@ struct Pace {
     answering: u32,
     /// The crowd takes every so many-th turn.
     crowd: u32,
-    /// The crowd makes a pause of so many turns, then the server, and then none of them for twice as
+    /// The crowd makes a pause of so many turns, then the server, and then neither for twice as
     /// long, as where others want their cores.
     stalls: u32,
 }
@@ -214,8 +214,8 @@ fn lost(server: &Server<HeapMemory>) -> Vec<(&'static str, u64)> {
 
 #[test]
 fn nobody_in_a_crowd_waits_for_a_timer() {
-    // A crowd that is slow; and one that finds a thousand answers after a pause, while the other end
-    // makes one and takes nothing.
+    // A crowd that is slow; and one that finds a thousand answers after a pause, while the other
+    // end makes one and takes nothing.
     for (answering, crowd, stalls) in [(1, 8, 0), (1, 1, 40)] {
         for connecting_max in [128, CROWD] {
             let pace = Pace { answering, crowd, stalls };

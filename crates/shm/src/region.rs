@@ -186,8 +186,8 @@ impl Region {
         Ok(())
     }
 
-    /// Says that `len` bytes at `offset` will be read soon: where another core wrote them, they come
-    /// while something else is done. A hint: out of bounds nothing happens.
+    /// Says that `len` bytes at `offset` will be read soon: where another core wrote them, they
+    /// come while something else is done. A hint: out of bounds nothing happens.
     #[inline]
     pub fn expect(&self, offset: usize, len: usize) {
         let Ok(first) = self.place(offset, len, 1) else { return };

@@ -81,8 +81,8 @@ pub const SPARSE_CHUNKS_MAX: u32 = 64;
 pub const SPARSE_CHUNK_BYTES_MIN: u32 = 256;
 
 const _: () = assert!(SPARSE_CHUNKS_MAX < OUT_OF_ORDER_CHUNKS_MAX);
-/// Answers that wait to be sent and belong to no connection: SYN cookies for a crowd that comes while
-/// the link takes nothing.
+/// Answers that wait to be sent and belong to no connection: SYN cookies for a crowd that comes
+/// while the link takes nothing.
 pub const REPLIES_MAX: usize = 4096;
 /// ACKs of connections among them, each for a segment out of order. Beyond so many answers one ACK
 /// does for several.

@@ -1,8 +1,8 @@
 //! What most frames are, read in a few wide loads: whole segments and datagrams of IPv4 without
 //! options.
 //!
-//! Read first: `reading.rs`, which reads everything. What is said here about a frame is what is said
-//! there, or nothing: a test compares the two for any bytes.
+//! Read first: `reading.rs`, which reads everything. What is said here about a frame is said there
+//! as well: a test compares the two for any bytes.
 
 use std::net::{IpAddr, SocketAddr};
 
