@@ -18,3 +18,18 @@ pub(crate) struct Cx<'a, M> {
     /// Where everything is counted.
     pub counters: &'a mut Counters,
 }
+
+impl<M> Cx<'_, M> {
+    /// The same once more, for a call that is rare: what is lent to it by its address would have to
+    /// be in memory for all others, too.
+    #[inline(always)]
+    pub(crate) fn again(&mut self) -> Cx<'_, M> {
+        Cx {
+            now: self.now,
+            memory: &mut *self.memory,
+            ip: &mut *self.ip,
+            config: self.config,
+            counters: &mut *self.counters,
+        }
+    }
+}

@@ -90,6 +90,7 @@ impl Stack {
         self.tick(now);
         self.counters.totals.frames_in += 1;
         if !self.take_usual(frame, received, memory) {
+            core::hint::cold_path();
             self.take_the_full_way(frame, received, memory);
         }
     }
@@ -111,6 +112,25 @@ impl Stack {
         if self.goes_full_way {
             return false;
         }
+        let Self { ip, tcp, config, counters, now, .. } = self;
+        if let Some(packet) = ip.usual_ipv4(frame) {
+            let mut cx = Cx { now: *now, memory: &mut *memory, ip, config, counters };
+            if tcp.on_next(&mut cx, packet, received) {
+                return true;
+            }
+        }
+        core::hint::cold_path();
+        self.take_other_usual(frame, received, memory)
+    }
+
+    /// The same of what is not of the train that is passing.
+    #[inline(never)]
+    fn take_other_usual<M: Memory>(
+        &mut self,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
         match self.ip.usual_packet(frame) {
             Some(UsualPacket::V4(packet)) => {
                 self.take_packet(Packet::of_ipv4(packet), received, memory)
@@ -162,7 +182,8 @@ impl Stack {
         (received, hash): (Received, Option<u32>),
         memory: &mut M,
     ) -> bool {
-        if !self.is_believed((segment.src, segment.sum), segment.payload, received) {
+        let content = &segment.content;
+        if !self.is_believed((segment.src, content.sum), content.payload, received) {
             return false;
         }
         let segment = Segment::of_usual(segment, received);

@@ -212,6 +212,7 @@ impl Udp {
     }
 
     /// What happened next.
+    #[inline(never)]
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         if let Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } = event

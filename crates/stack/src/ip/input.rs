@@ -95,6 +95,16 @@ impl Ip {
         }
     }
 
+    /// What may be a packet of IPv4 in `frame`, if the link's header is the usual one of such.
+    #[inline(always)]
+    pub(crate) fn usual_ipv4<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let Medium::Ethernet(_) = self.medium else { return Some(frame) };
+        match self.usual_packet(frame) {
+            Some(UsualPacket::V4(packet)) => Some(packet),
+            _ => None,
+        }
+    }
+
     /// The packet in `frame`, if the link's header is the usual one. Who sent it is not asked here,
     /// but of [`Ip::may_come_from`]. `None` says nothing about the frame: [`Ip::on_frame`] does.
     #[inline(always)]

@@ -357,11 +357,15 @@ impl Ip {
     }
 
     /// The peer behind `hop` made progress, so the neighbour is there (RFC 4861 §7.3.1).
-    #[inline]
-    pub(crate) fn confirm(&mut self, now: Instant, hop: Hop) {
-        if let Medium::Ip = self.medium {
-            return;
+    #[inline(always)]
+    pub(crate) fn confirm(&mut self, now: Instant, hop: Option<Hop>) {
+        if let (Medium::Ethernet(_), Some(hop)) = (self.medium, hop) {
+            self.confirm_neighbour(now, hop);
         }
+    }
+
+    #[inline(never)]
+    fn confirm_neighbour(&mut self, now: Instant, hop: Hop) {
         let is_known =
             self.confirmed.is_some_and(|(at, last)| last == hop && now < at + CONFIRM_APART);
         if !is_known {
@@ -544,13 +548,20 @@ impl Ip {
     }
 
     /// The next neighbour that was found, or given up: who, and which of both.
+    #[inline(always)]
     pub(crate) fn poll_neighbour(&mut self, counters: &mut Counters) -> Option<(IpAddr, bool)> {
         let (neighbour, resolved) = self.neighbours.poll_decided()?;
+        self.on_decided(neighbour, resolved, counters);
+        Some((neighbour, resolved))
+    }
+
+    /// What waits for `neighbour` leaves, or is given up.
+    #[inline(never)]
+    fn on_decided(&mut self, neighbour: IpAddr, resolved: bool, counters: &mut Counters) {
         let Self { outbox, routes, addresses, .. } = self;
         let concerns = |dst| routes.via(dst, addresses) == Some(neighbour);
         let dropped = outbox.on_neighbour(resolved, concerns);
         (0..dropped).for_each(|_| counters.drop(Drop::NextHopUnresolved));
-        Some((neighbour, resolved))
     }
 
     /// With `external_neighbours`: the next neighbour that somebody waits for, to be given to

@@ -378,6 +378,7 @@ impl Neighbours {
     }
 
     /// Who was found, or given up.
+    #[inline(always)]
     pub(crate) fn poll_decided(&mut self) -> Option<(IpAddr, bool)> {
         self.decided.pop_front()
     }

@@ -63,40 +63,48 @@ impl ChunkNodes {
     /// A node for `chunk`, as index plus one.
     #[inline(always)]
     pub(super) fn take(&mut self, chunk: Chunk, seq: SeqNum) -> Result<u32, Full> {
-        let node = Node { chunk, seq, next: 0 };
-        let link = if self.free != 0 {
-            let link = self.free;
-            self.free = self.at(link).next;
-            *self.at_mut(link) = node;
-            link
-        } else if self.nodes.len() < self.capacity as usize {
-            self.nodes.push(node);
-            self.nodes.len() as u32
-        } else {
-            return Err(Full);
-        };
+        if self.free == 0 {
+            self.add_free()?;
+        }
+        let link = self.free;
+        let place = self.at_mut(link);
+        let free = place.next;
+        *place = Node { chunk, seq, next: 0 };
+        self.free = free;
         self.len += 1;
         Ok(link)
     }
 
+    /// A node that was never used.
+    #[cold]
+    #[inline(never)]
+    fn add_free(&mut self) -> Result<(), Full> {
+        if self.nodes.len() == self.capacity as usize {
+            return Err(Full);
+        }
+        let chunk = Chunk { buf: BufId(u32::MAX), offset: 0, len: 0 };
+        self.nodes.push(Node { chunk, seq: SeqNum(0), next: 0 });
+        self.free = self.nodes.len() as u32;
+        Ok(())
+    }
+
     /// Frees a node; what follows it on its list.
-    #[inline]
+    #[inline(always)]
     pub(super) fn give_back(&mut self, link: u32) -> u32 {
         let free = self.free;
         let node = self.at_mut(link);
         let next = core::mem::replace(&mut node.next, free);
-        node.chunk = Chunk { buf: BufId(u32::MAX), offset: 0, len: 0 };
         self.free = link;
         self.len -= 1;
         next
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn at(&self, link: u32) -> &Node {
         &self.nodes[link as usize - 1]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn at_mut(&mut self, link: u32) -> &mut Node {
         &mut self.nodes[link as usize - 1]
     }

@@ -448,7 +448,7 @@ impl Connection {
     }
 
     /// The window that the peer may use now, in bytes.
-    pub(crate) fn rcv_wnd(&self) -> u32 {
+    pub(crate) const fn rcv_wnd(&self) -> u32 {
         self.rcv_adv.since(self.rcv_nxt)
     }
 }

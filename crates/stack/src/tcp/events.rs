@@ -11,6 +11,7 @@ use super::connection::Connection;
 use super::facts::Facts;
 use super::settle::touch;
 use super::state::State;
+use super::turns::Turn;
 use super::window;
 use super::{Shard, Tcp};
 use crate::chunk::Chunk;
@@ -57,21 +58,22 @@ pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
         || conn.facts.any(Facts::CONNECTED.or(Facts::URGENT))
 }
 
-/// Nothing but bytes can be reported: when they are, there is no more.
+/// Nothing but bytes can be reported, and nothing follows from that.
 #[inline(always)]
-const fn has_bytes_alone(conn: &Connection) -> bool {
+fn has_bytes_alone(conn: &Connection) -> bool {
     let other = Facts::CONNECTED
         .or(Facts::URGENT)
         .or(Facts::AWAIT_ACKS)
         .or(Facts::ORPHAN)
-        .or(Facts::WAITS_FOR_ACCEPT);
+        .or(Facts::WAITS_FOR_ACCEPT)
+        .or(Facts::RCV_URGENT);
     matches!(conn.state, State::Established(_))
         && conn.facts.has(Facts::CREDIT)
         && !conn.facts.any(other)
+        && window::is_wide(conn, conn.receive.ready_bytes())
 }
 
 /// The next bytes, against credit.
-#[inline(always)]
 fn take_bytes(conn: &mut Connection, shard: &mut Shard) -> Option<Chunk> {
     let chunk = conn.receive.pop(&mut shard.nodes)?;
     conn.facts.clear(Facts::CREDIT);
@@ -115,11 +117,12 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
 
 impl Tcp {
     /// The next event, of whichever connection or listener has waited longest.
+    #[inline(always)]
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
         self.shard.now = now;
-        let entry = self.shard.events.pop()?;
+        let Turn::Of(entry) = self.shard.events.next()? else { return self.next_event(None) };
         match self.next_bytes(entry) {
-            None => self.next_event(entry),
+            None => self.next_event(Some(entry)),
             event => event,
         }
     }
@@ -132,7 +135,9 @@ impl Tcp {
         if !has_bytes_alone(conn) {
             return None;
         }
-        let chunk = take_bytes(conn, &mut self.shard)?;
+        let chunk = conn.receive.pop(&mut self.shard.nodes)?;
+        conn.facts.clear(Facts::CREDIT);
+        conn.cold.taken_bytes += chunk.len;
         if conn.facts.has(Facts::ACK_NOW) {
             touch(conn, &mut self.shard, entry);
         }
@@ -141,8 +146,8 @@ impl Tcp {
 
     /// The event of `entry`, or else of those that come after it.
     #[inline(never)]
-    fn next_event(&mut self, entry: u32) -> Option<Event> {
-        let mut next = Some(entry);
+    fn next_event(&mut self, entry: Option<u32>) -> Option<Event> {
+        let mut next = entry.or_else(|| self.shard.events.pop());
         while let Some(entry) = next {
             let event = match entry.checked_sub(self.embryos_from) {
                 Some(listener) => self.next_incoming(listener),

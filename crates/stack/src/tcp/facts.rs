@@ -97,6 +97,11 @@ impl Facts {
         self.0 & facts.0 != 0
     }
 
+    /// Those among `facts` that are so.
+    pub(crate) const fn of(self, facts: Self) -> Self {
+        Self(self.0 & facts.0)
+    }
+
     pub(crate) const fn set(&mut self, facts: Self) {
         self.0 |= facts.0;
     }

@@ -79,7 +79,7 @@ use ports::PortCounters;
 use recovery::Records;
 use replies::Replies;
 use time_wait::TimeWaits;
-use turns::Turns;
+use turns::{Touched, Turns};
 
 use crate::config::Config;
 use crate::cx::Cx;
@@ -91,6 +91,7 @@ use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
 use crate::wheel::Wheel;
+use crate::wire::usual::template::Template;
 pub(crate) use segment::Segment;
 
 /// SYN, RST, probes.
@@ -122,7 +123,7 @@ pub(crate) struct Shard {
     wheel: Wheel,
     transmit: Lists<LISTS>,
     /// Connections that something happened to since frames left last.
-    touched: Vec<u32>,
+    touched: Touched,
     /// Connections, then listeners, with something to report.
     events: Turns,
     flows: FlowTable,
@@ -157,12 +158,28 @@ pub(crate) struct Tcp {
     shard: Shard,
     /// The connection that the last expected segment was of: its flow is looked at first.
     last: u32,
+    train: Train,
     /// First entry of embryonic connections: how many connections there may be.
     embryos_from: u32,
     /// First number of TIME-WAIT records in the flow table.
     time_waits_from: u32,
     /// Segments are answered as if nobody listened.
     is_refusing: bool,
+}
+
+/// Segments come in trains (Jain and Routhier, 1986): the connection that the last expected segment
+/// over IPv4 was of, and what the next will begin with.
+#[derive(Debug)]
+struct Train {
+    template: Template,
+    /// Not released; nobody's, if there is no such connection.
+    index: u32,
+    /// Both addresses were good under the addresses and routes of then.
+    epoch: u32,
+}
+
+impl Train {
+    const NONE: Self = Self { template: Template::NONE, index: u32::MAX, epoch: 0 };
 }
 
 /// What an entry of the flow table is.
@@ -204,7 +221,7 @@ impl Tcp {
                 locals: Locals::new(),
                 wheel: Wheel::new(entries, now),
                 transmit: Lists::new(entries),
-                touched: Vec::with_capacity(connections as usize),
+                touched: Touched::new(connections),
                 events: Turns::new(connections + config.listeners),
                 flows: FlowTable::new(entries + time_waits, &hash_key),
                 secret: Secret::new(&secret_key),
@@ -221,6 +238,7 @@ impl Tcp {
                 sends_full_way: false,
             },
             last: 0,
+            train: Train::NONE,
             embryos_from: connections,
             time_waits_from: entries,
         }

@@ -13,20 +13,29 @@
 //! it, so that a peer that sends single bytes cannot use up a buffer for each. Out of order that
 //! does not help against one who leaves out every second byte; `SPARSE_CHUNKS_MAX` does.
 //!
+//! Most that arrives is taken before more comes: one buffer, filled from its start, is all that
+//! waits then, and needs no node. The queue names it itself.
+//!
 //! Invariants
 //! - What is ready ends at `rcv.nxt`; chunks out of order start behind it, do not overlap and are
 //!   sorted.
 //! - Each chunk has a buffer of its own, and the bytes from its end to the buffer's are free.
+//! - A buffer that waits without a node is the only one of its queue: there is no gap.
 //! - A queue has an [`Apart`] exactly while it has a gap: most connections never do.
+
+use core::fmt;
 
 use super::chunks::ChunkNodes;
 use crate::chunk::Chunk;
-use crate::id::PoolId;
+use crate::id::{BufId, PoolId};
 use crate::limits::{OUT_OF_ORDER_CHUNKS_MAX, SPARSE_CHUNK_BYTES_MIN, SPARSE_CHUNKS_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::slab::Spare;
 use crate::wire::checksum;
+
+/// In `ready_tail`.
+const NO_NODE: u32 = u32::MAX;
 
 /// How many ranges are remembered as the most recent ones: as many SACK blocks as fit beside no
 /// other option (RFC 2018 §3).
@@ -46,12 +55,26 @@ pub(crate) struct Inserted {
 }
 
 /// The receive queue of one connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct ReceiveQueue {
+    /// The first node, or a buffer.
     ready_head: u32,
+    /// The last node; 0: none; [`NO_NODE`]: `ready_head` is the only buffer.
     ready_tail: u32,
     ready_bytes: u32,
     apart: Spare,
+}
+
+/// Without the name of a buffer, which says nothing: queues with the same bytes look the same.
+impl fmt::Debug for ReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ready = self.only().is_none().then_some((self.ready_head, self.ready_tail));
+        f.debug_struct("ReceiveQueue")
+            .field("ready", &ready)
+            .field("ready_bytes", &self.ready_bytes)
+            .field("apart", &self.apart)
+            .finish()
+    }
 }
 
 /// What a connection has behind gaps.
@@ -118,11 +141,39 @@ impl ReceiveQueue {
     /// Takes over a buffer that was filled already with the bytes at `rcv.nxt`; the queue has no
     /// gap, or the bytes end before what follows it. `false`: no node is left, the buffer is
     /// still the caller's.
-    #[inline]
     pub(crate) fn adopt(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> bool {
         debug_assert!(!self.has_gap(), "bytes before a gap are inserted");
+        if self.ready_tail == 0 && chunk.offset == 0 {
+            self.adopt_first(chunk);
+            return true;
+        }
+        if !self.use_nodes(nodes) {
+            return false;
+        }
         let Ok(link) = nodes.take(chunk, SeqNum(0)) else { return false };
-        self.push_ready(nodes, link);
+        self.push_ready(nodes, link, chunk.len);
+        true
+    }
+
+    /// The same where nothing waits, and the bytes lie at the buffer's start.
+    #[inline(always)]
+    pub(crate) fn adopt_first(&mut self, chunk: Chunk) {
+        debug_assert!(self.ready_tail == 0 && !self.has_gap(), "it is the only one");
+        (self.ready_head, self.ready_tail, self.ready_bytes) = (chunk.buf.0, NO_NODE, chunk.len);
+    }
+
+    /// The buffer that waits without a node.
+    #[inline(always)]
+    const fn only(&self) -> Option<Chunk> {
+        let chunk = Chunk { buf: BufId(self.ready_head), offset: 0, len: self.ready_bytes };
+        if self.ready_tail == NO_NODE { Some(chunk) } else { None }
+    }
+
+    /// Gives the only buffer a node, so that others can follow it. `false`: there is none.
+    fn use_nodes(&mut self, nodes: &mut ChunkNodes) -> bool {
+        let Some(chunk) = self.only() else { return true };
+        let Ok(link) = nodes.take(chunk, SeqNum(0)) else { return false };
+        (self.ready_head, self.ready_tail) = (link, link);
         true
     }
 
@@ -164,7 +215,8 @@ impl ReceiveQueue {
         debug_assert!(!self.has_gap(), "bytes before a gap are inserted");
         let (mut filled, mut sum) = (0, 0);
         if self.ready_tail != 0 {
-            let chunk = store.nodes.at(self.ready_tail).chunk;
+            let only = self.only();
+            let chunk = only.unwrap_or_else(|| store.nodes.at(self.ready_tail).chunk);
             let end = chunk.offset + chunk.len;
             let room = store.memory.buf_bytes(chunk.buf).saturating_sub(end) as usize;
             filled = room.min(bytes.len());
@@ -176,18 +228,27 @@ impl ReceiveQueue {
         if rest.is_empty() {
             return Some((Staged { filled: filled as u32, new: None }, sum));
         }
-        if store.nodes.free() == 0 {
+        if store.nodes.free() < 2 {
             return None;
         }
+        let (chunk, more) = Self::stage_alone(store, rest)?;
+        let sum = if filled == 0 { more } else { checksum::append(sum, filled, more) };
+        Some((Staged { filled: filled as u32, new: Some(chunk) }, sum))
+    }
+
+    /// The same where nothing waits: into a buffer of their own, for [`ReceiveQueue::adopt_first`].
+    #[inline(always)]
+    pub(crate) fn stage_alone<M: Memory>(
+        store: &mut Store<'_, M>,
+        bytes: &[u8],
+    ) -> Option<(Chunk, u16)> {
         let buf = store.memory.alloc(store.pool)?;
-        if rest.len() > store.memory.buf_bytes(buf) as usize {
+        if bytes.len() > store.memory.buf_bytes(buf) as usize {
             store.memory.free(buf);
             return None;
         }
-        let more = store.memory.copy_in(buf, 0, rest);
-        let sum = if filled == 0 { more } else { checksum::append(sum, filled, more) };
-        let new = Some(Chunk { buf, offset: 0, len: rest.len() as u32 });
-        Some((Staged { filled: filled as u32, new }, sum))
+        let sum = store.memory.copy_in(buf, 0, bytes);
+        Some((Chunk { buf, offset: 0, len: bytes.len() as u32 }, sum))
     }
 
     /// Takes what was staged: how many bytes.
@@ -195,10 +256,12 @@ impl ReceiveQueue {
     pub(crate) fn take_staged(&mut self, nodes: &mut ChunkNodes, staged: &Staged) -> u32 {
         let mut taken = staged.filled;
         if staged.filled > 0 {
-            nodes.at_mut(self.ready_tail).chunk.len += staged.filled;
+            if self.only().is_none() {
+                nodes.at_mut(self.ready_tail).chunk.len += staged.filled;
+            }
             self.ready_bytes += staged.filled;
         }
-        // A node was free when that was staged.
+        // Nodes were free when that was staged.
         if let Some(chunk) = staged.new
             && self.adopt(nodes, chunk)
         {
@@ -208,8 +271,15 @@ impl ReceiveQueue {
     }
 
     /// The oldest bytes in order. The buffer is the caller's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self, nodes: &mut ChunkNodes) -> Option<Chunk> {
+        let Some(chunk) = self.only() else { return self.pop_node(nodes) };
+        (self.ready_head, self.ready_tail, self.ready_bytes) = (0, 0, 0);
+        Some(chunk)
+    }
+
+    #[inline(never)]
+    fn pop_node(&mut self, nodes: &mut ChunkNodes) -> Option<Chunk> {
         if self.ready_head == 0 {
             return None;
         }
@@ -247,11 +317,14 @@ impl ReceiveQueue {
 
     /// Gives up everything.
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
-        if self.ready_head == 0 && !self.apart.is_some() {
+        if self.ready_tail == 0 && !self.apart.is_some() {
             return;
         }
         self.forget_apart(nodes, memory);
-        free_all(nodes, memory, self.ready_head);
+        match self.only() {
+            Some(chunk) => memory.free(chunk.buf),
+            None => free_all(nodes, memory, self.ready_head),
+        }
         *self = Self::default();
     }
 
@@ -265,8 +338,12 @@ impl ReceiveQueue {
     #[cfg(test)]
     /// The chunks in order, for whoever moves the connection elsewhere.
     pub(crate) fn iter<'a>(&self, nodes: &'a ChunkNodes) -> impl Iterator<Item = Chunk> + use<'a> {
-        let mut link = self.ready_head;
+        let mut only = self.only();
+        let mut link = if only.is_some() { 0 } else { self.ready_head };
         core::iter::from_fn(move || {
+            if let Some(chunk) = only.take() {
+                return Some(chunk);
+            }
             let node = (link != 0).then(|| nodes.at(link))?;
             link = node.next;
             Some(node.chunk)
@@ -324,31 +401,42 @@ impl ReceiveQueue {
             nodes.aparts.give_back(&mut self.apart);
         }
         nodes.at_mut(link).next = 0;
-        self.push_ready(nodes, link);
+        self.push_ready(nodes, link, node.chunk.len);
         SeqRange::new(at, node.chunk.len)
     }
 
     #[inline(always)]
-    fn push_ready(&mut self, nodes: &mut ChunkNodes, link: u32) {
+    fn push_ready(&mut self, nodes: &mut ChunkNodes, link: u32, len: u32) {
         if self.ready_tail == 0 {
             self.ready_head = link;
         } else {
             nodes.at_mut(self.ready_tail).next = link;
         }
         self.ready_tail = link;
-        self.ready_bytes += nodes.at(link).chunk.len;
+        self.ready_bytes += len;
     }
 
     /// Appends to what is in order; how many bytes found room.
     fn append_ready<M: Memory>(&mut self, store: &mut Store<'_, M>, bytes: &[u8]) -> u32 {
         let mut done = 0;
-        if self.ready_tail != 0 {
-            done = fill_room(store, self.ready_tail, bytes);
+        if let Some(mut chunk) = self.only() {
+            done = fill_room(store.memory, &mut chunk, bytes);
+            self.ready_bytes = chunk.len;
+        } else if self.ready_tail != 0 {
+            let chunk = &mut store.nodes.at_mut(self.ready_tail).chunk;
+            done = fill_room(store.memory, chunk, bytes);
             self.ready_bytes += done as u32;
         }
-        while done < bytes.len() {
-            let Some((link, len)) = new_node(store, SeqNum(0), &bytes[done..]) else { break };
-            self.push_ready(store.nodes, link);
+        while done < bytes.len() && self.use_nodes(store.nodes) {
+            let rest = &bytes[done..];
+            if self.ready_tail == 0 && !self.has_gap() {
+                let Some(chunk) = new_chunk(store, rest) else { break };
+                self.adopt_first(chunk);
+                done += chunk.len as usize;
+                continue;
+            }
+            let Some((link, len)) = new_node(store, SeqNum(0), rest) else { break };
+            self.push_ready(store.nodes, link, len as u32);
             done += len;
         }
         done as u32
@@ -362,6 +450,10 @@ impl ReceiveQueue {
         payload: &[u8],
         inserted: &mut Inserted,
     ) {
+        if !self.use_nodes(store.nodes) {
+            inserted.no_room = true;
+            return;
+        }
         let mut apart = *store.nodes.aparts.get_or_take(&mut self.apart, Apart::default);
         apart.keep(store, seq, payload, inserted);
         apart.touch(store.nodes, seq);
@@ -424,7 +516,8 @@ impl Apart {
         if *previous != 0 {
             let node = store.nodes.at(*previous);
             if node.seq + node.chunk.len == seq {
-                done = fill_room(store, *previous, bytes);
+                let chunk = &mut store.nodes.at_mut(*previous).chunk;
+                done = fill_room(store.memory, chunk, bytes);
                 self.bytes += done as u32;
             }
         }
@@ -518,34 +611,41 @@ fn free_all<M: Memory>(nodes: &mut ChunkNodes, memory: &mut M, mut link: u32) {
     }
 }
 
-/// Copies into the room behind a node's bytes; how many found room.
-fn fill_room<M: Memory>(store: &mut Store<'_, M>, link: u32, bytes: &[u8]) -> usize {
-    let chunk = &mut store.nodes.at_mut(link).chunk;
+/// Copies into the room behind a chunk's bytes; how many found room.
+fn fill_room<M: Memory>(memory: &mut M, chunk: &mut Chunk, bytes: &[u8]) -> usize {
     let end = chunk.offset + chunk.len;
-    let room = store.memory.buf_bytes(chunk.buf).saturating_sub(end) as usize;
+    let room = memory.buf_bytes(chunk.buf).saturating_sub(end) as usize;
     let len = room.min(bytes.len());
     if len > 0 {
-        store.memory.copy_in(chunk.buf, end, &bytes[..len]);
+        memory.copy_in(chunk.buf, end, &bytes[..len]);
         chunk.len += len as u32;
     }
     len
 }
 
-/// A node with a new buffer that holds the first of `bytes`, and how many.
+/// A new buffer that holds the first of `bytes`.
+fn new_chunk<M: Memory>(store: &mut Store<'_, M>, bytes: &[u8]) -> Option<Chunk> {
+    let buf = store.memory.alloc(store.pool)?;
+    let len = bytes.len().min(store.memory.buf_bytes(buf) as usize);
+    store.memory.copy_in(buf, 0, &bytes[..len]);
+    Some(Chunk { buf, offset: 0, len: len as u32 })
+}
+
+/// A node with such a buffer, and how many bytes that holds.
 fn new_node<M: Memory>(
     store: &mut Store<'_, M>,
     seq: SeqNum,
     bytes: &[u8],
 ) -> Option<(u32, usize)> {
-    let buf = store.memory.alloc(store.pool)?;
-    let len = bytes.len().min(store.memory.buf_bytes(buf) as usize);
-    let chunk = Chunk { buf, offset: 0, len: len as u32 };
+    if store.nodes.free() == 0 {
+        return None;
+    }
+    let chunk = new_chunk(store, bytes)?;
     let Ok(link) = store.nodes.take(chunk, seq) else {
-        store.memory.free(buf);
+        store.memory.free(chunk.buf);
         return None;
     };
-    store.memory.copy_in(buf, 0, &bytes[..len]);
-    Some((link, len))
+    Some((link, chunk.len as usize))
 }
 
 #[cfg(test)]

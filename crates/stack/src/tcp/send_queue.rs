@@ -123,7 +123,26 @@ impl SendQueue {
     }
 
     /// The first `bytes` are acknowledged: gives up the chunks that are done, and says how many.
+    #[inline(always)]
     pub(crate) fn acknowledge<M: Memory>(
+        &mut self,
+        nodes: &mut ChunkNodes,
+        memory: &mut M,
+        bytes: u32,
+    ) -> u32 {
+        if self.chunks != 1 || bytes < self.bytes {
+            return self.acknowledge_part(nodes, memory, bytes);
+        }
+        // A request, or an answer, whole.
+        let buf = nodes.at(self.head).chunk.buf;
+        nodes.give_back(self.head);
+        *self = Self::default();
+        memory.free(buf);
+        1
+    }
+
+    #[inline(never)]
+    fn acknowledge_part<M: Memory>(
         &mut self,
         nodes: &mut ChunkNodes,
         memory: &mut M,
@@ -131,11 +150,6 @@ impl SendQueue {
     ) -> u32 {
         if self.head == 0 {
             return 0;
-        }
-        if self.chunks == 1 && bytes >= self.bytes {
-            // A request, or an answer, whole.
-            self.clear(nodes, memory);
-            return 1;
         }
         let end = self.end(nodes);
         self.bytes -= bytes.min(self.bytes);

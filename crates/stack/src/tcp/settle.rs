@@ -18,7 +18,7 @@ use super::isn::timestamp;
 use super::replies::Reply;
 use super::state::{Closed, State};
 use super::time_wait::Record;
-use super::{Shard, Tcp, events, output, timers, window};
+use super::{Shard, Tcp, Train, events, output, timers, window};
 use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::memory::Memory;
@@ -112,7 +112,7 @@ impl Tcp {
 
     fn relist_touched(&mut self) {
         for at in 0..self.shard.touched.len() {
-            let index = self.shard.touched[at];
+            let index = self.shard.touched.at(at);
             let facts = &mut self.connections[index as usize].facts;
             facts.clear(Facts::TOUCHED);
             if !facts.has(Facts::RELEASED) {
@@ -152,6 +152,9 @@ impl Tcp {
             return;
         }
         conn.facts.set(Facts::RELEASED);
+        if self.train.index == index {
+            self.train = Train::NONE;
+        }
         conn.facts.clear(Facts::ACK_NOW.or(Facts::SYN_DUE));
         conn.cold.ack_at = Deadline::NEVER;
         conn.cold.attend_at = Deadline::NEVER;

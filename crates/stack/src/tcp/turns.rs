@@ -4,7 +4,6 @@
 //! - An entry is in the queue once at most: `state` says so, and the queue never grows.
 //! - Who no longer waits is skipped when its turn comes, or waits again in its old turn.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,17 +17,27 @@ enum State {
 /// A queue of entries.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    queue: VecDeque<u32>,
+    /// A ring with room for one more than there may be: those from `first` on, before `end`.
+    queue: Vec<u32>,
+    first: usize,
+    end: usize,
     state: Vec<State>,
+}
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Of(u32),
+    /// Who was first waits no longer: ask again.
+    Gone,
 }
 
 impl Turns {
     /// An empty queue for entries below `entries`.
     pub(crate) fn new(entries: u32) -> Self {
-        Self {
-            queue: VecDeque::with_capacity(entries as usize),
-            state: alloc::vec![State::Out; entries as usize],
-        }
+        let entries = entries as usize;
+        let (queue, state) = (alloc::vec![0; entries + 1], alloc::vec![State::Out; entries]);
+        Self { queue, first: 0, end: 0, state }
     }
 
     /// Bytes of each entry.
@@ -39,7 +48,8 @@ impl Turns {
     pub(crate) fn put(&mut self, entry: u32) {
         let state = &mut self.state[entry as usize];
         if *state == State::Out {
-            self.queue.push_back(entry);
+            self.queue[self.end] = entry;
+            self.end = after(self.end, &self.queue);
         }
         *state = State::Waits;
     }
@@ -53,23 +63,73 @@ impl Turns {
         }
     }
 
-    /// Takes the first that waits.
+    /// Takes the first; `None`: nobody is in the queue.
     #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<u32> {
-        let entry = self.queue.pop_front()?;
+    pub(crate) fn next(&mut self) -> Option<Turn> {
+        if self.first == self.end {
+            return None;
+        }
+        let entry = self.queue[self.first];
+        self.first = after(self.first, &self.queue);
         let state = core::mem::replace(&mut self.state[entry as usize], State::Out);
-        if state == State::Waits { Some(entry) } else { self.pop_after_gone() }
+        Some(if state == State::Waits { Turn::Of(entry) } else { Turn::Gone })
     }
 
-    #[inline(never)]
-    fn pop_after_gone(&mut self) -> Option<u32> {
+    /// Takes the first that waits.
+    pub(crate) fn pop(&mut self) -> Option<u32> {
         loop {
-            let entry = self.queue.pop_front()?;
-            let state = core::mem::replace(&mut self.state[entry as usize], State::Out);
-            if state == State::Waits {
+            if let Turn::Of(entry) = self.next()? {
                 return Some(entry);
             }
         }
+    }
+}
+
+/// The place after `at` in a ring.
+#[inline(always)]
+const fn after(at: usize, ring: &[u32]) -> usize {
+    if at + 1 < ring.len() { at + 1 } else { 0 }
+}
+
+/// Entries that something happened to, each once as its own record says, in the order of happening.
+#[derive(Debug)]
+pub(crate) struct Touched {
+    entries: Vec<u32>,
+    count: usize,
+}
+
+impl Touched {
+    /// None of the entries below `entries`.
+    pub(crate) fn new(entries: u32) -> Self {
+        Self { entries: alloc::vec![0; entries as usize], count: 0 }
+    }
+
+    /// One more, which is not among them.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, entry: u32) {
+        self.entries[self.count] = entry;
+        self.count += 1;
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The one that came after `at` others.
+    #[inline]
+    pub(crate) fn at(&self, at: usize) -> u32 {
+        self.entries[at]
+    }
+
+    /// All were looked at.
+    pub(crate) const fn clear(&mut self) {
+        self.count = 0;
     }
 }
 
@@ -80,7 +140,6 @@ mod tests {
     #[test]
     fn turns_are_taken_in_order_and_once() {
         let mut turns = Turns::new(4);
-        let room = turns.queue.capacity();
         for _ in 0..100 {
             for entry in [2, 0, 2, 3, 1, 3] {
                 turns.put(entry);
@@ -95,6 +154,5 @@ mod tests {
             turns.put(1);
             assert_eq!([turns.pop(), turns.pop()], [Some(1), None]);
         }
-        assert_eq!(turns.queue.capacity(), room);
     }
 }

@@ -12,7 +12,8 @@
 use core::time::Duration;
 
 use super::Shard;
-use super::connection::Connection;
+use super::congestion::CWND_MAX;
+use super::connection::{Cold, Connection};
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::timestamp;
@@ -99,8 +100,12 @@ pub(crate) fn on_received<M>(
         0 => text.bytes,
         bytes => bytes,
     };
-    conn.cold.rcv_mss = conn.cold.rcv_mss.max(size);
-    measure_round_trip(conn, cx, text.times);
+    if size >= conn.cold.rcv_mss {
+        // Only one who has more to send than fits sends full segments: a small one may be late
+        // because there was nothing to say.
+        conn.cold.rcv_mss = size;
+        measure_round_trip(conn, cx, text.times);
+    }
     if advanced == 0 {
         return;
     }
@@ -138,7 +143,7 @@ fn is_young<M>(conn: &Connection, cx: &Cx<'_, M>) -> bool {
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It
 /// is too long rather than too short.
-#[inline(always)]
+#[inline(never)]
 fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, times: Option<Timestamps>) {
     if !conn.facts.has(Facts::TIMESTAMPS) {
         return;
@@ -157,18 +162,28 @@ fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
         if is_first_or_less { sample_us } else { old - old / 8 + sample_us / 8 };
 }
 
+/// Nothing follows when the application takes `bytes` but that they are counted: neither has it
+/// taken half of the buffer, nor is less than half of the window left.
+#[inline(always)]
+pub(crate) fn is_wide(conn: &Connection, bytes: u32) -> bool {
+    let half = conn.cold.receive_buffer / 2;
+    let taken = u64::from(conn.cold.taken_bytes) + u64::from(bytes);
+    taken <= half.into() && conn.rcv_wnd() > half
+}
+
 /// The application took `bytes`: the buffer grows, up to `most` bytes, if it takes more in a round
 /// trip than half of it; the peer is told if the window grew much.
-#[inline(always)]
 pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
-    if !conn.facts.has(Facts::FIXED_RECEIVE_BUFFER) {
-        tune_receive_buffer(conn, now, bytes, most);
-    }
-    if !conn.state.may_receive() {
-        return;
+    conn.cold.taken_bytes = conn.cold.taken_bytes.saturating_add(bytes);
+    if conn.cold.taken_bytes > conn.cold.receive_buffer / 2 {
+        if !conn.facts.has(Facts::FIXED_RECEIVE_BUFFER) {
+            tune_receive_buffer(&mut conn.cold, now, most);
+        } else {
+            conn.cold.taken_bytes = 0;
+        }
     }
     let half = conn.cold.receive_buffer / 2;
-    if conn.rcv_wnd() > half {
+    if !conn.state.may_receive() || conn.rcv_wnd() > half {
         return;
     }
     let gain = (conn.rcv_nxt + sayable(conn, free(conn))).since(conn.rcv_adv) as i32;
@@ -178,10 +193,8 @@ pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u3
     }
 }
 
-#[inline(always)]
-fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
-    let cold = &mut conn.cold;
-    cold.taken_bytes = cold.taken_bytes.saturating_add(bytes);
+/// More than half of the buffer was taken since `tune_at`: was that within a round trip or so?
+fn tune_receive_buffer(cold: &mut Cold, now: Instant, most: u32) {
     // Without timestamps the handshake's round trip must do, and what our own data measured.
     let round_trip_us = match cold.rtt_or_syn_at_us {
         0 => cold.recovery.srtt_us(),
@@ -201,12 +214,13 @@ fn tune_receive_buffer(conn: &mut Connection, now: Instant, bytes: u32, most: u3
 
 /// The send queue should hold two congestion windows: one in flight, one to follow; `most` bytes at
 /// most.
-#[inline]
+#[inline(always)]
 pub(crate) fn grow_send_buffer(conn: &mut Connection, most: u32) {
-    if conn.facts.has(Facts::FIXED_SEND_BUFFER) {
-        return;
-    }
     let cold = &mut conn.cold;
-    let wanted = cold.recovery.cwnd().saturating_mul(2).min(most);
-    cold.send_buffer = cold.send_buffer.max(wanted);
+    let wanted = 2 * cold.recovery.cwnd();
+    if wanted > cold.send_buffer && !conn.facts.has(Facts::FIXED_SEND_BUFFER) {
+        cold.send_buffer = cold.send_buffer.max(wanted.min(most));
+    }
 }
+
+const _: () = assert!(CWND_MAX <= u32::MAX / 2);

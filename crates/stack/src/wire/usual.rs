@@ -18,7 +18,9 @@
 //! - A packet that the network marked (RFC 3168, congestion experienced) is not answered: a mark
 //!   has consequences.
 //! - IPv4's header has its right checksum. TCP's is the caller's to check, who may be about to read
-//!   the payload anyway: it is right if [`Usual::sum`], and the payload's, say so.
+//!   the payload anyway: it is right if [`Content::sum`], and the payload's, say so.
+
+pub(crate) mod template;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,9 +49,15 @@ pub(crate) struct Usual<'a> {
     pub(crate) dst: IpAddr,
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
+    pub(crate) flags: Flags,
+    pub(crate) content: Content<'a>,
+}
+
+/// What a segment says that is different from one of its flow to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Content<'a> {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
-    pub(crate) flags: Flags,
     /// Not scaled.
     pub(crate) window: u16,
     pub(crate) times: Option<Timestamps>,
@@ -100,6 +108,14 @@ impl Sum {
         let last = rest.first_chunk().map_or(0, |word| u64::from(u32::from_ne_bytes(*word)));
         debug_assert!(rest.len().is_multiple_of(4), "headers are made of words");
         words.iter().fold(Self(last), |sum, word| sum.and(Self(u64::from_ne_bytes(*word))))
+    }
+
+    /// Of words that were read already: each carry goes into the next addition.
+    #[inline(always)]
+    fn of_words<const N: usize>(words: [u64; N]) -> Self {
+        let add = |(sum, carry): (u64, bool), word| sum.carrying_add(word, carry);
+        let (sum, carry) = words.into_iter().fold((0, false), add);
+        Self(sum + carry as u64)
     }
 
     /// A number of 16 bits, in host order.
@@ -207,13 +223,15 @@ impl<'a> Usual<'a> {
             dst: packet.dst,
             src_port: u16_at(head, 0),
             dst_port: u16_at(head, 2),
-            seq: SeqNum(u32_at(head, 4)),
-            ack: SeqNum(u32_at(head, 8)),
             flags,
-            window: u16_at(head, 14),
-            times,
-            payload,
-            sum: packet.sum(sum),
+            content: Content {
+                seq: SeqNum(u32_at(head, 4)),
+                ack: SeqNum(u32_at(head, 8)),
+                window: u16_at(head, 14),
+                times,
+                payload,
+                sum: packet.sum(sum),
+            },
         })
     }
 }

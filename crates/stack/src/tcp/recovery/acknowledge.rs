@@ -116,43 +116,44 @@ impl Recovery {
     /// The same, where all that is outstanding is one burst, sent once, which is acknowledged whole
     /// by a segment that has neither SACK nor ECE. `None`: it is not as plain as that, and nothing
     /// happened.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_plain_ack(&mut self, records: &mut Records, cover: Cover) -> Option<Plain> {
         let Cover { now, ack, nxt } = cover;
-        if self.head == NIL || self.phase != Phase::Open {
+        if self.phase != Phase::Open {
             return None;
         }
-        let index = self.head;
-        let record = records.get(index);
-        let plain = record.range.end == ack
-            && record.is_alone(index)
-            && record.state == State::InFlight
-            && !(record.resent || record.blurred);
-        if !plain {
-            return None;
-        }
-        let (bytes, sent_us) = (record.len(), record.sent_us);
+        let (bytes, sent_us) = records.give_plain(self.head, ack)?;
+        self.head = NIL;
+        self.oldest = NIL;
         let rtt_us = stamp(now).wrapping_sub(sent_us);
         self.rtt.sample(now, rtt_us, samples_in(bytes));
         self.backoff = 0;
         self.retries = 0;
         self.rack_sent_us = sent_us;
         self.rack_rtt_us = rtt_us;
-        if self.stress.is_some() || self.flags & (flag::FILLED | flag::FILLED_BEFORE) != 0 {
-            let plain = Plain { bytes, rtt_us };
-            self.whole(records, |whole, records| whole.on_plain_ack(records, cover, plain));
-        } else if ack.at_or_after(self.round_end) {
-            self.round_end = nxt;
-            self.flags &= !flag::WIDENED;
-        }
-        self.keep_mark_near(ack);
-        self.head = NIL;
-        self.oldest = NIL;
-        records.give(index);
         // RFC 6298 §5.2. What was sent last was delivered last.
         self.timer = Timer::Idle;
-        self.at = now - Duration::from_micros(u64::from(rtt_us));
-        Some(Plain { bytes, rtt_us })
+        self.at = now.micros_ago(rtt_us);
+        let plain = Plain { bytes, rtt_us };
+        // Nothing is outstanding: the end of the round, and `mark`, are set when something is. But
+        // what else was of the round ends with it.
+        let of_round = flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED;
+        if self.stress.is_some() || self.flags & of_round != 0 {
+            self.on_plain_ack_under_stress(records, (now, ack, nxt), plain);
+        }
+        Some(plain)
+    }
+
+    #[inline(never)]
+    fn on_plain_ack_under_stress(
+        &mut self,
+        records: &mut Records,
+        (now, ack, nxt): (Instant, SeqNum, SeqNum),
+        plain: Plain,
+    ) {
+        let cover = Cover { now, ack, nxt };
+        self.whole(records, |whole, records| whole.on_plain_ack(records, cover, plain));
+        self.keep_mark_near(ack);
     }
 
     /// Between episodes `mark` stays one behind what is acknowledged, so that a comparison with

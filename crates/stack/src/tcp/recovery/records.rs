@@ -36,7 +36,7 @@ pub(super) const NIL: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// Sent, and nothing heard since.
-    InFlight,
+    InFlight = 0,
     /// Deemed lost, and not yet resent.
     Lost,
     /// The peer says it has them (RFC 2018); it may still take that back.
@@ -230,6 +230,23 @@ impl Records {
         self.nodes[index as usize].links = [Link { next: self.free, prev: NIL }, UNLINKED];
         self.free = index;
         self.free_count += 1;
+    }
+
+    /// Takes `index` back if it is all that its connection has outstanding, ends at `end`, and left
+    /// once and at one time: its length, and when that was. `None`: it is not that, or none.
+    #[inline(always)]
+    pub(super) fn give_plain(&mut self, index: u32, end: SeqNum) -> Option<(u32, u32)> {
+        let record = self.nodes.get_mut(index as usize)?;
+        let is_other = record.state as u8 | u8::from(record.resent) | u8::from(record.blurred);
+        if record.range.end != end || !record.is_alone(index) || is_other != 0 {
+            return None;
+        }
+        // It was alone in both rings, and whoever takes it next puts it into others.
+        record.links[0].next = self.free;
+        let what = (record.len(), record.sent_us);
+        self.free = index;
+        self.free_count += 1;
+        Some(what)
     }
 
     pub(super) fn next(&self, ring: Ring, index: u32) -> u32 {

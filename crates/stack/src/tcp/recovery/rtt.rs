@@ -50,27 +50,39 @@ impl Rtt {
     #[inline(always)]
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u32, expected: u32) {
         // 2^28 µs are 268 s, over any RTO that is configured.
-        let rtt = rtt_us.clamp(1, 1 << 28);
+        let rtt = if rtt_us.wrapping_sub(1) < 1 << 28 { rtt_us } else { rtt_us.clamp(1, 1 << 28) };
         if self.srtt_8 == 0 {
             // RFC 6298 §2.2.
             self.srtt_8 = rtt << 3;
             self.rttvar_4 = rtt << 1;
-        } else {
-            // RFC 6298 §2.3, with the gains of RFC 7323 appendix G.
-            let expected = expected.clamp(1, 64);
-            let error = (self.srtt_8 >> 3).abs_diff(rtt);
+        } else if expected == 1 {
+            // The same as below; a scaled value is never less than the plain one.
             let (var, srtt) = (self.rttvar_4 >> 2, self.srtt_8 >> 3);
-            self.rttvar_4 = toward(self.rttvar_4, var, error, expected);
-            self.srtt_8 = toward(self.srtt_8, srtt, rtt, expected).max(1);
+            self.rttvar_4 = self.rttvar_4 - var + srtt.abs_diff(rtt);
+            self.srtt_8 = (self.srtt_8 - srtt + rtt).max(1);
+        } else {
+            self.take_one_of(rtt, expected);
         }
         self.note_min(now, rtt);
+    }
+
+    /// RFC 6298 §2.3, with the gains of RFC 7323 appendix G.
+    #[inline(never)]
+    fn take_one_of(&mut self, rtt: u32, expected: u32) {
+        let expected = expected.clamp(1, 64);
+        let error = (self.srtt_8 >> 3).abs_diff(rtt);
+        let (var, srtt) = (self.rttvar_4 >> 2, self.srtt_8 >> 3);
+        self.rttvar_4 = toward(self.rttvar_4, var, error, expected);
+        self.srtt_8 = toward(self.srtt_8, srtt, rtt, expected).max(1);
     }
 
     #[inline(always)]
     fn note_min(&mut self, now: Instant, rtt: u32) {
         let at = (now.as_micros() >> 26) as u8;
         let age = at.wrapping_sub((self.min >> 24) as u8);
-        if self.min & MIN_MASK == 0 || rtt <= self.min & MIN_MASK || age >= MIN_AGE {
+        // None yet is more than any.
+        let is_least = rtt.wrapping_sub(1) <= (self.min & MIN_MASK).wrapping_sub(1);
+        if is_least || age >= MIN_AGE {
             self.min = (u32::from(at) << 24) | rtt.min(MIN_MASK);
         }
     }
@@ -110,7 +122,6 @@ pub(super) fn back_off(rto_us: u32, policy: &Policy, times: u8) -> u32 {
 }
 
 /// `scaled`, whose plain value is `value`, moved one gain toward `sample`.
-#[inline]
 fn toward(scaled: u32, value: u32, sample: u32, expected: u32) -> u32 {
     if sample >= value {
         scaled + (sample - value) / expected

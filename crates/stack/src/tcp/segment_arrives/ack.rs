@@ -6,6 +6,7 @@ use super::*;
 use crate::tcp::deadline::{Deadline, Stamp};
 use crate::tcp::isn::microseconds;
 use crate::tcp::recovery::{Ack, Acked, Cover};
+use crate::time::Instant;
 use crate::wire::tcp::{SACK_BLOCKS_MAX, SackBlock, Timestamps};
 
 /// Whether the ACK may be of this connection; one that cannot be is answered, and its segment says
@@ -65,7 +66,7 @@ pub(super) fn on_ack<M: Memory>(
     };
     // With nothing in flight there is nothing to slow down for.
     let is_silent = said.sack.is_empty() && (!said.ece || conn.flight() == 0);
-    if !is_silent || !acknowledge_plainly(conn, shard, cx, said.ack, window_changed) {
+    if !is_silent || !acknowledge_plainly(conn, shard, cx, said.ack) {
         acknowledge_any(conn, shard, cx, &said, window_changed);
     }
     !conn.state.is_closed()
@@ -130,12 +131,34 @@ pub(in crate::tcp) fn update_window(
     if seq.before(conn.snd_wl1) && ack.at_or_before(conn.snd_una) {
         return false;
     }
+    let seq = conn.snd_wl1.later(seq);
+    set_window(conn, seq, window)
+}
+
+/// The same of a segment that is not older than the last that did.
+#[inline(always)]
+pub(in crate::tcp) fn set_window(conn: &mut Connection, seq: SeqNum, window: u16) -> bool {
+    conn.snd_wl1 = seq;
     let wnd = u32::from(window) << conn.snd_scale;
     let changed = wnd != conn.snd_wnd;
-    conn.snd_wnd = wnd;
-    conn.snd_wl1 = conn.snd_wl1.later(seq);
-    conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
+    if changed {
+        conn.snd_wnd = wnd;
+        // What did not change is not over the largest.
+        conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
+        if conn.flight() == 0 {
+            answer_probe(conn);
+        }
+    }
     changed
+}
+
+/// Nothing is in flight, and the window changed: if it is open, nothing has to be probed for.
+#[inline(never)]
+const fn answer_probe(conn: &mut Connection) {
+    if conn.snd_wnd > 0 {
+        conn.facts.clear(Facts::PERSIST);
+        conn.cold.attend_at = Deadline::NEVER;
+    }
 }
 
 /// Takes in an acknowledgment without SACK, where nothing is in flight, or all of it is
@@ -147,27 +170,22 @@ pub(in crate::tcp) fn acknowledge_plainly<M: Memory>(
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,
     ack: SeqNum,
-    window_changed: bool,
 ) -> bool {
+    // Whatever it says, it answers our probes (MUST-37).
+    conn.attempts = 0;
     if conn.flight() == 0 {
-        // Nothing is in flight: the answer to a probe, at most (MUST-37).
-        conn.attempts = 0;
-        if conn.snd_wnd > 0 && window_changed {
-            conn.facts.clear(Facts::PERSIST);
-            conn.cold.attend_at = Deadline::NEVER;
-        }
         return true;
     }
     let cover = Cover { now: cx.now, ack, nxt: conn.snd_nxt };
     if conn.cold.recovery.on_plain_ack(&mut shard.records, cover).is_none() {
         return false;
     }
-    conn.attempts = 0;
     advance(conn, shard, cx, ack);
     true
 }
 
 /// The same where more is in flight, or more is said.
+#[inline(never)]
 pub(in crate::tcp) fn acknowledge_any<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
@@ -223,32 +241,65 @@ fn note<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, acked: &Acked) {
 }
 
 /// `snd.una` moves to `to`.
-#[inline]
+#[inline(always)]
 fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, to: SeqNum) {
+    if conn.facts.any(Facts::FIN_SENT.or(Facts::PERSIST).or(Facts::TAIL_PROBE_DUE)) {
+        return advance_from_trouble(conn, shard, &mut cx.again(), to);
+    }
+    let bytes = to.since(conn.snd_una);
+    advance_by(conn, shard, cx, to, bytes);
+}
+
+/// The same where our FIN may be among what is acknowledged, or a timer waited for it.
+#[inline(never)]
+fn advance_from_trouble<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    to: SeqNum,
+) {
+    // An ACK calls a tail loss probe off (RFC 8985 §7.2).
+    conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
     let fin_acked =
         conn.facts.has(Facts::FIN_SENT) && conn.state.owes_fin() && to.after(conn.fin_seq());
     let bytes = to.since(conn.snd_una) - u32::from(fin_acked);
-    let chunks = conn.send.acknowledge(&mut shard.nodes, cx.memory, bytes);
-    conn.snd_una = to;
-    conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
-    if let Some(rare) = shard.rares.get_mut(conn) {
-        rare.progress_at = Stamp::of(cx.now);
-        rare.full_timeouts = 0;
-        rare.snd_up = rare.snd_up.later(to);
-        rare.options.held = false;
-    }
-    // An ACK calls a tail loss probe off (RFC 8985 §7.2).
-    conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
-    if conn.cold.small_end.before(to) {
-        conn.cold.small_end = to;
-    }
-    if let Some(hop) = conn.cold.hop {
-        cx.ip.confirm(cx.now, hop);
-    }
-    window::grow_send_buffer(conn, shard.send_buffer_max);
+    advance_by(conn, shard, cx, to, bytes);
     if fin_acked {
         // To who waits for acknowledgments the FIN is one chunk more.
         conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(1);
         close::apply(conn, shard, cx, Input::AckOfFin);
+    }
+}
+
+/// `bytes` of the queue are acknowledged.
+#[inline(always)]
+fn advance_by<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    to: SeqNum,
+    bytes: u32,
+) {
+    conn.snd_una = to;
+    if conn.cold.small_end.before(to) {
+        conn.cold.small_end = to;
+    }
+    if conn.cold.rare.is_some() {
+        note_progress(conn, shard, cx.now);
+    }
+    cx.ip.confirm(cx.now, conn.cold.hop);
+    window::grow_send_buffer(conn, shard.send_buffer_max);
+    let chunks = conn.send.acknowledge(&mut shard.nodes, cx.memory, bytes);
+    conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
+}
+
+/// What few connections remember of `snd.una`.
+#[inline(never)]
+fn note_progress(conn: &Connection, shard: &mut Shard, now: Instant) {
+    if let Some(rare) = shard.rares.get_mut(conn) {
+        rare.progress_at = Stamp::of(now);
+        rare.full_timeouts = 0;
+        rare.snd_up = rare.snd_up.later(conn.snd_una);
+        rare.options.held = false;
     }
 }

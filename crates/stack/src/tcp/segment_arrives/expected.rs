@@ -21,11 +21,13 @@
 use super::*;
 use crate::flow_table::Flow;
 use crate::frame::{Checksums, Received};
-use crate::tcp::receive_queue::{Staged, Store};
+use crate::tcp::receive_queue::{ReceiveQueue, Store};
 use crate::tcp::segment_arrives::ack::Said;
 use crate::tcp::settle::touch;
-use crate::tcp::{Tcp, events};
-use crate::wire::usual::Usual;
+use crate::tcp::{Tcp, Train, events};
+use crate::time::Instant;
+use crate::wire::usual::template::Template;
+use crate::wire::usual::{Content, Sum, Usual};
 
 /// Facts that have more to say about a segment than is said here.
 const UNUSUAL: Facts = Facts::ORPHAN
@@ -36,6 +38,22 @@ const UNUSUAL: Facts = Facts::ORPHAN
     .or(Facts::RELEASED);
 
 impl Tcp {
+    /// Takes `packet`, if it is of the train that is passing, and expected. `false`: it goes
+    /// another way, nothing happened.
+    #[inline(always)]
+    pub(crate) fn on_next<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        packet: &[u8],
+        received: Received,
+    ) -> bool {
+        let Self { connections, shard, train, .. } = self;
+        let Some(content) = train.template.read(packet) else { return false };
+        let Some(conn) = connections.get_mut(train.index as usize) else { return false };
+        train.epoch == cx.ip.epoch()
+            && take(conn, (shard, train.index), cx, &content, received).is_some()
+    }
+
     /// Takes `segment`, if it is expected.
     ///
     /// # Errors
@@ -51,37 +69,14 @@ impl Tcp {
             return Err(None);
         }
         let (index, hash) = self.find_expected(segment)?;
-        let Self { connections, shard, .. } = self;
+        let Self { connections, shard, train, .. } = self;
         let Some(conn) = connections.get_mut(index as usize) else { return Err(hash) };
-        if !is_expected(conn, segment) || !cx.ip.may_come_from(segment.src, conn.cold.hop) {
+        if !cx.ip.may_come_from(segment.src, conn.cold.hop) {
             return Err(hash);
         }
-        let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
-        let staged = match segment.payload {
-            [] => None,
-            bytes => match conn.receive.stage(&mut store, bytes) {
-                Some(staged) => Some(staged),
-                None => return Err(hash),
-            },
-        };
-        cx.counters.totals.segments_in += 1;
-        let sum = staged.as_ref().map_or(0, |(_, sum)| *sum);
-        if received.checksums == Checksums::Unverified && !segment.sum.is_right_with(sum) {
-            // MUST-3.
-            cx.counters.drop(Drop::BadTransportChecksum);
-            if let Some((staged, _)) = staged {
-                staged.discard(cx.memory);
-            }
-            return Ok(());
-        }
-        take_head(conn, shard, cx, segment);
-        if let Some((staged, _)) = staged {
-            take_text(conn, shard, cx, &staged, &text_of(segment, received));
-        }
-        shard.now = cx.now;
-        touch(conn, shard, index);
-        if events::has_news_of_text(conn) {
-            shard.events.put(index);
+        take(conn, (shard, index), cx, &segment.content, received).ok_or(hash)?;
+        if let Some(template) = Template::of(segment) {
+            *train = Train { template, index, epoch: cx.ip.epoch() };
         }
         Ok(())
     }
@@ -95,7 +90,7 @@ impl Tcp {
             local_port: segment.dst_port,
             remote_port: segment.src_port,
         };
-        // Segments come in trains (Jain and Routhier, 1986): the next is often of the same flow.
+        // The next is often of the same flow.
         let Some(last) = self.connections.get(self.last as usize) else { return Err(None) };
         if self.shard.locals.is(&last.ends, &flow) && !last.facts.has(Facts::RELEASED) {
             return Ok((self.last, None));
@@ -117,24 +112,116 @@ impl Tcp {
     }
 }
 
+/// Takes a segment of `conn`, which has `index`, if it is expected. `None`: it is not, or there is
+/// no room for it; nothing happened.
+#[inline(always)]
+fn take<M: Memory>(
+    conn: &mut Connection,
+    (shard, index): (&mut Shard, u32),
+    cx: &mut Cx<'_, M>,
+    content: &Content<'_>,
+    received: Received,
+) -> Option<()> {
+    if !is_expected(conn, content) {
+        return None;
+    }
+    let bytes = content.payload;
+    if bytes.is_empty() {
+        if !is_right(cx, content, received, 0) {
+            return Some(());
+        }
+        take_head(conn, shard, cx, content);
+    } else if conn.receive.ready_bytes() == 0 {
+        let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
+        let (chunk, sum) = ReceiveQueue::stage_alone(&mut store, bytes)?;
+        if !is_right(cx, content, received, sum) {
+            cx.memory.free(chunk.buf);
+            return Some(());
+        }
+        take_head(conn, shard, cx, content);
+        conn.receive.adopt_first(chunk);
+        take_text(conn, shard, cx, chunk.len, &text_of(content, received));
+    } else {
+        let Content { ack, window, times, sum, .. } = *content;
+        let behind = Behind { text: (bytes, sum), head: (ack, window), times, received };
+        return take_behind(conn, (shard, index), &mut cx.again(), behind);
+    }
+    look_after(conn, shard, cx.now, index);
+    Some(())
+}
+
+/// The content of a segment with text behind some that waits already. (Not a [`Content`], which
+/// would have to be in memory for all that are taken before it is known that one is this.)
+struct Behind<'a> {
+    text: (&'a [u8], Sum),
+    /// Acknowledgment and window.
+    head: (SeqNum, u16),
+    times: Option<Timestamps>,
+    received: Received,
+}
+
+/// The same of such a segment.
+#[inline(never)]
+fn take_behind<M: Memory>(
+    conn: &mut Connection,
+    (shard, index): (&mut Shard, u32),
+    cx: &mut Cx<'_, M>,
+    behind: Behind<'_>,
+) -> Option<()> {
+    let Behind { text: (payload, sum), head: (ack, window), times, received } = behind;
+    let content = &Content { seq: conn.rcv_nxt, ack, window, times, payload, sum };
+    let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
+    let (staged, sum) = conn.receive.stage(&mut store, content.payload)?;
+    if !is_right(cx, content, received, sum) {
+        staged.discard(cx.memory);
+        return Some(());
+    }
+    take_head(conn, shard, cx, content);
+    let taken = conn.receive.take_staged(&mut shard.nodes, &staged);
+    take_text(conn, shard, cx, taken, &text_of(content, received));
+    look_after(conn, shard, cx.now, index);
+    Some(())
+}
+
+/// Counts a segment, and whether it has its right checksum (MUST-3); `sum`: of its payload.
+#[inline(always)]
+fn is_right<M>(cx: &mut Cx<'_, M>, content: &Content<'_>, received: Received, sum: u16) -> bool {
+    cx.counters.totals.segments_in += 1;
+    let is_right = received.checksums == Checksums::Verified || content.sum.is_right_with(sum);
+    if !is_right {
+        cx.counters.drop(Drop::BadTransportChecksum);
+    }
+    is_right
+}
+
+/// What `settle` does.
+#[inline(always)]
+fn look_after(conn: &mut Connection, shard: &mut Shard, now: Instant, index: u32) {
+    shard.now = now;
+    let has_news = events::has_news_of_text(conn);
+    touch(conn, shard, index);
+    if has_news {
+        shard.events.put(index);
+    }
+}
+
 /// The connection expects exactly this segment, and nothing else is going on.
 #[inline(always)]
-fn is_expected(conn: &Connection, segment: &Usual<'_>) -> bool {
-    let room = conn.rcv_wnd() as usize;
+fn is_expected(conn: &Connection, content: &Content<'_>) -> bool {
     let (una, nxt) = (conn.snd_una, conn.snd_nxt);
-    let has_times = segment.times.is_some();
+    // RFC 7323 §3.2: on every segment or on none.
+    let wanted = if content.times.is_some() { Facts::TIMESTAMPS } else { Facts::default() };
     matches!(conn.state, State::Established(_))
-        && !conn.facts.any(UNUSUAL)
+        && conn.facts.of(UNUSUAL.or(Facts::TIMESTAMPS)) == wanted
         && !conn.receive.has_gap()
         // §3.10.7.4 first: the next number, and all of it within the window.
-        && segment.seq == conn.rcv_nxt
-        && segment.payload.len() <= room
+        && content.seq == conn.rcv_nxt
+        && content.payload.len() <= conn.rcv_wnd() as usize
         // Fifth: something in flight, or again what was acknowledged last; and no older window.
-        && segment.ack.since(una) <= nxt.since(una)
-        && !segment.seq.before(conn.snd_wl1)
-        // RFC 7323 §3.2 and §5.3: on every segment or on none, and none from the past.
-        && has_times == conn.facts.has(Facts::TIMESTAMPS)
-        && segment.times.is_none_or(|times| times.value.wrapping_sub(conn.ts_recent) as i32 >= 0)
+        && content.ack.since(una) <= nxt.since(una)
+        && !content.seq.before(conn.snd_wl1)
+        // RFC 7323 §5.3: none from the past.
+        && content.times.is_none_or(|times| times.value.wrapping_sub(conn.ts_recent) as i32 >= 0)
 }
 
 /// What `heard` and `ack::on_ack` do about it.
@@ -143,51 +230,43 @@ fn take_head<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,
-    segment: &Usual<'_>,
+    content: &Content<'_>,
 ) {
     conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
     conn.cold.heard_at = Stamp::of(cx.now);
-    if conn.flight() == 0 {
-        conn.attempts = 0;
-    }
-    if let Some(times) = segment.times
-        && segment.seq.at_or_before(conn.last_ack_sent)
+    if let Some(times) = content.times
+        && content.seq.at_or_before(conn.last_ack_sent)
     {
         conn.ts_recent = times.value;
         conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
-    let window_changed = ack::update_window(conn, segment.seq, segment.ack, segment.window);
-    if !ack::acknowledge_plainly(conn, shard, cx, segment.ack, window_changed) {
-        let said = Said {
-            ack: segment.ack,
-            times: segment.times,
-            sack: &[],
-            ece: false,
-            has_payload: !segment.payload.is_empty(),
-        };
-        ack::acknowledge_any(conn, shard, cx, &said, window_changed);
+    let window_changed = ack::set_window(conn, content.seq, content.window);
+    if !ack::acknowledge_plainly(conn, shard, cx, content.ack) {
+        let Content { ack, times, payload, .. } = *content;
+        let has_payload = !payload.is_empty();
+        let said = Said { ack, times, sack: &[], ece: false, has_payload };
+        ack::acknowledge_any(conn, shard, &mut cx.again(), &said, window_changed);
     }
 }
 
 #[inline(always)]
-fn text_of(segment: &Usual<'_>, received: Received) -> window::Text {
+const fn text_of(content: &Content<'_>, received: Received) -> window::Text {
     window::Text {
-        bytes: segment.payload.len() as u16,
+        bytes: content.payload.len() as u16,
         segment_bytes: received.segment_bytes,
-        times: segment.times,
+        times: content.times,
     }
 }
 
-/// What `text::on_text` does about it.
+/// What `text::on_text` does about `taken` bytes of it.
 #[inline(always)]
 fn take_text<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,
-    staged: &Staged,
+    taken: u32,
     text: &window::Text,
 ) {
-    let taken = conn.receive.take_staged(&mut shard.nodes, staged);
     conn.rcv_nxt += taken;
     conn.cold.tally.bytes_in.add(taken);
     cx.counters.totals.bytes_in += u64::from(taken);

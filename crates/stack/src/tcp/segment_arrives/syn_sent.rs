@@ -87,7 +87,7 @@ fn on_syn_ack<M: Memory>(
 }
 
 fn confirm<M>(cx: &mut Cx<'_, M>, hop: Hop) {
-    cx.ip.confirm(cx.now, hop);
+    cx.ip.confirm(cx.now, Some(hop));
 }
 
 /// Simultaneous open (§3.5, MUST-10): answer with a SYN-ACK. Text waits until the peer sends it
