@@ -6,7 +6,7 @@ use crate::{
     baseline::{self, BaselineArgs, BaselineError},
     experiments::{EXPERIMENTS, Experiment, Suite, effort},
     features,
-    instructions::{self, InstructionsError},
+    instructions::{self, InstructionsError, SegmentKind},
     keeper::{self, KeepArgs},
     layout::{self, LayoutError, LinkChoice, LinkName},
     load_process::{self, LoadProcessArgs, LoadProcessError},
@@ -80,7 +80,10 @@ enum Action {
     AcceptLoad(Box<AcceptLoadArgs>),
     /// Segments between two stacks in one thread, for callgrind
     #[command(hide = true)]
-    Segments,
+    Segments {
+        /// What they do
+        kind: SegmentKind,
+    },
     /// The process that tidies up after a benchmark
     #[command(hide = true)]
     Keep(KeepArgs),
@@ -256,8 +259,8 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
             accept_reset::load(load)?;
             Ok(ExitCode::SUCCESS)
         }
-        Action::Segments => {
-            println!("{}", instructions::carry_segments()?);
+        Action::Segments { kind } => {
+            println!("{}", instructions::carry_segments(*kind)?);
             Ok(ExitCode::SUCCESS)
         }
         Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),

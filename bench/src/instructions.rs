@@ -1,12 +1,14 @@
 //! What a received segment costs the stack, in instructions.
 //!
-//! `megapipe bench segments` carries requests and responses of 64 bytes between two stacks in one
-//! thread. Callgrind counts in `measured_segment`: one frame in, its event out. Nothing here does
-//! I/O, so that the count is the same on every machine of the architecture.
+//! `megapipe bench segments` carries segments of 64 bytes between two stacks in one thread.
+//! Callgrind counts in `measured_segment`: one frame in, its event out. It stops where the stack
+//! calls the buffers ([`Outside`]): allocating one and copying to it is their owner's, and comes on
+//! top. Nothing here does I/O, so that the count is the same on every machine of the architecture.
 
 use crate::process;
 use megapipe_stack::{
-    BufId, Chunk, Config, ConnId, Event, Instant, Memory, PoolId, Received, Stack, wire::checksum,
+    BufId, Chunk, Config, ConnId, ConnOption, Event, Instant, Memory, PoolId, Received, Stack,
+    wire::checksum,
 };
 use std::{
     io,
@@ -43,9 +45,22 @@ pub enum InstructionsError {
     Unexpected(String),
 }
 
+/// What a segment with 64 bytes does besides bringing them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SegmentKind {
+    /// It acknowledges nothing new.
+    Text,
+    /// It acknowledges the answer to the one before it.
+    Request,
+}
+
 /// Runs `megapipe bench segments` under callgrind. Blocks for some seconds.
-pub(crate) fn per_segment(program: &Path) -> Result<f64, InstructionsError> {
-    per_segment_of(Command::new(program).args(["bench", "segments"]))
+pub(crate) fn per_segment(program: &Path, kind: SegmentKind) -> Result<f64, InstructionsError> {
+    let name = match kind {
+        SegmentKind::Text => "text",
+        SegmentKind::Request => "request",
+    };
+    per_segment_of(Command::new(program).args(["bench", "segments", name]))
 }
 
 /// Runs a program that does nothing but [`carry_segments`] under callgrind; instructions for each
@@ -58,7 +73,8 @@ pub fn per_segment_of(carrier: &Command) -> Result<f64, InstructionsError> {
     let variables = carrier.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let output = Command::new(valgrind)
         .envs(variables)
-        .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*measured_segment*"])
+        .args(["--tool=callgrind", "--collect-atstart=no"])
+        .args(["--toggle-collect=*measured_segment*", "--toggle-collect=*Outside as *"])
         .arg("--callgrind-out-file=/dev/null")
         .arg(carrier.get_program())
         .args(carrier.get_args())
@@ -79,7 +95,7 @@ fn last_line(said: &str) -> String {
     said.lines().last().unwrap_or("it said nothing").to_owned()
 }
 
-/// Buffers as plain as can be: what they cost is counted, and is not the question.
+/// Buffers as plain as can be.
 struct Buffers {
     bytes: Vec<u8>,
     free: Vec<u32>,
@@ -117,6 +133,36 @@ impl Memory for Buffers {
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
         to.copy_from_slice(&self.bytes[Self::range(chunk.buf, chunk.offset, to.len())]);
         checksum::sum(to)
+    }
+}
+
+/// The same behind calls of their own, each of which callgrind leaves out.
+struct Outside<'a>(&'a mut Buffers);
+
+impl Memory for Outside<'_> {
+    #[inline(never)]
+    fn alloc(&mut self, pool: PoolId) -> Option<BufId> {
+        self.0.alloc(pool)
+    }
+
+    #[inline(never)]
+    fn free(&mut self, buf: BufId) {
+        self.0.free(buf);
+    }
+
+    #[inline(never)]
+    fn buf_bytes(&self, buf: BufId) -> u32 {
+        self.0.buf_bytes(buf)
+    }
+
+    #[inline(never)]
+    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
+        self.0.copy_in(buf, offset, from)
+    }
+
+    #[inline(never)]
+    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
+        self.0.copy_out(chunk, to)
     }
 }
 
@@ -166,8 +212,9 @@ fn carry(now: Instant, from: &mut Host, to: &mut Host) {
 /// What is counted: one frame in, its event out.
 #[inline(never)]
 fn measured_segment(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
-    host.stack.on_frame(now, frame, Received::default(), &mut host.memory);
-    host.stack.poll_event()
+    let Host { stack, memory } = host;
+    stack.on_frame(now, frame, Received::default(), &mut Outside(memory));
+    stack.poll_event()
 }
 
 fn establish(
@@ -195,7 +242,7 @@ fn establish(
 ///
 /// # Errors
 /// [`InstructionsError::Unexpected`]: the stack did something else.
-pub fn carry_segments() -> Result<u32, InstructionsError> {
+pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
     let mut now = Instant::from_millis(1);
     let (mut client, mut server) = (Host::new(CLIENT)?, Host::new(SERVER)?);
     let (there, here) = establish(&mut client, &mut server, now)?;
@@ -205,15 +252,25 @@ pub fn carry_segments() -> Result<u32, InstructionsError> {
         server.stack.receive(now, here).map_err(unexpected)?;
         client.send(now, there)?;
         let sent = client.stack.poll_transmit(now, &mut frame, &mut client.memory);
-        let sent = sent.ok_or_else(|| unexpected("no request"))?;
+        let sent = sent.ok_or_else(|| unexpected("no segment"))?;
         match measured_segment(&mut server, now, &frame[..sent.len]) {
             Some(Event::Received { chunk, .. }) if chunk.len == MESSAGE_BYTES => {
                 server.memory.free(chunk.buf);
             }
             other => return Err(unexpected(other)),
         }
-        server.send(now, here)?;
-        client.stack.receive(now, there).map_err(unexpected)?;
+        match kind {
+            SegmentKind::Text => {
+                // An ACK alone, so that nothing piles up.
+                let ack = ConnOption::QuickAck(true);
+                let Host { stack, memory } = &mut server;
+                stack.set_option(now, here, ack, memory).map_err(unexpected)?;
+            }
+            SegmentKind::Request => {
+                server.send(now, here)?;
+                client.stack.receive(now, there).map_err(unexpected)?;
+            }
+        }
         carry(now, &mut server, &mut client);
         client.drain();
     }
@@ -222,11 +279,13 @@ pub fn carry_segments() -> Result<u32, InstructionsError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{SEGMENTS, carry_segments, collected};
+    use super::{SEGMENTS, SegmentKind, carry_segments, collected};
 
     #[test]
     fn each_segment_has_its_event() {
-        assert_eq!(carry_segments().unwrap(), SEGMENTS);
+        for kind in [SegmentKind::Text, SegmentKind::Request] {
+            assert_eq!(carry_segments(kind).unwrap(), SEGMENTS);
+        }
     }
 
     #[test]

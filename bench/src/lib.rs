@@ -62,7 +62,7 @@ pub use accept_reset::{AcceptArgs, AcceptError, AcceptLoadArgs};
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
 pub use command::{BarsArgs, BenchArgs, BenchError, ReportArgs, RpcRunArgs, RunArgs, bench};
 pub use demo::{DemoArgs, demo};
-pub use instructions::{InstructionsError, carry_segments, per_segment_of};
+pub use instructions::{InstructionsError, SegmentKind, carry_segments, per_segment_of};
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, Link, LinkChoice, LinkName};
 pub use load_process::{LoadProcessArgs, LoadProcessError};

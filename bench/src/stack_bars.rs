@@ -10,7 +10,7 @@ use crate::{
     baseline::Baseline,
     command::{BenchError, RunArgs},
     experiments::{CONNECTIONS, rpc},
-    instructions,
+    instructions::{self, SegmentKind},
     layout::LayoutError,
     limits,
     load::{Load, Workload},
@@ -198,7 +198,11 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
         bars.push(idle_bar(&mut bench)?);
     }
     if wanted("instructions") {
-        bars.push(instructions_bar(&bench));
+        let text =
+            "instructions of the stack for a received 64 B segment, to its event (callgrind)";
+        bars.push(instructions_bar(&bench, SegmentKind::Text, text));
+        let request = "the same of one that also acknowledges the answer before it";
+        bars.push(instructions_bar(&bench, SegmentKind::Request, request));
     }
     bars::finish(&bench, points, &bars, args)
 }
@@ -293,9 +297,8 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
     })
 }
 
-fn instructions_bar(bench: &Bench) -> BarResult {
-    let what = "instructions of the stack for a received 64 B segment, to its event (callgrind)";
-    let (runs, why) = match instructions::per_segment(&bench.program) {
+fn instructions_bar(bench: &Bench, kind: SegmentKind, what: &'static str) -> BarResult {
+    let (runs, why) = match instructions::per_segment(&bench.program, kind) {
         Ok(count) => (vec![count], None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
