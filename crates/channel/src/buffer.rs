@@ -34,6 +34,14 @@ impl ReadBuf {
         Self(buffer.into_span(len as u32))
     }
 
+    /// A copy in a buffer of the pool, if one is free and large enough.
+    #[inline]
+    pub(crate) fn copied(pool: &Rc<Pool>, bytes: &[u8]) -> Option<Self> {
+        let mut buffer = pool.take()?;
+        buffer.bytes_mut()?.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self::from_pool(buffer, bytes.len()))
+    }
+
     pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
         Self(Span::from_vec(bytes))
     }

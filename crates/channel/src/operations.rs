@@ -197,6 +197,31 @@ impl Channel {
         }
     }
 
+    /// Sends a copy of bytes as `write_quiet` does. Answers what [`Channel::unsent_bytes`] would
+    /// afterwards: for a program that does not keep its bytes in the channel's memory, and looks
+    /// after each write whether its peer falls behind.
+    ///
+    /// # Errors
+    /// [`Misuse`] as for `write`.
+    #[inline]
+    pub fn write_copied(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        if self.state.slot(index).can_send_at_once()
+            && !bytes.is_empty()
+            && self.driver.sends_silently()
+            && let Some(bytes) = ReadBuf::copied(&self.state.send_pool, bytes)
+        {
+            self.state.admit()?;
+            self.driver.send_silently(&mut self.state, index, bytes);
+        } else {
+            let mut copy = self.alloc(bytes.len());
+            copy.extend_from_slice(bytes);
+            self.queue_quiet(handle, copy.into())?;
+        }
+        Ok(self.state.unsent_bytes(index))
+    }
+
     #[inline(always)]
     fn write_quiet_bytes(&mut self, handle: Handle, bytes: ReadBuf) -> Result<usize, Misuse> {
         self.check_fork()?;

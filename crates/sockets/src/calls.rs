@@ -401,6 +401,19 @@ impl Sockets {
             Ok(object) => object,
             Err(error) => return Attempt::Done(Err(error)),
         };
+        if let Some(len) = self.read_at_once(object, to) {
+            return Attempt::Done(Ok(len));
+        }
+        self.read_slowly(object, to, is_over)
+    }
+
+    #[inline(never)]
+    fn read_slowly(
+        &mut self,
+        object: u32,
+        to: &mut Scatter<'_, '_>,
+        is_over: bool,
+    ) -> Attempt<usize> {
         let Some(entry) = self.object(object) else {
             return Attempt::Done(Err(Error::BadDescriptor));
         };
@@ -421,6 +434,19 @@ impl Sockets {
             Ok(object) => object,
             Err(error) => return Attempt::Done(Err(error)),
         };
+        if let Some(len) = self.write_at_once(object, from) {
+            return Attempt::Done(Ok(len));
+        }
+        self.write_slowly(object, from, is_over)
+    }
+
+    #[inline(never)]
+    fn write_slowly(
+        &mut self,
+        object: u32,
+        from: &mut Gather<'_>,
+        is_over: bool,
+    ) -> Attempt<usize> {
         let Some(entry) = self.object(object) else {
             return Attempt::Done(Err(Error::BadDescriptor));
         };

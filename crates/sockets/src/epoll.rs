@@ -14,7 +14,6 @@
 //! - An item that was taken out of its set while queued stays, without an object, until the queue
 //!   gives it back.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use slab::Slab;
@@ -50,6 +49,9 @@ pub struct EpollEvent {
 const HOW: Events =
     Events::EXCLUSIVE.union(Events::WAKEUP).union(Events::ONE_SHOT).union(Events::EDGE);
 
+/// What is told once for each change.
+const ONCE: Events = Events::ONE_SHOT.union(Events::EDGE);
+
 /// What may stand beside EPOLLEXCLUSIVE.
 const EXCLUSIVE_MAY: Events = Events::IN
     .union(Events::OUT)
@@ -70,7 +72,9 @@ struct Set {
     /// Its part with descriptors of the process, once it has some.
     kernels: Option<KernelSet>,
     /// Items that may have something to tell, oldest first.
-    ready: VecDeque<u32>,
+    ready: Vec<u32>,
+    /// Empty; memory for those that will have to be looked at again.
+    again: Vec<u32>,
     members: Vec<u32>,
 }
 
@@ -107,7 +111,13 @@ impl Sockets {
             return Err(Error::InvalidArgument);
         }
         let fd = self.table.lowest_free(0)?;
-        let set = Set { object: NIL, kernels: None, ready: VecDeque::new(), members: Vec::new() };
+        let set = Set {
+            object: NIL,
+            kernels: None,
+            ready: Vec::new(),
+            again: Vec::new(),
+            members: Vec::new(),
+        };
         let set = self.epolls.sets.insert(set);
         let object = self.insert(Kind::Epoll(set as u32), false);
         self.epolls.sets[set].object = object;
@@ -372,21 +382,28 @@ impl Sockets {
     }
 
     /// Puts an item into its set's queue. Whether a thread waits for the set.
+    #[inline]
     fn queue(&mut self, item: u32) -> bool {
         let Epolls { sets, items } = &mut self.epolls;
         let entry = &mut items[item as usize];
         let set = &mut sets[entry.set as usize];
         if !entry.queued {
             entry.queued = true;
-            set.ready.push_back(item);
+            set.ready.push(item);
         }
         let object = set.object;
         let Some(own) = self.objects.get(object as usize) else { return false };
         let is_awaited = own.sleepers > 0;
         if is_awaited || own.watchers != NIL {
-            self.notify(object, Events::READABLE);
+            self.notify_outwards(object);
         }
         is_awaited
+    }
+
+    /// A set has something to tell: whoever waits for it, or watches it, hears.
+    #[inline(never)]
+    fn notify_outwards(&mut self, set: u32) {
+        self.notify(set, Events::READABLE);
     }
 
     /// A set is readable when one of its items has something to tell.
@@ -461,34 +478,47 @@ impl Sockets {
         if count == 0 && own > 0 { self.collect_kernels(set, out, 0) } else { Ok(count) }
     }
 
-    /// What the items that are in the queue now have to tell.
+    /// What the items that are in the queue now have to tell. Each is looked at once; those that are
+    /// told again, because they are level triggered, join the queue's end afterwards.
     fn collect_own(&mut self, set: u32, out: &mut [EpollEvent]) -> usize {
-        let mut count = 0;
-        for _ in 0..self.epolls.sets[set as usize].ready.len() {
-            if count == out.len() {
-                break;
-            }
-            let Some(item) = self.epolls.sets[set as usize].ready.pop_front() else { break };
-            let Item { object, events, data, .. } = self.epolls.items[item as usize];
+        let entry = &mut self.epolls.sets[set as usize];
+        let (mut ready, mut again) =
+            (std::mem::take(&mut entry.ready), std::mem::take(&mut entry.again));
+        let (mut count, mut looked) = (0, 0);
+        for index in &ready {
+            let Some(place) = out.get_mut(count) else { break };
+            looked += 1;
+            let Item { object, events, data, .. } = self.epolls.items[*index as usize];
             if object == NIL {
-                self.epolls.items.remove(item as usize);
+                self.epolls.items.remove(*index as usize);
                 continue;
             }
             let happened = self.readiness(object) & events.difference(HOW);
-            let entry = &mut self.epolls.items[item as usize];
-            entry.queued = false;
+            let item = &mut self.epolls.items[*index as usize];
             if happened.is_empty() {
+                item.queued = false;
                 continue;
             }
-            out[count] = EpollEvent { events: happened, data };
+            *place = EpollEvent { events: happened, data };
             count += 1;
+            if !events.intersects(ONCE) {
+                again.push(*index);
+                continue;
+            }
+            item.queued = false;
             if events.contains(Events::ONE_SHOT) {
-                entry.events &= HOW;
-            } else if !events.contains(Events::EDGE) {
-                entry.queued = true;
-                self.epolls.sets[set as usize].ready.push_back(item);
+                item.events &= HOW;
             }
         }
+        if looked == ready.len() {
+            ready.clear();
+            std::mem::swap(&mut ready, &mut again);
+        } else {
+            ready.drain(..looked);
+            ready.append(&mut again);
+        }
+        let entry = &mut self.epolls.sets[set as usize];
+        (entry.ready, entry.again) = (ready, again);
         count
     }
 }

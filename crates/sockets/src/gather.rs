@@ -29,6 +29,15 @@ impl<'pieces, 'bytes> Scatter<'pieces, 'bytes> {
         self.left
     }
 
+    /// All of it, if it is one piece and nothing was filled yet. What is put there is not counted.
+    #[inline]
+    pub(crate) fn only_piece(&mut self) -> Option<&mut [u8]> {
+        match self.pieces {
+            [piece] if self.filled == 0 => Some(piece),
+            _ => None,
+        }
+    }
+
     /// From the front again.
     pub(crate) const fn rewind(&mut self) {
         self.left += self.filled;
@@ -80,6 +89,15 @@ impl<'bytes> Gather<'bytes> {
 
     pub(crate) const fn left(&self) -> usize {
         self.left
+    }
+
+    /// All of it, if it is one piece and nothing was taken yet.
+    #[inline]
+    pub(crate) fn only_piece(&self) -> Option<&'bytes [u8]> {
+        match self.pieces {
+            [piece] if self.taken == 0 => Some(piece),
+            _ => None,
+        }
     }
 
     /// From the front again.

@@ -139,6 +139,14 @@ impl Stream {
 
     #[inline]
     pub(crate) fn readiness(&self) -> Events {
+        // What nearly all are, nearly always.
+        if self.is_plainly_open() && !self.shut.send && self.mark.is_none() {
+            let mut events = Events::empty();
+            if self.unread >= self.options.low_water() {
+                events = events.union(Events::READABLE);
+            }
+            return if self.congested { events } else { events.union(Events::WRITABLE) };
+        }
         readiness::of_stream(StreamFacts {
             progress: self.progress,
             shut: self.shut,
@@ -147,6 +155,12 @@ impl Stream {
             is_urgent: self.mark.is_some_and(|mark| mark.is_waiting(self.unread)),
             has_error: self.error.is_some(),
         })
+    }
+
+    /// Connected; nobody has ended anything, and no error waits.
+    #[inline]
+    fn is_plainly_open(&self) -> bool {
+        matches!(self.progress, Progress::Connected) && !self.shut.receive && self.error.is_none()
     }
 
     /// Bytes that wait and that a read would pass over: an urgent one at the front.
@@ -172,11 +186,15 @@ impl Stream {
     }
 
     /// Asks the channel for what comes next, unless enough waits for the program.
+    #[inline]
     fn ask(&mut self, channel: &mut Channel) {
+        if self.reading {
+            return;
+        }
         if self.wants_more() {
             // A handle that the channel does not take any more has ended, which it tells itself.
             self.reading = channel.read(self.handle, READ_BYTES).is_ok();
-        } else if !self.reading && !self.ended && matches!(self.progress, Progress::Connected) {
+        } else if !self.ended && matches!(self.progress, Progress::Connected) {
             // The program is behind, and no read will tell of a reset. (It may be watched for.)
             let _ = channel.await_end(self.handle);
         }
@@ -196,6 +214,20 @@ impl Stream {
             return;
         }
         self.take_parts(len, peeks, &mut each);
+    }
+
+    /// What most reads do: all that came is one buffer, and the caller has room for it in one piece.
+    /// How many bytes that were; `None`: it is not so.
+    #[inline]
+    fn take_whole(&mut self, to: &mut Scatter<'_, '_>) -> Option<usize> {
+        let len = self.unread;
+        if self.inbox.len() != 1 || len < self.options.low_water() || self.mark.is_some() {
+            return None;
+        }
+        let room = to.only_piece()?.get_mut(..len)?;
+        room.copy_from_slice(&self.inbox.pop_front()?);
+        self.unread = 0;
+        Some(len)
     }
 
     fn take_parts(&mut self, len: usize, peeks: bool, each: &mut dyn FnMut(&[u8])) {
@@ -312,34 +344,37 @@ impl Sockets {
         }
     }
 
+    /// Bytes came; not none.
     #[inline]
-    pub(crate) fn on_read(&mut self, object: u32, result: Result<ReadBuf, OpError>) {
+    pub(crate) fn on_bytes(&mut self, object: u32, bytes: ReadBuf) {
         let Some((stream, channel)) = self.stream_mut(object) else { return };
         stream.reading = false;
-        let happened = match result {
-            Ok(bytes) if !bytes.is_empty() => {
-                if stream.shut == Shut::BOTH {
-                    return self.refuse(object);
-                }
-                stream.unread += bytes.len();
-                stream.inbox.push_back(bytes);
-                stream.ask(channel);
-                match stream.mark {
-                    None => Events::READABLE,
-                    Some(_) => Events::READABLE | Events::PRI,
-                }
-            }
-            Ok(_) => {
-                // Not the peer's end, if we have shut the connection ourselves.
-                stream.ended = stream.shut != Shut::BOTH;
-                stream.shut.receive = true;
-                // Nothing is read any more that would tell of a reset.
-                let _ = channel.await_end(stream.handle);
-                Events::READABLE | Events::RDHUP | Events::HUP
-            }
-            Err(error) => return self.on_failed(object, error.into()),
+        if stream.shut == Shut::BOTH {
+            return self.refuse(object);
+        }
+        stream.unread += bytes.len();
+        stream.inbox.push_back(bytes);
+        stream.ask(channel);
+        let happened = match stream.mark {
+            None => Events::READABLE,
+            Some(_) => Events::READABLE | Events::PRI,
         };
         self.notify(object, happened);
+    }
+
+    /// No more bytes come, in order or because of an error.
+    pub(crate) fn on_read_end(&mut self, object: u32, error: Option<OpError>) {
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        stream.reading = false;
+        if let Some(error) = error {
+            return self.on_failed(object, error.into());
+        }
+        // Not the peer's end, if we have shut the connection ourselves.
+        stream.ended = stream.shut != Shut::BOTH;
+        stream.shut.receive = true;
+        // Nothing is read any more that would tell of a reset.
+        let _ = channel.await_end(stream.handle);
+        self.notify(object, Events::READABLE | Events::RDHUP | Events::HUP);
     }
 
     /// Bytes came that nobody will ever read: the peer is told so by a reset, as by the kernel.
@@ -529,6 +564,39 @@ impl Sockets {
 
 /// Bytes.
 impl Sockets {
+    /// What most calls of read(2) do, and nothing else; `None`: the call is another one.
+    #[inline]
+    pub(crate) fn read_at_once(&mut self, object: u32, to: &mut Scatter<'_, '_>) -> Option<usize> {
+        let turns = self.turns();
+        let Self { objects, channel, .. } = self;
+        let entry = objects.get_mut(object as usize)?;
+        let Kind::Stream(stream) = &mut entry.kind else { return None };
+        let len = stream.take_whole(to)?;
+        stream.ask(channel);
+        entry.served_in = turns;
+        Some(len)
+    }
+
+    /// What most calls of write(2) do: a connection that is open and not full takes one piece of
+    /// memory. `None`: the call is another one, or it failed, and nothing was done.
+    #[inline]
+    pub(crate) fn write_at_once(&mut self, object: u32, from: &Gather<'_>) -> Option<usize> {
+        let Self { objects, channel, is_local, .. } = self;
+        let Kind::Stream(stream) = &mut objects.get_mut(object as usize)?.kind else {
+            return None;
+        };
+        let bytes = from.only_piece().filter(|bytes| bytes.len() <= PIECE_BYTES)?;
+        if !stream.takes_plain_bytes() || bytes.is_empty() {
+            return None;
+        }
+        let most = if *is_local { 1 } else { OUTBOX_BYTES_MAX };
+        let unsent = channel.write_copied(stream.handle, bytes).ok()?;
+        if unsent >= most {
+            stream.congested = channel.report_last_write(stream.handle).unwrap_or(false);
+        }
+        Some(bytes.len())
+    }
+
     /// `got` is what earlier attempts of the same call have copied.
     #[inline]
     pub(crate) fn recv_stream(
@@ -680,6 +748,14 @@ impl Sockets {
 }
 
 impl Stream {
+    /// A write without flags has nothing to look at but the bytes.
+    #[inline]
+    fn takes_plain_bytes(&self) -> bool {
+        matches!(self.progress, Progress::Connected)
+            && self.error.is_none()
+            && !(self.shut.send || self.congested || self.more || self.owes_mark)
+    }
+
     /// A call that has some bytes and could take more gets no more.
     fn why_short(&self) -> bool {
         self.ended
