@@ -361,8 +361,8 @@ fn measure(suite: Suite, args: &RunArgs, programs: Programs) -> Result<ExitCode,
     let cores_max = layout::online_cpus()?.len().saturating_sub(1).max(1);
     if cores_max == 1 {
         bench.note(
-            "the machine has room for one server core beside the load: nothing that was measured here \
-             shows scaling"
+            "the machine has room for one server core beside the load: nothing that was measured \
+             here shows scaling"
                 .to_owned(),
         );
     }

@@ -11,11 +11,14 @@
 //! A core calls another by an interrupt, to hand it a packet (RPS) or to wake a thread. Under a
 //! hypervisor each may cost more than the transaction that it is for, so they are counted.
 //!
-//! Pure but for [`CoreTimes::read`].
+//! What one process ran is read from the kernel's scheduler, in nanoseconds and whatever else its
+//! cores did: [`run_time`].
+//!
+//! Pure but for [`CoreTimes::read`] and [`run_time`].
 
 use megapipe_apps::serve::CpuList;
 use serde::{Deserialize, Serialize};
-use std::{fs, io, ops::Sub};
+use std::{fs, io, ops::Sub, time::Duration};
 
 /// Microseconds in one tick of `/proc/stat`.
 pub(crate) const TICK_US: f64 = 10_000.0;
@@ -128,9 +131,43 @@ impl Sub for CoreTimes {
     }
 }
 
+/// How long all threads of a process have run.
+pub(crate) fn run_time(pid: u32) -> io::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread that has just ended has nothing to add.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        sum += run_time_of(&text).ok_or(io::ErrorKind::InvalidData)?;
+    }
+    Ok(sum)
+}
+
+/// The first number of a task's `schedstat`: time on a processor, in nanoseconds.
+fn run_time_of(schedstat: &str) -> Option<Duration> {
+    schedstat.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{CoreTimes, CpuList, count_calls};
+    use super::{CoreTimes, CpuList, count_calls, run_time, run_time_of};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_first_number_is_the_time_on_a_processor() {
+        assert_eq!(run_time_of("1500 20 3\n"), Some(Duration::from_nanos(1500)));
+        assert_eq!(run_time_of(""), None);
+    }
+
+    #[test]
+    fn who_works_has_run() {
+        let pid = std::process::id();
+        let before = run_time(pid).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        assert!(run_time(pid).unwrap() > before);
+    }
 
     const STAT: &str = "cpu  30 0 30 300 3 3 6 9 0 0\n\
         cpu0 10 1 20 100 2 3 4 5 0 0\ncpu1 20 2 10 200 1 0 2 4 7 0\ncpu10 1 1 1 1 1 1 1 1 0 0\n\

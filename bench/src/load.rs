@@ -44,6 +44,8 @@ pub(crate) struct Load {
 pub(crate) struct LoadPath {
     pub(crate) place: Place,
     server_cpus: CpuList,
+    /// The server's process, if the time that it runs is all that it costs: on our own stack.
+    pub(crate) server_pid: Option<u32>,
     /// Options of the load that name a link; none for the kernel's TCP.
     pub(crate) link_args: Vec<String>,
 }
@@ -55,7 +57,7 @@ impl LoadPath {
             Some(link) => (link.load_place(layout), link.load_args(layout, scratch)),
             None => (layout.load.clone(), Vec::new()),
         };
-        Self { place, server_cpus: layout.server.cpus.clone(), link_args }
+        Self { place, server_cpus: layout.server.cpus.clone(), server_pid: None, link_args }
     }
 }
 
@@ -75,6 +77,9 @@ pub(crate) struct LoadReport {
     /// include the handshake.
     pub(crate) connect_us: Option<Latency>,
     pub(crate) processing_us: Option<Latency>,
+    /// How long either process ran in the window; none if the server's was not watched.
+    pub(crate) server_ran_us: Option<f64>,
+    pub(crate) load_ran_us: Option<f64>,
 }
 
 /// A load that failed.
@@ -153,6 +158,9 @@ impl Load {
         let mut args = vec!["bench".to_owned(), "load".to_owned()];
         args.extend(["--server-cpus".to_owned(), path.server_cpus.to_string()]);
         args.extend(["--load-cpus".to_owned(), path.place.cpus.to_string()]);
+        if let Some(pid) = path.server_pid {
+            args.extend(["--server-pid".to_owned(), pid.to_string()]);
+        }
         args.extend([kind.to_owned(), address.to_string()]);
         let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
         option("--connections", self.connections.to_string());
@@ -207,6 +215,10 @@ struct ReportJson {
     seconds: f64,
     server: CoreTimes,
     load: CoreTimes,
+    #[serde(default)]
+    server_ran_us: Option<f64>,
+    #[serde(default)]
+    load_ran_us: Option<f64>,
     summary: SummaryJson,
 }
 
@@ -225,7 +237,8 @@ struct SummaryJson {
 }
 
 fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
-    let ReportJson { seconds, server, load, summary } = serde_json::from_slice(json)?;
+    let ReportJson { seconds, server, load, summary, server_ran_us, load_ran_us } =
+        serde_json::from_slice(json)?;
     let SummaryJson { transactions_per_s, latency_us, fairness, errors, .. } = summary;
     let (connect_us, processing_us) = (summary.connect_us, summary.latency_uncorrected_us);
     let errors = errors.values().sum();
@@ -239,6 +252,8 @@ fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
         fairness,
         connect_us,
         processing_us,
+        server_ran_us,
+        load_ran_us,
     })
 }
 

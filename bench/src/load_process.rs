@@ -4,13 +4,16 @@
 //! begins and when it ends, so that CPU time and transactions are of the same moments, however
 //! long it took to connect and to fill a cache before.
 
-use crate::cpu_time::CoreTimes;
+use crate::cpu_time::{CoreTimes, run_time};
 use megapipe_apps::{
     load::{self, HttpLoadArgs, KvLoadArgs, LoadError, Moment, RpcLoadArgs, Summary},
     serve::CpuList,
 };
 use serde::Serialize;
-use std::{io, time::Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 /// Options of `megapipe bench load`.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,6 +24,9 @@ pub struct LoadProcessArgs {
     /// Cores of the load
     #[arg(long)]
     load_cpus: CpuList,
+    /// The server's process, of which the time that it ran is read, too
+    #[arg(long)]
+    server_pid: Option<u32>,
     #[command(subcommand)]
     load: Kind,
 }
@@ -52,12 +58,24 @@ struct Observed {
     seconds: f64,
     server: CoreTimes,
     load: CoreTimes,
+    /// How long either process ran; only if the server's was named.
+    server_ran_us: Option<f64>,
+    load_ran_us: Option<f64>,
     summary: Summary,
+}
+
+/// What is read at a moment.
+struct Reading {
+    at: Instant,
+    server: CoreTimes,
+    load: CoreTimes,
+    /// Of the server's process and of this one.
+    ran: Option<[Duration; 2]>,
 }
 
 /// Runs the load and prints what came of it as JSON. Blocks until it is over.
 pub(crate) fn run(args: &LoadProcessArgs) -> Result<(), LoadProcessError> {
-    let mut readings: Vec<io::Result<(Instant, CoreTimes, CoreTimes)>> = Vec::new();
+    let mut readings: Vec<io::Result<Reading>> = Vec::new();
     let mut observe = |moment: Moment| {
         if matches!(moment, Moment::Measuring | Moment::Measured) {
             readings.push(read(args));
@@ -69,20 +87,31 @@ pub(crate) fn run(args: &LoadProcessArgs) -> Result<(), LoadProcessError> {
         Kind::Kv(kv) => load::run_kv(kv, &mut observe),
     }?;
     let readings: Vec<_> = readings.into_iter().collect::<io::Result<_>>()?;
-    let [before, after] = readings[..] else {
+    let [before, after] = &readings[..] else {
         return Err(io::Error::other("the load ended before its window").into());
     };
+    let ran_us = |index: usize| {
+        let (before, after) = before.ran.zip(after.ran)?;
+        Some(after[index].saturating_sub(before[index]).as_secs_f64() * 1e6)
+    };
     let observed = Observed {
-        seconds: (after.0 - before.0).as_secs_f64(),
-        server: after.1 - before.1,
-        load: after.2 - before.2,
+        seconds: (after.at - before.at).as_secs_f64(),
+        server: after.server - before.server,
+        load: after.load - before.load,
+        server_ran_us: ran_us(0),
+        load_ran_us: ran_us(1),
         summary,
     };
     serde_json::to_writer(io::stdout().lock(), &observed).map_err(io::Error::from)?;
     Ok(())
 }
 
-fn read(args: &LoadProcessArgs) -> io::Result<(Instant, CoreTimes, CoreTimes)> {
+fn read(args: &LoadProcessArgs) -> io::Result<Reading> {
     let server = CoreTimes::read(&args.server_cpus)?;
-    Ok((Instant::now(), server, CoreTimes::read(&args.load_cpus)?))
+    let (at, load) = (Instant::now(), CoreTimes::read(&args.load_cpus)?);
+    let ran = match args.server_pid {
+        Some(pid) => Some([run_time(pid)?, run_time(std::process::id())?]),
+        None => None,
+    };
+    Ok(Reading { at, server, load, ran })
 }

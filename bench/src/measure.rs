@@ -72,6 +72,22 @@ pub(crate) struct Sample {
     pub(crate) processing_us: Option<Latency>,
     /// Of a server whose stack has a thread of its own.
     pub(crate) events_per_wakeup: Option<f64>,
+    /// How long the process of a server on our own stack ran for a transaction, and the load's.
+    pub(crate) server_process_us: Option<f64>,
+    pub(crate) load_process_us: Option<f64>,
+}
+
+impl Sample {
+    /// What a transaction cost a server on our own stack: what its process ran, which is all of it
+    /// and nothing else; else what its cores were busy.
+    pub(crate) fn server_cost_us(&self) -> f64 {
+        self.server_process_us.unwrap_or(self.server_cpu_us_per_transaction)
+    }
+
+    /// The same of the load.
+    pub(crate) fn load_cost_us(&self) -> f64 {
+        self.load_process_us.unwrap_or(self.load_cpu_us_per_transaction)
+    }
 }
 
 /// A run that failed.
@@ -102,7 +118,8 @@ pub(crate) fn sample(
     scratch: &Path,
 ) -> Result<Sample, MeasureError> {
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
-    let path = LoadPath::new(trial.server, layout, scratch);
+    let mut path = LoadPath::new(trial.server, layout, scratch);
+    path.server_pid = trial.server.stack_link().map(|_| server.pid());
     let profile = match trial.is_profiled() {
         true => Some(Profile::start(&layout.server.cpus, limits::LOAD_WARM_UP + window, scratch)?),
         false => None,
@@ -142,6 +159,8 @@ fn reduce(report: &LoadReport) -> Option<Sample> {
         cpu_shares: None,
         connect_us: report.connect_us,
         processing_us: report.processing_us,
+        server_process_us: report.server_ran_us.map(|us| us / transactions),
+        load_process_us: report.load_ran_us.map(|us| us / transactions),
         events_per_wakeup: None,
         transactions_per_s: report.transactions_per_s,
         server_cpu_us_per_transaction,
@@ -229,6 +248,12 @@ pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> P
         connect_us: median_latency(samples.iter().filter_map(|it| it.connect_us)),
         processing_us: median_latency(samples.iter().filter_map(|it| it.processing_us)),
         simulated: None,
+        server_process_us_per_transaction: median_of_some(
+            samples.iter().filter_map(|it| it.server_process_us),
+        ),
+        load_process_us_per_transaction: median_of_some(
+            samples.iter().filter_map(|it| it.load_process_us),
+        ),
         events_per_wakeup: median_of_some(samples.iter().filter_map(|it| it.events_per_wakeup)),
     }
 }
@@ -311,6 +336,8 @@ mod tests {
             fairness: Some(0.5),
             connect_us: None,
             processing_us: None,
+            server_ran_us: Some(1_600_000.0),
+            load_ran_us: None,
         };
         let sample = reduce(&report).unwrap();
         assert!((sample.server_cpu_us_per_transaction - 9.0).abs() < 1e-9);
@@ -322,6 +349,8 @@ mod tests {
         assert!(sample.load_idle_share.abs() < 1e-9);
         assert!((sample.load_cpu_us_per_transaction - 10.0).abs() < 1e-9);
         assert_eq!(sample.fairness, Some(0.5));
+        assert!((sample.server_cost_us() - 8.0).abs() < 1e-9, "what its process ran");
+        assert!((sample.load_cost_us() - 10.0).abs() < 1e-9, "what its cores were busy");
         let nothing = LoadReport { transactions_per_s: 0.0, ..report };
         assert!(reduce(&nothing).is_none());
     }

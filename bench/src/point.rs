@@ -169,6 +169,13 @@ pub struct Point {
     /// How long it took from the request to its answer, in the same runs.
     #[serde(default)]
     pub processing_us: Option<Latency>,
+    /// How long the process of a server on our own stack ran for each transaction, in
+    /// microseconds; median. Null for servers on the kernel's TCP, part of whose cost is outside.
+    #[serde(default)]
+    pub server_process_us_per_transaction: Option<f64>,
+    /// How long the load's process ran in those runs.
+    #[serde(default)]
+    pub load_process_us_per_transaction: Option<f64>,
     /// Of a point that was not measured but simulated: from which costs, and what limits it.
     #[serde(default)]
     pub simulated: Option<Simulated>,

@@ -154,14 +154,8 @@ fn together((parts, checked): (Costs, Checked), samples: [Sample; 3]) -> Measure
     let [polling, server_asleep, load_asleep] = &samples;
     let lower_ns = |one: f64, other: f64| one.min(other) * 1e3;
     let costs = Costs {
-        server_ns: lower_ns(
-            polling.server_cpu_us_per_transaction,
-            server_asleep.server_cpu_us_per_transaction,
-        ),
-        load_ns: lower_ns(
-            polling.load_cpu_us_per_transaction,
-            load_asleep.load_cpu_us_per_transaction,
-        ),
+        server_ns: lower_ns(polling.server_cost_us(), server_asleep.server_cost_us()),
+        load_ns: lower_ns(polling.load_cost_us(), load_asleep.load_cost_us()),
         ..parts
     };
     Measured { costs, one_core_per_s: polling.transactions_per_s, checked, samples }
@@ -359,6 +353,8 @@ fn point(
         cpu_shares: None,
         connect_us: None,
         processing_us: None,
+        server_process_us_per_transaction: None,
+        load_process_us_per_transaction: None,
         simulated: Some(Simulated {
             queues,
             measured_server_us: costs.server_ns / 1e3,

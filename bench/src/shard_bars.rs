@@ -3,6 +3,9 @@
 //!
 //! Read first: the mTCP paper, 3.2 and chapter 5; `bars.rs` for how bars are shown.
 //!
+//! What a server on our own stack costs is what its process ran, by the kernel's scheduler: all its
+//! threads, and nothing that others do on its core.
+//!
 //! A server that polls is busy whether it works or waits, and one that sleeps pays for waking up.
 //! So a server that can do either is run both ways, and the lower number of a run is its cost:
 //! that is the stricter side of a ratio for whoever is compared with it.
@@ -185,7 +188,7 @@ fn costs_us(ways: &[Vec<Sample>]) -> Vec<f64> {
     let runs = ways.iter().map(Vec::len).filter(|&len| len > 0).min().unwrap_or(0);
     let lowest = |run: usize| {
         let each = ways.iter().filter_map(|way| way.get(run));
-        each.map(|sample| sample.server_cpu_us_per_transaction).fold(f64::INFINITY, f64::min)
+        each.map(Sample::server_cost_us).fold(f64::INFINITY, f64::min)
     };
     (0..runs).map(lowest).collect()
 }

@@ -6,6 +6,7 @@
 //! low load [ETA 7.2].
 
 use crate::{
+    cpu_time::run_time,
     layout::{Layout, LayoutError},
     limits,
     run::Bench,
@@ -18,7 +19,7 @@ use megapipe::{
 };
 use megapipe_apps::rpc::protocol::{Lengths, MESSAGE_LEN_DEFAULT, header};
 use std::{
-    fs, io,
+    io,
     path::Path,
     time::{Duration, Instant},
 };
@@ -128,44 +129,5 @@ impl Peer {
             }
             self.0.dispatch(Some(left))?;
         }
-    }
-}
-
-/// How long all threads of a process have run.
-fn run_time(pid: u32) -> io::Result<Duration> {
-    let mut sum = Duration::ZERO;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread that has just ended has nothing to add.
-        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        sum += run_time_of(&text).ok_or(io::ErrorKind::InvalidData)?;
-    }
-    Ok(sum)
-}
-
-/// The first number of `schedstat`: time on a processor, in nanoseconds (proc-schedstat).
-fn run_time_of(schedstat: &str) -> Option<Duration> {
-    schedstat.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{run_time, run_time_of};
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn the_first_number_is_the_time_on_a_processor() {
-        assert_eq!(run_time_of("1500 20 3\n"), Some(Duration::from_nanos(1500)));
-        assert_eq!(run_time_of(""), None);
-    }
-
-    #[test]
-    fn who_works_has_run_and_who_sleeps_has_not() {
-        let pid = std::process::id();
-        let before = run_time(pid).unwrap();
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(20) {
-            std::hint::spin_loop();
-        }
-        assert!(run_time(pid).unwrap() > before);
     }
 }

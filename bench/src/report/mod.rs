@@ -420,6 +420,8 @@ pub(crate) mod tests {
             cpu_shares: None,
             connect_us: None,
             processing_us: None,
+            server_process_us_per_transaction: None,
+            load_process_us_per_transaction: None,
             simulated: None,
             events_per_wakeup: None,
         }
