@@ -83,6 +83,7 @@ fn take_bytes(conn: &mut Connection, shard: &mut Shard) -> Option<Chunk> {
 }
 
 /// The next event of a connection.
+#[inline(always)]
 fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
     let conn_id = id;
     let over = closed(conn).filter(|reason| *reason != CloseReason::Finished);
@@ -161,6 +162,7 @@ impl Tcp {
         None
     }
 
+    #[inline(always)]
     fn next_of_connection(&mut self, index: u32) -> Option<Event> {
         let id = self.id(index);
         let conn = &mut self.connections[index as usize];

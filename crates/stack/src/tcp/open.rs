@@ -101,16 +101,22 @@ impl Tcp {
         }
         let range = cx.config.ephemeral_ports;
         let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
-        let found = candidates
-            .by_ref()
-            .filter(|port| fits(SocketAddr::new(ip, *port)))
-            .find_map(|local_port| self.look_up_free(Flow { local_port, ..flow }, cx.now));
+        let mut found = None;
+        for local_port in candidates.by_ref() {
+            if fits(SocketAddr::new(ip, local_port)) {
+                found = self.look_up_free(Flow { local_port, ..flow }, cx.now);
+            }
+            if found.is_some() {
+                break;
+            }
+        }
         self.shard.ports.passed(&candidates);
         found.ok_or(ConnectError::NoPort)
     }
 
     /// Looks `flow` up. `None`: somebody uses it, and not only what waits for old segments that
     /// timestamps tell apart.
+    #[inline]
     fn look_up_free(&self, flow: Flow, now: Instant) -> Option<Chosen> {
         let hash = self.shard.flows.hash(&flow);
         let time_wait = match self.find(hash, &flow) {

@@ -409,6 +409,10 @@ fn send_syn<M>(
         urgent: 0,
         options,
     };
+    if config.path_mtu_discovery {
+        let flow = shard.locals.flow(&conn.ends);
+        return write_reply(cx, (&flow, &head, conn.cold.service), hop, frame);
+    }
     write_empty(cx, &draft(conn, shard, cx, (head, false)), hop, frame)
 }
 
@@ -420,6 +424,9 @@ fn send_ack<M>(
     at: (Hop, SeqNum),
     frame: &mut [u8],
 ) -> Transmit {
+    if let Some(transmit) = usual::send_ack(conn, shard, cx, at, frame) {
+        return transmit;
+    }
     let head = head(conn, shard, cx, at.1, Flags::ACK);
     write_empty(cx, &draft(conn, shard, cx, (head, false)), at.0, frame)
 }

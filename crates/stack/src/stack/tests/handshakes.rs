@@ -234,6 +234,7 @@ impl Twins {
                 }
             });
             host.stack.goes_full_way = full;
+            host.stack.tcp.send_full_way(full);
             host.meet(PEER.into());
             host.meet(PEER6.into());
             listeners = [IpAddr::V4(OURS), IpAddr::V6(OURS6)]
