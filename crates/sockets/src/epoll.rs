@@ -478,8 +478,8 @@ impl Sockets {
         if count == 0 && own > 0 { self.collect_kernels(set, out, 0) } else { Ok(count) }
     }
 
-    /// What the items that are in the queue now have to tell. Each is looked at once; those that are
-    /// told again, because they are level triggered, join the queue's end afterwards.
+    /// What the items that are in the queue now have to tell. Each is looked at once; those that
+    /// are told again, because they are level triggered, join the queue's end afterwards.
     fn collect_own(&mut self, set: u32, out: &mut [EpollEvent]) -> usize {
         let entry = &mut self.epolls.sets[set as usize];
         let (mut ready, mut again) =

@@ -35,6 +35,8 @@ use crate::readiness::{self, Progress, Shut, StreamFacts};
 use crate::sockets::{Attempt, Kind, Sockets, Wait};
 use crate::urgent::Mark;
 
+mod at_once;
+
 /// How far `connect` is, as calls are answered by it: an attempt that has ended is told of once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Connecting {
@@ -214,20 +216,6 @@ impl Stream {
             return;
         }
         self.take_parts(len, peeks, &mut each);
-    }
-
-    /// What most reads do: all that came is one buffer, and the caller has room for it in one piece.
-    /// How many bytes that were; `None`: it is not so.
-    #[inline]
-    fn take_whole(&mut self, to: &mut Scatter<'_, '_>) -> Option<usize> {
-        let len = self.unread;
-        if self.inbox.len() != 1 || len < self.options.low_water() || self.mark.is_some() {
-            return None;
-        }
-        let room = to.only_piece()?.get_mut(..len)?;
-        room.copy_from_slice(&self.inbox.pop_front()?);
-        self.unread = 0;
-        Some(len)
     }
 
     fn take_parts(&mut self, len: usize, peeks: bool, each: &mut dyn FnMut(&[u8])) {
@@ -564,39 +552,6 @@ impl Sockets {
 
 /// Bytes.
 impl Sockets {
-    /// What most calls of read(2) do, and nothing else; `None`: the call is another one.
-    #[inline]
-    pub(crate) fn read_at_once(&mut self, object: u32, to: &mut Scatter<'_, '_>) -> Option<usize> {
-        let turns = self.turns();
-        let Self { objects, channel, .. } = self;
-        let entry = objects.get_mut(object as usize)?;
-        let Kind::Stream(stream) = &mut entry.kind else { return None };
-        let len = stream.take_whole(to)?;
-        stream.ask(channel);
-        entry.served_in = turns;
-        Some(len)
-    }
-
-    /// What most calls of write(2) do: a connection that is open and not full takes one piece of
-    /// memory. `None`: the call is another one, or it failed, and nothing was done.
-    #[inline]
-    pub(crate) fn write_at_once(&mut self, object: u32, from: &Gather<'_>) -> Option<usize> {
-        let Self { objects, channel, is_local, .. } = self;
-        let Kind::Stream(stream) = &mut objects.get_mut(object as usize)?.kind else {
-            return None;
-        };
-        let bytes = from.only_piece().filter(|bytes| bytes.len() <= PIECE_BYTES)?;
-        if !stream.takes_plain_bytes() || bytes.is_empty() {
-            return None;
-        }
-        let most = if *is_local { 1 } else { OUTBOX_BYTES_MAX };
-        let unsent = channel.write_copied(stream.handle, bytes).ok()?;
-        if unsent >= most {
-            stream.congested = channel.report_last_write(stream.handle).unwrap_or(false);
-        }
-        Some(bytes.len())
-    }
-
     /// `got` is what earlier attempts of the same call have copied.
     #[inline]
     pub(crate) fn recv_stream(
@@ -748,14 +703,6 @@ impl Sockets {
 }
 
 impl Stream {
-    /// A write without flags has nothing to look at but the bytes.
-    #[inline]
-    fn takes_plain_bytes(&self) -> bool {
-        matches!(self.progress, Progress::Connected)
-            && self.error.is_none()
-            && !(self.shut.send || self.congested || self.more || self.owes_mark)
-    }
-
     /// A call that has some bytes and could take more gets no more.
     fn why_short(&self) -> bool {
         self.ended
