@@ -156,7 +156,7 @@ impl Events {
     ) {
         let Answer { place, sender, .. } = self.answer_of(channel, event);
         match result {
-            Ok(Datagram { data, from, truncated }) => {
+            Ok(Datagram { data, from, truncated, .. }) => {
                 if truncated {
                     event.flags |= MP_TRUNCATED;
                 }

@@ -1,5 +1,6 @@
 //! What a channel hands back: one completion for each operation.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use crate::address::Address;
@@ -96,6 +97,21 @@ pub struct Datagram {
     pub from: Option<Address>,
     /// Whether the message was longer than asked for; the rest is lost, as with `recvfrom(2)`.
     pub truncated: bool,
+    /// UDP on our own stack, inside `dispatch`: how it arrived.
+    pub arrival: Option<Arrival>,
+    /// UDP on the kernel: the control data that the socket's options ask for, as of recvmsg(2).
+    pub control: Box<[u8]>,
+}
+
+/// How a datagram arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which of our addresses it was sent to.
+    pub to: IpAddr,
+    /// Hops that were left to it.
+    pub hop_limit: u8,
+    /// Its traffic class: DSCP and ECN.
+    pub traffic_class: u8,
 }
 
 /// A message that did not get there.

@@ -56,6 +56,10 @@ pub const GATHER_PARTS_MAX: usize = 64;
 /// them each wait is given its time.
 pub(crate) const ALARMS_MAX: usize = 16;
 
+/// Words of control data that one datagram may bring (cmsg(3)): more than all options of UDP
+/// sockets together ask for.
+pub(crate) const CONTROL_WORDS: usize = 32;
+
 /// Operations outstanding on one channel, all handles together.
 pub const OPERATIONS_MAX: usize = 1 << 22;
 /// Connect time-outs that wait in a queue at most; older ones go to an ordered map.

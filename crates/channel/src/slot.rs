@@ -8,14 +8,13 @@
 //! - An idle connection costs one `Slot` and nothing on the heap; the size is asserted below.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
 use crate::arena::Queue;
-use crate::buffer::{Payload, ReadBuf};
+use crate::buffer::Payload;
 use crate::error::OpError;
 use crate::handle::Handle;
 use crate::options::{Accept, Disconnect};
@@ -199,9 +198,9 @@ pub(crate) enum Extra {
         raw: RawAddress,
         abandoned: bool,
     },
-    #[cfg_attr(not(feature = "local"), expect(dead_code, reason = "only our own stack makes it"))]
+    #[cfg(feature = "local")]
     /// Datagrams of our own stack that no read has taken yet.
-    Datagrams(VecDeque<(SocketAddr, ReadBuf)>),
+    Datagrams(VecDeque<crate::local::datagram::Waiting>),
 }
 
 /// A listening socket's queues.

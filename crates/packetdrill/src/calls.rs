@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C" fn recvfrom(
         let to = unsafe { memory_mut(buffer, count) }?;
         let mut parts = [IoSliceMut::new(to)];
         let flags = MsgFlags::from_bits_retain(flags);
-        let received: Received = world.call(|sockets| sockets.recvmsg(fd, &mut parts, flags))?;
+        let received: Received = world.call(|sockets| sockets.recvfrom(fd, &mut parts, flags))?;
         // SAFETY: packetdrill promises room for an address, as large as it says, or null.
         unsafe { write_address(address, size, received.from) };
         len(Ok(received.len))
@@ -190,12 +190,14 @@ pub(crate) unsafe extern "C" fn recvmsg(
         // SAFETY: it promises that its pieces are writable memory.
         let mut parts = unsafe { parts_mut(header.msg_iov, Some(header.msg_iovlen)) }?;
         let flags = MsgFlags::from_bits_retain(flags);
-        let received: Received = world.call(|sockets| sockets.recvmsg(fd, &mut parts, flags))?;
+        // SAFETY: it promises `msg_controllen` writable bytes, or null.
+        let control = unsafe { memory_mut(header.msg_control, header.msg_controllen) }?;
+        let received: Received =
+            world.call(|sockets| sockets.recvmsg(fd, &mut parts, control, flags))?;
         let size = &raw mut header.msg_namelen;
         // SAFETY: it promises room for an address, as large as it says, or null.
         unsafe { write_address(header.msg_name.cast(), size, received.from) };
-        // Nothing of ours comes with control data.
-        header.msg_controllen = 0;
+        header.msg_controllen = received.control_len;
         header.msg_flags = received.flags.bits();
         len(Ok(received.len))
     })
@@ -256,7 +258,7 @@ pub(crate) unsafe extern "C" fn sendto(
         // SAFETY: it promises `size` readable bytes, or null.
         let to = unsafe { optional_address(address, size) }?;
         let flags = MsgFlags::from_bits_retain(flags);
-        len(world.call(|sockets| sockets.sendmsg(fd, &[IoSlice::new(bytes)], to, flags)))
+        len(world.call(|sockets| sockets.sendto(fd, &[IoSlice::new(bytes)], to, flags)))
     })
 }
 
@@ -274,7 +276,9 @@ pub(crate) unsafe extern "C" fn sendmsg(
         // SAFETY: it promises `msg_namelen` readable bytes, or null.
         let to = unsafe { optional_address(header.msg_name.cast(), header.msg_namelen) }?;
         let flags = MsgFlags::from_bits_retain(flags);
-        len(world.call(|sockets| sockets.sendmsg(fd, &parts, to, flags)))
+        // SAFETY: it promises `msg_controllen` readable bytes, or null.
+        let control = unsafe { memory(header.msg_control, header.msg_controllen) }?;
+        len(world.call(|sockets| sockets.sendmsg(fd, &parts, (to, control), flags)))
     })
 }
 

@@ -9,6 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::control::check_for_stream;
 use crate::datagram::Received;
 use crate::descriptors::Fd;
 use crate::epoll::{EpollEvent, EpollOp};
@@ -134,10 +135,24 @@ pub trait Bsd: Run {
     /// As recv(2).
     #[inline]
     fn recv(&mut self, fd: Fd, to: &mut [u8], flags: MsgFlags) -> Result<usize, Error> {
-        self.recvmsg(fd, &mut [IoSliceMut::new(to)], flags).map(|received| received.len)
+        self.recvfrom(fd, &mut [IoSliceMut::new(to)], flags).map(|received| received.len)
     }
 
-    /// recvmsg(2), without control data; also recvfrom(2).
+    /// recvfrom(2), to several pieces.
+    ///
+    /// # Errors
+    /// As recvfrom(2).
+    #[inline]
+    fn recvfrom(
+        &mut self,
+        fd: Fd,
+        to: &mut [IoSliceMut<'_>],
+        flags: MsgFlags,
+    ) -> Result<Received, Error> {
+        self.recvmsg(fd, to, &mut [], flags)
+    }
+
+    /// recvmsg(2). `control` is filled as cmsg(3) says, as far as there is room.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -146,13 +161,14 @@ pub trait Bsd: Run {
         &mut self,
         fd: Fd,
         to: &mut [IoSliceMut<'_>],
+        control: &mut [u8],
         flags: MsgFlags,
     ) -> Result<Received, Error> {
         if to.len() > PIECES_MAX {
             return Err(Error::MessageTooLong);
         }
         let mut to = Scatter::new(to);
-        self.run(|sockets, is_over| sockets.recv(fd, &mut to, flags, is_over))
+        self.run(|sockets, is_over| sockets.recv(fd, &mut to, control, (flags, is_over)))
     }
 
     /// write(2). SIGPIPE is not raised here: whoever gets [`Error::BrokenPipe`] may.
@@ -185,10 +201,25 @@ pub trait Bsd: Run {
     /// As send(2).
     #[inline]
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: MsgFlags) -> Result<usize, Error> {
-        self.sendmsg(fd, &[IoSlice::new(bytes)], None, flags)
+        self.sendto(fd, &[IoSlice::new(bytes)], None, flags)
     }
 
-    /// sendmsg(2), without control data; also sendto(2).
+    /// sendto(2), of several pieces.
+    ///
+    /// # Errors
+    /// As sendto(2).
+    #[inline]
+    fn sendto(
+        &mut self,
+        fd: Fd,
+        bytes: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        flags: MsgFlags,
+    ) -> Result<usize, Error> {
+        self.sendmsg(fd, bytes, (to, &[]), flags)
+    }
+
+    /// sendmsg(2): to an address, with control data as in cmsg(3).
     ///
     /// # Errors
     /// As sendmsg(2).
@@ -197,14 +228,14 @@ pub trait Bsd: Run {
         &mut self,
         fd: Fd,
         bytes: &[IoSlice<'_>],
-        to: Option<SocketAddr>,
+        (to, control): (Option<SocketAddr>, &[u8]),
         flags: MsgFlags,
     ) -> Result<usize, Error> {
         if bytes.len() > PIECES_MAX {
             return Err(Error::MessageTooLong);
         }
         let mut from = Gather::new(bytes);
-        self.run(|sockets, is_over| sockets.send(fd, &mut from, (to, flags), is_over))
+        self.run(|sockets, is_over| sockets.send(fd, &mut from, (to, control, flags), is_over))
     }
 
     /// getsockopt(2), with Linux's numbers: how many bytes of `value` were filled.
@@ -424,7 +455,9 @@ impl Sockets {
             Kind::Counter(_) => self.read_counter(object, to, waits),
             Kind::Epoll(_) => Attempt::Done(Err(Error::InvalidArgument)),
             Kind::Listener(_) => Attempt::Done(Err(Error::NotConnected)),
-            Kind::Datagram(_) => length(self.recv_datagram(object, to, MsgFlags::empty(), is_over)),
+            Kind::Datagram(_) => {
+                length(self.recv_datagram(object, to, &mut [], (MsgFlags::empty(), is_over)))
+            }
         }
     }
 
@@ -458,7 +491,7 @@ impl Sockets {
             Kind::Epoll(_) => Attempt::Done(Err(Error::InvalidArgument)),
             Kind::Listener(_) => Attempt::Done(Err(Error::BrokenPipe)),
             Kind::Datagram(_) => {
-                self.send_datagram(object, from, (None, MsgFlags::empty()), is_over)
+                self.send_datagram(object, from, (None, &[], MsgFlags::empty()), is_over)
             }
         }
     }
@@ -468,17 +501,20 @@ impl Sockets {
         &mut self,
         fd: Fd,
         to: &mut Scatter<'_, '_>,
-        flags: MsgFlags,
-        is_over: bool,
+        control: &mut [u8],
+        (flags, is_over): (MsgFlags, bool),
     ) -> Attempt<Received> {
         let object = match self.socket_of(fd) {
             Ok(object) => object,
             Err(error) => return Attempt::Done(Err(error)),
         };
-        if self.is_datagram(object) {
-            return self.recv_datagram(object, to, flags, is_over);
+        if flags.contains(MsgFlags::ERRQUEUE) {
+            return Attempt::Done(self.recv_error(object, to, control, flags));
         }
-        let received = |len| Received { len, from: None, flags: MsgFlags::empty() };
+        if self.is_datagram(object) {
+            return self.recv_datagram(object, to, control, (flags, is_over));
+        }
+        let received = |len| Received { len, ..Received::NOTHING };
         match self.recv_stream(object, to, flags, is_over) {
             Attempt::Done(done) => Attempt::Done(done.map(received)),
             Attempt::Wait(wait) => Attempt::Wait(wait),
@@ -490,12 +526,15 @@ impl Sockets {
         &mut self,
         fd: Fd,
         from: &mut Gather<'_>,
-        (to, flags): (Option<SocketAddr>, MsgFlags),
+        (to, control, flags): (Option<SocketAddr>, &[u8], MsgFlags),
         is_over: bool,
     ) -> Attempt<usize> {
         match self.socket_of(fd) {
             Ok(object) if self.is_datagram(object) => {
-                self.send_datagram(object, from, (to, flags), is_over)
+                self.send_datagram(object, from, (to, control, flags), is_over)
+            }
+            Ok(_) if !control.is_empty() && check_for_stream(control).is_err() => {
+                Attempt::Done(Err(Error::InvalidArgument))
             }
             // A connection's address is its own: another one is passed over, as in Linux.
             Ok(object) => self.send_stream(object, from, flags, is_over),

@@ -14,22 +14,27 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, SystemTime};
 
 use megapipe::{
-    Address, Channel, Datagram, Handle, ListenError, OpError, ReadBuf, SocketKind, Undelivered,
+    Address, Arrival, Channel, Datagram, Departure, Handle, ListenError, OpError, ReadBuf,
+    SocketKind, Undelivered,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::control::{Told, asked, copy, tell};
 use crate::error::Error;
 use crate::family;
 use crate::flags::{Events, MsgFlags};
 use crate::gather::{Gather, Scatter};
+use crate::kernel;
 use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX};
 use crate::options::Options;
 use crate::ports::{Bound, Transport};
 use crate::readiness::Shut;
 use crate::sockets::{Attempt, Kind, Sockets, Wait};
-use crate::stream::Shutdown;
+use crate::stream::{Blank, Shutdown, Stream};
 
 /// What `recvmsg` answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +45,26 @@ pub struct Received {
     /// The sender; of a connection: nobody.
     pub from: Option<SocketAddr>,
     /// [`MsgFlags::TRUNC`]: the datagram was longer than there was room for.
+    /// [`MsgFlags::CTRUNC`]: there was more control data than room for it.
     pub flags: MsgFlags,
+    /// Bytes of control data.
+    pub control_len: usize,
+}
+
+impl Received {
+    pub(crate) const NOTHING: Self =
+        Self { len: 0, from: None, flags: MsgFlags::empty(), control_len: 0 };
+}
+
+/// A datagram that waits for the program.
+struct Message {
+    from: SocketAddr,
+    data: ReadBuf,
+    arrival: Option<Arrival>,
+    /// The kernel's.
+    control: Box<[u8]>,
+    /// When it came, since 1970.
+    stamp: Duration,
 }
 
 /// An endpoint beneath a socket.
@@ -65,7 +89,7 @@ pub(crate) struct Endpoint {
     asked: Option<SocketAddr>,
     pub(crate) error: Option<Error>,
     shut: Shut,
-    inbox: VecDeque<(SocketAddr, ReadBuf)>,
+    inbox: VecDeque<Message>,
     inbox_bytes: usize,
     unsent_bytes: usize,
 }
@@ -121,7 +145,7 @@ impl Endpoint {
 
     /// Bytes of the next datagram.
     pub(crate) fn next_len(&self) -> usize {
-        self.inbox.front().map_or(0, |(_, bytes)| bytes.len())
+        self.inbox.front().map_or(0, |message| message.data.len())
     }
 
     /// Where a datagram is to go, as what is beneath has it.
@@ -139,6 +163,17 @@ impl Endpoint {
             return Err(Error::FamilyNotSupported);
         }
         family::to_send(self.is_v6, v6_only, self.asked, peer).map(drop)
+    }
+
+    /// Writes the control data of a datagram: how much, and whether there was too little room.
+    fn tell(&self, message: &Message, control: &mut [u8]) -> (usize, bool) {
+        if let Some(arrival) = message.arrival {
+            return match self.options.told.is_empty() {
+                true => (0, false),
+                false => tell(self.options.told, arrival, (self.is_v6, message.stamp), control),
+            };
+        }
+        if message.control.is_empty() { (0, false) } else { copy(&message.control, control) }
     }
 
     fn ask(&mut self, channel: &mut Channel) {
@@ -311,8 +346,8 @@ impl Sockets {
             endpoint.peer = peer;
             endpoint.shut = Shut::default();
             // What others have sent meanwhile is not for a connected socket.
-            endpoint.inbox.retain(|(from, _)| peer.is_none_or(|peer| *from == peer));
-            endpoint.inbox_bytes = endpoint.inbox.iter().map(|(_, bytes)| bytes.len()).sum();
+            endpoint.inbox.retain(|message| peer.is_none_or(|peer| message.from == peer));
+            endpoint.inbox_bytes = endpoint.inbox.iter().map(|message| message.data.len()).sum();
         }
         Ok(())
     }
@@ -351,7 +386,7 @@ impl Sockets {
         endpoint.side(side).reading = false;
         let happened = match result {
             Ok(datagram) => {
-                let Datagram { data, from, .. } = *datagram;
+                let Datagram { data, from, arrival, control, .. } = *datagram;
                 let is_v6 = endpoint.is_v6;
                 let from = from.and_then(|from| from.as_inet());
                 let from = from.map(|from| family::told(is_v6, from));
@@ -360,7 +395,11 @@ impl Sockets {
                     return endpoint.ask(channel);
                 };
                 endpoint.inbox_bytes += data.len();
-                endpoint.inbox.push_back((from, data));
+                let stamp = match endpoint.options.told.intersects(Told::STAMP | Told::STAMP_NS) {
+                    true => since_1970(),
+                    false => Duration::ZERO,
+                };
+                endpoint.inbox.push_back(Message { from, data, arrival, control, stamp });
                 Events::READABLE
             }
             Err(error) => {
@@ -403,13 +442,9 @@ impl Sockets {
         &mut self,
         object: u32,
         to: &mut Scatter<'_, '_>,
-        flags: MsgFlags,
-        is_over: bool,
+        control: &mut [u8],
+        (flags, is_over): (MsgFlags, bool),
     ) -> Attempt<Received> {
-        if flags.contains(MsgFlags::ERRQUEUE) {
-            // Nothing is ever in it: what would put errors there is refused.
-            return Attempt::Done(Err(Error::WouldBlock));
-        }
         let mut looked_again = false;
         loop {
             let Self { objects, channel, .. } = self;
@@ -422,10 +457,11 @@ impl Sockets {
             if let Some(error) = endpoint.error.take() {
                 return Attempt::Done(Err(error));
             }
-            if let Some((from, bytes)) = endpoint.inbox.front() {
-                let (from, whole) = (*from, bytes.len());
-                to.put(bytes, false);
+            if let Some(message) = endpoint.inbox.front() {
+                let (from, whole) = (message.from, message.data.len());
+                to.put(&message.data, false);
                 let copied = to.filled();
+                let (control_len, is_cut) = endpoint.tell(message, control);
                 if !flags.contains(MsgFlags::PEEK) {
                     endpoint.inbox_bytes -= whole;
                     endpoint.inbox.pop_front();
@@ -433,12 +469,13 @@ impl Sockets {
                 }
                 let mut told = MsgFlags::empty();
                 told.set(MsgFlags::TRUNC, copied < whole);
+                told.set(MsgFlags::CTRUNC, is_cut);
                 let len = if flags.contains(MsgFlags::TRUNC) { whole } else { copied };
-                return Attempt::Done(Ok(Received { len, from: Some(from), flags: told }));
+                let received = Received { len, from: Some(from), flags: told, control_len };
+                return Attempt::Done(Ok(received));
             }
             if endpoint.shut.receive {
-                let end = Received { len: 0, from: None, flags: MsgFlags::empty() };
-                return Attempt::Done(Ok(end));
+                return Attempt::Done(Ok(Received::NOTHING));
             }
             if !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over {
                 return Attempt::Wait(Wait::on(object, endpoint.options.receive_timeout));
@@ -454,10 +491,10 @@ impl Sockets {
         &mut self,
         object: u32,
         from: &mut Gather<'_>,
-        (to, flags): (Option<SocketAddr>, MsgFlags),
+        (to, control, flags): (Option<SocketAddr>, &[u8], MsgFlags),
         is_over: bool,
     ) -> Attempt<usize> {
-        match self.try_send_datagram(object, from, to, flags) {
+        match self.try_send_datagram(object, from, (to, control), flags) {
             Err(Error::WouldBlock) if !is_over && !flags.contains(MsgFlags::DONTWAIT) => {
                 let Some(entry) = self.object(object) else {
                     return Attempt::Done(Err(Error::BadDescriptor));
@@ -477,7 +514,7 @@ impl Sockets {
         &mut self,
         object: u32,
         from: &mut Gather<'_>,
-        to: Option<SocketAddr>,
+        (to, control): (Option<SocketAddr>, &[u8]),
         flags: MsgFlags,
     ) -> Result<usize, Error> {
         if flags.contains(MsgFlags::OOB) {
@@ -496,6 +533,10 @@ impl Sockets {
         if to.port() == 0 {
             return Err(Error::InvalidArgument);
         }
+        let departure = match is_local {
+            true => asked(control, to.is_ipv4(), endpoint.options.departure())?,
+            false => Departure::default(),
+        };
         if let Some(error) = endpoint.error.take() {
             return Err(error);
         }
@@ -508,12 +549,32 @@ impl Sockets {
         if endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX {
             return Err(Error::WouldBlock);
         }
+        if let Some(source) = departure.from
+            && self.check_ours(source).is_err()
+        {
+            // As Linux answers: for IPv4 as a matter of routes.
+            return Err(match source.is_ipv4() {
+                true => Error::NetworkUnreachable,
+                false => Error::InvalidArgument,
+            });
+        }
         self.bind_if_unbound(object)?;
         let Some((endpoint, channel)) = self.endpoint_mut(object) else {
             return Err(Error::NotASocket);
         };
+        if !is_local && !control.is_empty() {
+            // The channel has no place for it: it goes to the kernel at once.
+            let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
+            let mut bytes = Vec::with_capacity(len);
+            from.take(len, |part| bytes.extend_from_slice(part));
+            return kernel::send_with_control(socket, &bytes, to, control);
+        }
         let mut bytes = channel.alloc(len);
         from.take(len, |part| bytes.extend_from_slice(part));
+        if is_local {
+            channel.send_datagram(endpoint.towards(to), bytes, to, &departure)?;
+            return Ok(len);
+        }
         channel.sendto(endpoint.towards(to), bytes, &Address::Inet(to))?;
         endpoint.unsent_bytes += len.max(1);
         Ok(len)
@@ -525,5 +586,41 @@ fn not_made(error: ListenError) -> Error {
         ListenError::Kernel { source, .. } => source.into(),
         ListenError::Misuse(misuse) => misuse.into(),
         _ => Error::InvalidArgument,
+    }
+}
+
+/// What time it is, for stamps.
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The queue of errors.
+impl Sockets {
+    /// recv(2) with MSG_ERRQUEUE: never waits. On our own stack nothing is ever in the queue: what
+    /// would put errors there is refused.
+    #[cold]
+    pub(crate) fn recv_error(
+        &mut self,
+        object: u32,
+        to: &mut Scatter<'_, '_>,
+        control: &mut [u8],
+        flags: MsgFlags,
+    ) -> Result<Received, Error> {
+        if self.is_local {
+            return Err(Error::WouldBlock);
+        }
+        let Self { objects, channel, .. } = self;
+        let entry = objects.get(object as usize).ok_or(Error::BadDescriptor)?;
+        let handle = match &entry.kind {
+            Kind::Stream(Stream { blank: Blank::Kernel(socket), .. }) => {
+                return kernel::receive_error(socket.as_fd(), to, control, flags);
+            }
+            Kind::Stream(stream) => stream.handle,
+            Kind::Listener(listener) => listener.handle(),
+            Kind::Datagram(endpoint) => endpoint.handle(),
+            _ => return Err(Error::NotASocket),
+        };
+        let socket = channel.descriptor(handle)?.ok_or(Error::InvalidArgument)?;
+        kernel::receive_error(socket, to, control, flags)
     }
 }

@@ -6,13 +6,16 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use rustix::event::epoll::{self, CreateFlags};
 
+use crate::datagram::Received;
 use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
-use crate::flags::Events;
+use crate::flags::{Events, MsgFlags};
+use crate::gather::Scatter;
 
 fn check(result: libc::c_int) -> Result<(), Error> {
     if result < 0 { Err(io::Error::last_os_error().into()) } else { Ok(()) }
@@ -45,6 +48,102 @@ pub(crate) fn option(
     // are valid there. Options whose value holds pointers of its own are refused before.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, pointer, &raw mut len) })?;
     Ok(len as usize)
+}
+
+/// A `sockaddr`, as long as the longest of the internet's.
+const SOCKADDR_BYTES: usize = 28;
+
+fn raw_address(address: SocketAddr) -> ([u8; SOCKADDR_BYTES], usize) {
+    let mut raw = [0; SOCKADDR_BYTES];
+    raw[2..4].copy_from_slice(&address.port().to_be_bytes());
+    let (family, len) = match address {
+        SocketAddr::V4(it) => {
+            raw[4..8].copy_from_slice(&it.ip().octets());
+            (libc::AF_INET, 16)
+        }
+        SocketAddr::V6(it) => {
+            raw[4..8].copy_from_slice(&it.flowinfo().to_be_bytes());
+            raw[8..24].copy_from_slice(&it.ip().octets());
+            raw[24..28].copy_from_slice(&it.scope_id().to_ne_bytes());
+            (libc::AF_INET6, SOCKADDR_BYTES)
+        }
+    };
+    raw[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    (raw, len)
+}
+
+fn address_of(raw: &[u8; SOCKADDR_BYTES], len: usize) -> Option<SocketAddr> {
+    let family = i32::from(u16::from_ne_bytes([raw[0], raw[1]]));
+    let port = u16::from_be_bytes([raw[2], raw[3]]);
+    let ip: IpAddr = match (family, len) {
+        (libc::AF_INET, 16..) => IpAddr::from([raw[4], raw[5], raw[6], raw[7]]),
+        (libc::AF_INET6, SOCKADDR_BYTES..) => {
+            let octets: [u8; 16] = raw[8..24].try_into().ok()?;
+            octets.into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// sendmsg(2) with control data. Does not wait.
+pub(crate) fn send_with_control(
+    fd: BorrowedFd<'_>,
+    bytes: &[u8],
+    to: SocketAddr,
+    control: &[u8],
+) -> Result<usize, Error> {
+    let (mut to, to_len) = raw_address(to);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = to.as_mut_ptr().cast();
+    header.msg_namelen = to_len as libc::socklen_t;
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_ptr().cast_mut().cast();
+    header.msg_controllen = control.len();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the header points to `to`, `bytes` and `control`, with their lengths; the kernel only
+    // reads them, and they outlive the call. Control data of internet sockets holds no pointers.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error().into())
+}
+
+/// Longer than what the queue of errors keeps of a message.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// recvmsg(2) from the queue of errors. Does not wait.
+pub(crate) fn receive_error(
+    fd: BorrowedFd<'_>,
+    to: &mut Scatter<'_, '_>,
+    control: &mut [u8],
+    flags: MsgFlags,
+) -> Result<Received, Error> {
+    let mut bytes = vec![0_u8; to.left().min(ERROR_BYTES_MAX)];
+    let mut from = [0; SOCKADDR_BYTES];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = from.as_mut_ptr().cast();
+    header.msg_namelen = SOCKADDR_BYTES as libc::socklen_t;
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = control.len();
+    let asked = flags.bits() & (libc::MSG_ERRQUEUE | libc::MSG_PEEK | libc::MSG_TRUNC);
+    // SAFETY: the header points to `from`, `bytes` and `control`, with their lengths, and all of
+    // them outlive the call.
+    let received =
+        unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, asked | libc::MSG_DONTWAIT) };
+    let len = usize::try_from(received).map_err(|_| Error::from(io::Error::last_os_error()))?;
+    to.put(&bytes[..len.min(bytes.len())], false);
+    Ok(Received {
+        len,
+        from: address_of(&from, header.msg_namelen as usize),
+        flags: MsgFlags::from_bits_retain(header.msg_flags),
+        control_len: header.msg_controllen,
+    })
 }
 
 /// Signals of a process's own faults: their handlers, which runtimes install, interrupt no call.

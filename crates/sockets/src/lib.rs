@@ -56,6 +56,7 @@
 
 mod calls;
 mod context;
+mod control;
 mod datagram;
 mod descriptors;
 mod ending;

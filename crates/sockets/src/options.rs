@@ -10,8 +10,9 @@
 
 use std::time::Duration;
 
-use megapipe::{ConnOption, ServerConfig};
+use megapipe::{ConnOption, Departure, ServerConfig};
 
+use crate::control::Told;
 use crate::error::Error;
 use crate::ports::Sharing;
 
@@ -59,6 +60,8 @@ pub(crate) struct Options {
     /// IP_TOS or IPV6_TCLASS, IP_TTL or IPV6_UNICAST_HOPS; `hops` 0: the stack's own.
     traffic_class: u8,
     hops: u8,
+    /// What recvmsg(2) tells beside a datagram's bytes.
+    pub(crate) told: Told,
 }
 
 /// What the stack has, where a socket has nothing of its own.
@@ -71,6 +74,8 @@ pub(crate) struct StackDefaults {
     pub(crate) keepalive_interval_s: i32,
     pub(crate) keepalive_probes: i32,
     pub(crate) mss: i32,
+    /// Datagrams come with how they arrived.
+    pub(crate) tells_arrivals: bool,
 }
 
 impl StackDefaults {
@@ -85,6 +90,7 @@ impl StackDefaults {
             keepalive_interval_s: seconds(tcp.keepalive_interval),
             keepalive_probes: tcp.keepalive_probes.into(),
             mss: tcp.mss.unwrap_or(MSS_DEFAULT).into(),
+            tells_arrivals: true,
         }
     }
 }
@@ -97,6 +103,14 @@ pub(crate) struct Facts {
     pub(crate) is_listener: bool,
     /// It has an address, by bind or otherwise.
     pub(crate) is_bound: bool,
+}
+
+impl Facts {
+    /// Our own stack tells that of such a socket.
+    fn has(self, what: Told, defaults: &StackDefaults) -> bool {
+        let of_v6 = Told::PLACE6 | Told::HOPS6 | Told::CLASS6;
+        !self.is_stream && defaults.tells_arrivals && (self.is_v6 || !of_v6.contains(what))
+    }
 }
 
 impl Options {
@@ -121,6 +135,7 @@ impl Options {
         send_buffer: 0,
         traffic_class: 0,
         hops: 0,
+        told: Told::empty(),
     };
 
     pub(crate) const fn low_water(&self) -> usize {
@@ -151,10 +166,17 @@ impl Options {
         facts: Facts,
         defaults: &StackDefaults,
     ) -> Result<Option<ConnOption>, Error> {
+        if let Some(what) = Told::by(level, name)
+            && facts.has(what, defaults)
+        {
+            let number = if level == libc::IPPROTO_IP { short_int(value)? } else { int(value)? };
+            self.told.ask(what, number != 0);
+            return Ok(None);
+        }
         match level {
             libc::SOL_SOCKET => self.set_socket(name, value),
             libc::IPPROTO_TCP if facts.is_stream => self.set_tcp(name, value, defaults),
-            libc::IPPROTO_IP => self.set_ip(name, value),
+            libc::IPPROTO_IP => self.set_ip(name, value, facts),
             libc::IPPROTO_IPV6 if facts.is_v6 => self.set_ipv6(name, value, facts),
             _ => Err(Error::NoSuchOption),
         }
@@ -261,10 +283,15 @@ impl Options {
         }
     }
 
-    fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<ConnOption>, Error> {
+    fn set_ip(
+        &mut self,
+        name: i32,
+        value: &[u8],
+        facts: Facts,
+    ) -> Result<Option<ConnOption>, Error> {
         let number = short_int(value)?;
         match name {
-            libc::IP_TOS => Ok(Some(self.set_class(number as u8))),
+            libc::IP_TOS => Ok(Some(self.set_class(number as u8, facts))),
             libc::IP_TTL => self.set_hops(number),
             // Path MTU discovery is always on.
             libc::IP_MTU_DISCOVER => match number {
@@ -290,7 +317,7 @@ impl Options {
                 Ok(None)
             }
             libc::IPV6_TCLASS if (-1..=255).contains(&number) => {
-                Ok(Some(self.set_class(number.max(0) as u8)))
+                Ok(Some(self.set_class(number.max(0) as u8, facts)))
             }
             libc::IPV6_TCLASS => Err(Error::InvalidArgument),
             libc::IPV6_UNICAST_HOPS if number == 0 => Err(Error::InvalidArgument),
@@ -299,10 +326,16 @@ impl Options {
         }
     }
 
-    /// The two low bits are the congestion control's (RFC 3168), and stay.
-    const fn set_class(&mut self, class: u8) -> ConnOption {
-        self.traffic_class = class & !0x3;
+    /// The two low bits of a stream's are the congestion control's (RFC 3168), and stay.
+    const fn set_class(&mut self, class: u8, facts: Facts) -> ConnOption {
+        self.traffic_class = if facts.is_stream { class & !0x3 } else { class };
         ConnOption::Dscp(class >> 2)
+    }
+
+    /// How datagrams leave our own stack, if nothing else is said of one.
+    pub(crate) fn departure(&self) -> Departure {
+        let hop_limit = (self.hops != 0).then_some(self.hops);
+        Departure { from: None, hop_limit, traffic_class: self.traffic_class }
     }
 
     fn set_hops(&mut self, number: i32) -> Result<Option<ConnOption>, Error> {
@@ -377,6 +410,11 @@ impl Options {
         facts: Facts,
         defaults: &StackDefaults,
     ) -> Result<Value, Error> {
+        if let Some(what) = Told::by(level, name)
+            && facts.has(what, defaults)
+        {
+            return Ok(Value::Int(self.told.contains(what).into()));
+        }
         let number = match level {
             libc::SOL_SOCKET => return self.socket_value(name, facts, defaults),
             libc::IPPROTO_TCP if facts.is_stream => match name {
@@ -490,16 +528,31 @@ impl Value {
     }
 }
 
+/// Options that ask for control data with a stream's bytes, which a channel does not carry.
+pub(crate) const fn tells_beside_stream(level: i32, name: i32) -> bool {
+    /// `SO_TIMESTAMP_NEW` and its two kin.
+    const NEW_STAMPS: (i32, i32) = (63, 65);
+    const TCP_INQ: i32 = 36;
+    match level {
+        libc::SOL_SOCKET => {
+            matches!(name, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
+                || (name >= NEW_STAMPS.0 && name <= NEW_STAMPS.1)
+        }
+        libc::IPPROTO_TCP => name == TCP_INQ,
+        _ => false,
+    }
+}
+
 /// Options whose values hold pointers are not handed to the kernel: whoever calls through this
 /// crate gives bytes, not memory.
 pub(crate) const fn holds_pointers(level: i32, name: i32) -> bool {
     const TCP_ZEROCOPY_RECEIVE: i32 = 35;
-    /// From here on the numbers are netfilter's.
-    const IP_TABLES: i32 = 64;
     match level {
         libc::SOL_SOCKET => matches!(name, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_REUSEPORT_CBPF),
         libc::IPPROTO_TCP => name == TCP_ZEROCOPY_RECEIVE,
-        libc::IPPROTO_IP | libc::IPPROTO_IPV6 => name >= IP_TABLES && name < 96,
+        // Netfilter's tables: of IPv4, of ARP, of bridges; of IPv6 among other options.
+        libc::IPPROTO_IP => matches!(name, 64..=67 | 96..=99 | 128..=133),
+        libc::IPPROTO_IPV6 => matches!(name, 64 | 65 | 68 | 69),
         _ => false,
     }
 }
@@ -555,6 +608,7 @@ mod tests {
     const STREAM: Facts =
         Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
     const DEFAULTS: StackDefaults = StackDefaults {
+        tells_arrivals: true,
         receive_buffer: 131_072,
         send_buffer: 16_384,
         congestion: "cubic",

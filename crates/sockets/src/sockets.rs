@@ -19,7 +19,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use megapipe::{Backend, Channel, Clock, Completion, DispatchError, Event, Rest, ServerConfig};
+use megapipe::{
+    Backend, Channel, Clock, Completion, DispatchError, Event, Placement, Rest, ServerConfig,
+};
 use slab::Slab;
 
 use crate::context::{Config, CreateError};
@@ -187,13 +189,14 @@ impl Sockets {
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
         let channel =
             channel.lwsockets(false).partition(false).nagle(true).interruptible(true).asides(true);
-        let (addresses, defaults) = match &channel.backend {
+        let (addresses, mut defaults) = match &channel.backend {
             Backend::Local(network) => {
                 (network.addresses().collect(), StackDefaults::of(network.settings()))
             }
             _ => (Vec::new(), StackDefaults::of(&ServerConfig::default())),
         };
         let is_local = channel.backend.name() == "local";
+        defaults.tells_arrivals = channel.placement == Placement::Inline;
         Ok(Self {
             objects: Slab::new(),
             table: Descriptors::new(first_descriptor, descriptors as usize),

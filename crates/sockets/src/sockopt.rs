@@ -11,7 +11,7 @@ use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::OpenFlags;
 use crate::kernel;
-use crate::options::{Facts, Options, Value, holds_pointers};
+use crate::options::{Facts, Options, Value, holds_pointers, tells_beside_stream};
 use crate::readiness::Progress;
 use crate::sockets::{Kind, Sockets};
 use crate::stream::{Blank, Stream};
@@ -83,7 +83,8 @@ impl Sockets {
                 let _ = channel.set_conn_option(handle, option);
             }
         } else {
-            if holds_pointers(at.0, at.1) {
+            let is_lost = target.facts.is_stream && tells_beside_stream(at.0, at.1);
+            if is_lost || holds_pointers(at.0, at.1) {
                 return Err(Error::NoSuchOption);
             }
             let socket = match target.blank {

@@ -561,8 +561,8 @@ impl Sockets {
         flags: MsgFlags,
         is_over: bool,
     ) -> Attempt<usize> {
-        if flags.intersects(MsgFlags::OOB | MsgFlags::ERRQUEUE) {
-            return Attempt::Done(self.recv_aside(object, to, flags));
+        if flags.contains(MsgFlags::OOB) {
+            return Attempt::Done(self.recv_urgent(object, to, flags));
         }
         let mut looked_again = false;
         loop {
@@ -621,21 +621,6 @@ impl Sockets {
             }
             looked_again = true;
         }
-    }
-
-    /// What is not in the stream: the queue of errors first, as in Linux.
-    #[cold]
-    fn recv_aside(
-        &mut self,
-        object: u32,
-        to: &mut Scatter<'_, '_>,
-        flags: MsgFlags,
-    ) -> Result<usize, Error> {
-        if flags.contains(MsgFlags::ERRQUEUE) {
-            // Nothing is ever in it: what would put errors there is refused.
-            return Err(Error::WouldBlock);
-        }
-        self.recv_urgent(object, to, flags)
     }
 
     #[inline]

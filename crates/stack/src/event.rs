@@ -1,6 +1,6 @@
 //! What the stack tells an application.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::chunk::Chunk;
 use crate::error::CloseReason;
@@ -83,6 +83,33 @@ pub enum Event {
         /// Why not.
         why: Undelivered,
     },
+}
+
+/// How a datagram arrived ([`crate::Stack::last_arrival`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which of our addresses it was sent to.
+    pub to: IpAddr,
+    /// Hops that were left to it.
+    pub hop_limit: u8,
+    /// Its traffic class (RFC 2474, RFC 3168).
+    pub traffic_class: u8,
+}
+
+impl Arrival {
+    pub(crate) const NONE: Self =
+        Self { to: IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED), hop_limit: 0, traffic_class: 0 };
+}
+
+/// How a datagram is to leave ([`crate::Stack::send_datagram_as`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Departure {
+    /// From which of our addresses; `None`: the endpoint's, or the one that suits the way.
+    pub from: Option<IpAddr>,
+    /// Hops that it may go, at least 1; `None`: 64.
+    pub hop_limit: Option<u8>,
+    /// Its traffic class (RFC 2474, RFC 3168).
+    pub traffic_class: u8,
 }
 
 /// Why a datagram did not get there (RFC 1122 §3.2.2, RFC 4443 §3).

@@ -50,7 +50,7 @@ pub use chunk::Chunk;
 pub use config::{Config, Congestion, Route, SynCookies, TcpConfig};
 pub use counters::{Counters, Drop, Totals};
 pub use error::{BindError, CloseReason, ConfigError, ConnectError, ListenError, OperationError};
-pub use event::{Event, Undelivered};
+pub use event::{Arrival, Departure, Event, Undelivered};
 pub use frame::{Checksums, Medium, Received, Transmit};
 pub use heap::HeapMemory;
 pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{BindError, OperationError};
-use crate::event::{Event, Undelivered};
+use crate::event::{Arrival, Event, Undelivered};
 use crate::frame::Checksums;
 use crate::id::{DatagramId, PoolId};
 use crate::ip::{Arrived, IcmpError, IcmpErrorKind, Ip, Unreachable};
@@ -53,7 +53,9 @@ pub(crate) struct Udp {
     endpoints: Vec<Option<Endpoint>>,
     places: Places,
     ports: Ports,
-    events: VecDeque<Event>,
+    events: VecDeque<(Event, Arrival)>,
+    /// How the datagram arrived that was told of last.
+    last_arrival: Arrival,
     sending: Sending,
 }
 
@@ -67,6 +69,7 @@ impl Udp {
             places: Places::new(capacity),
             ports: Ports::new(config),
             events: VecDeque::with_capacity(waiting),
+            last_arrival: Arrival::NONE,
             sending: Sending::new(waiting),
         }
     }
@@ -110,7 +113,7 @@ impl Udp {
         self.ports.remove(endpoint.local.port(), id.index);
         self.endpoints[id.index as usize] = None;
         self.places.give_back(id.index);
-        self.events.retain(|event| match event {
+        self.events.retain(|(event, _)| match event {
             Event::Datagram { endpoint, chunk, .. } if *endpoint == id => {
                 memory.free(chunk.buf);
                 false
@@ -164,11 +167,13 @@ impl Udp {
         endpoint.events += 1;
         cx.counters.totals.datagrams_in += 1;
         let generation = self.places.generation(index);
-        self.events.push_back(Event::Datagram {
+        let datagram = Event::Datagram {
             endpoint: DatagramId { index, generation },
             from: SocketAddr::new(arrived.src, view.src_port()),
             chunk: Chunk { buf, offset: 0, len: view.payload().len() as u32 },
-        });
+        };
+        let Arrived { dst, hop_limit, traffic_class, .. } = *arrived;
+        self.events.push_back((datagram, Arrival { to: dst, hop_limit, traffic_class }));
         Ok(())
     }
 
@@ -214,13 +219,19 @@ impl Udp {
     /// What happened next.
     #[inline(never)]
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
+        let (event, arrival) = self.events.pop_front()?;
+        self.last_arrival = arrival;
         if let Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } = event
             && let Some(Some(endpoint)) = self.endpoints.get_mut(endpoint.index as usize)
         {
             endpoint.events -= 1;
         }
         Some(event)
+    }
+
+    /// How the datagram arrived that was told of last.
+    pub(crate) const fn last_arrival(&self) -> Arrival {
+        self.last_arrival
     }
 
     /// Tells the endpoint's owner that a datagram to `to` did not get there, if there is room.
@@ -231,7 +242,7 @@ impl Udp {
             return;
         }
         endpoint.events += 1;
-        self.events.push_back(Event::DatagramRefused { endpoint: id, to, why });
+        self.events.push_back((Event::DatagramRefused { endpoint: id, to, why }, Arrival::NONE));
     }
 
     fn endpoint(&self, id: DatagramId) -> Result<&Endpoint, OperationError> {

@@ -4,11 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
 use crate::error::{ConnectError, ListenError, OpError};
+use crate::limits;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions};
 use crate::slot::Kind;
 
@@ -290,4 +292,46 @@ pub(crate) fn end_of(fd: BorrowedFd<'_>) -> Option<Result<(), OpError>> {
 /// A duplicate of a descriptor, close-on-exec.
 pub(crate) fn duplicate(fd: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
+}
+
+/// A datagram that was received, but for its bytes.
+pub(crate) struct ReceivedDatagram {
+    /// Its bytes, those too that there was no room for.
+    pub(crate) len: usize,
+    pub(crate) from: RawAddress,
+    /// What the socket's options ask for, as cmsg(3) has it.
+    pub(crate) control: Box<[u8]>,
+}
+
+/// Receives a datagram with its control data. Does not wait.
+pub(crate) fn receive_datagram(
+    fd: BorrowedFd<'_>,
+    room: &mut [u8],
+) -> Result<ReceivedDatagram, Errno> {
+    let mut from = RawAddress::EMPTY;
+    let mut control = [0_u64; limits::CONTROL_WORDS];
+    let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_name = from.bytes.as_mut_ptr().cast();
+    header.msg_namelen = from.len;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control);
+    // A descriptor that came in a message would be ours to close; datagrams of UDP bring none.
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: the header points to `room`, `from` and `control`, with their lengths, and all of
+    // them outlive the call.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    let len = usize::try_from(received)
+        .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))?;
+    from.len = header.msg_namelen;
+    Ok(ReceivedDatagram { len, from, control: control_bytes(&control, header.msg_controllen) })
+}
+
+/// The first bytes of the words that the kernel wrote control data to.
+pub(crate) fn control_bytes(words: &[u64], len: usize) -> Box<[u8]> {
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+    bytes.take(len).collect()
 }

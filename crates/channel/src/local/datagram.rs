@@ -13,11 +13,19 @@ use megapipe_stack::{self as stack, BindError, Chunk, DatagramId, OperationError
 use super::memory::Received;
 use super::{Local, NOBODY, Owner};
 use crate::address::Address;
-use crate::buffer::Payload;
-use crate::completion::{Datagram, Event, Undelivered};
+use crate::buffer::{Payload, ReadBuf};
+use crate::completion::{Arrival, Datagram, Event, Undelivered};
 use crate::error::OpError;
 use crate::slot::{Body, Extra, Target};
 use crate::state::State;
+
+/// A datagram that waits for a read.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    from: SocketAddr,
+    data: ReadBuf,
+    arrival: Option<Arrival>,
+}
 
 /// Datagrams that wait for a read at most.
 const WAITING_MAX: usize = 256;
@@ -49,12 +57,13 @@ impl Local {
             let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else {
                 return state.answer_message(slot, read.with_sender, Err(OpError::BadDescriptor));
             };
-            let Some((from, mut data)) = waiting.pop_front() else { return };
+            let Some(Waiting { from, mut data, arrival }) = waiting.pop_front() else { return };
             let truncated = data.len() > read.len as usize;
             if truncated {
                 data = data.split_to(read.len as usize);
             }
-            let datagram = Datagram { data, from: Some(Address::Inet(from)), truncated };
+            let (from, control) = (Some(Address::Inet(from)), Box::default());
+            let datagram = Datagram { data, from, truncated, arrival, control };
             state.answer_message(slot, read.with_sender, Ok(datagram));
         }
     }
@@ -67,6 +76,7 @@ impl Local {
         from: SocketAddr,
         chunk: Chunk,
     ) {
+        let arrival = self.server.last_arrival();
         let buffer = match self.server.memory().received(chunk) {
             Received::Pool(held) => state.adopt(held, chunk.len),
             Received::Heap(bytes) => Some(bytes),
@@ -80,7 +90,8 @@ impl Local {
         }
         // A datagram that nobody reads must not hold a buffer that connections need.
         let crowded = waiting.len() >= WAITING_MAX / 8;
-        waiting.push_back((from, if crowded { buffer.detached() } else { buffer }));
+        let data = if crowded { buffer.detached() } else { buffer };
+        waiting.push_back(Waiting { from, data, arrival });
         self.read_datagrams(state, slot);
     }
 
@@ -147,9 +158,19 @@ impl Local {
         to: Option<SocketAddr>,
         payload: Payload,
     ) -> Result<(), OpError> {
-        let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
         let to = to.ok_or(OpError::NotConnected)?;
-        let sent = self.server.send_datagram(self.now, endpoint, to, payload);
+        self.send_datagram_as(state, slot, (to, &stack::Departure::default()), payload)
+    }
+
+    pub(super) fn send_datagram_as(
+        &mut self,
+        state: &State,
+        slot: u32,
+        (to, departure): (SocketAddr, &stack::Departure),
+        payload: Payload,
+    ) -> Result<(), OpError> {
+        let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
+        let sent = self.server.send_datagram(self.now, endpoint, (to, departure), payload);
         sent.map_err(|error| match error {
             OperationError::TooLong => OpError::MessageTooLong,
             OperationError::BadAddress => OpError::NetworkUnreachable,

@@ -37,7 +37,7 @@ use crate::report::DriverReport;
 use crate::slot::{End, FileJob, Kind, Phase, Receiving, Slot, Target};
 use crate::state::State;
 
-mod datagram;
+pub(crate) mod datagram;
 mod listener;
 mod memory;
 mod network;

@@ -1,8 +1,11 @@
 //! What can be set and known of a connection on our own stack. On the kernel a program has the
 //! socket's descriptor for that (`Channel::descriptor`).
 
-use megapipe_stack::{ConnInfo, ConnOption, OperationError};
+use std::net::SocketAddr;
 
+use megapipe_stack::{ConnInfo, ConnOption, Departure, OperationError};
+
+use crate::buffer::Payload;
 use crate::channel::Channel;
 use crate::error::OpError;
 use crate::handle::Handle;
@@ -31,6 +34,33 @@ impl Channel {
         let Self { driver, state, .. } = self;
         driver.local().ok_or(OpError::NotSupported)?.watch_delivery(state, conn);
         Ok(())
+    }
+
+    /// Sends a datagram from an endpoint on our own stack at once, without a completion.
+    ///
+    /// # Errors
+    /// [`OpError::MessageTooLong`], [`OpError::NetworkUnreachable`] (also for a source that is not
+    /// ours), [`OpError::NoBuffers`]; [`OpError::NotSupported`] for what is the kernel's,
+    /// [`OpError::BadDescriptor`] for a stale handle.
+    pub fn send_datagram(
+        &mut self,
+        handle: Handle,
+        bytes: impl Into<Payload>,
+        to: SocketAddr,
+        departure: &Departure,
+    ) -> Result<(), OpError> {
+        self.check_fork().map_err(|_| OpError::BadDescriptor)?;
+        let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(OpError::NotSupported)?;
+        if !super::is_stacks(state.peek(index)) {
+            return Err(OpError::NotSupported);
+        }
+        // Counted, so that who looks at what was asked for hands it over.
+        state.admit().map_err(|_| OpError::NoBuffers)?;
+        let sent = local.send_datagram_as(state, index, (to, departure), bytes.into());
+        local.ask(state);
+        sent
     }
 
     /// What our own stack knows of a connection.

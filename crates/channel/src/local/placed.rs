@@ -18,12 +18,13 @@ use megapipe_service::{
     Sharing, Told, Turn, Waiting,
 };
 use megapipe_stack::{
-    BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId, Event, Instant,
-    ListenError, ListenerId, Memory, OperationError,
+    BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId, Departure, Event,
+    Instant, ListenError, ListenerId, Memory, OperationError,
 };
 
 use super::memory::ChannelMemory;
 use crate::buffer::Payload;
+use crate::completion::Arrival;
 
 /// A channel's server.
 #[expect(clippy::large_enum_variant, reason = "there is one, and its calls are on the hot path")]
@@ -255,6 +256,15 @@ impl Placed {
         }
     }
 
+    /// How the datagram arrived that was told of last; a server on a thread of its own does not
+    /// say.
+    pub(super) fn last_arrival(&self) -> Option<Arrival> {
+        let Self::Inline(server) = self else { return None };
+        let megapipe_stack::Arrival { to, hop_limit, traffic_class } =
+            server.stack().last_arrival();
+        Some(Arrival { to, hop_limit, traffic_class })
+    }
+
     pub(super) fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
         match self {
             Self::Inline(server) => server.stack().datagram_address(endpoint).ok(),
@@ -354,7 +364,7 @@ impl Placed {
         &mut self,
         now: Instant,
         endpoint: DatagramId,
-        to: SocketAddr,
+        (to, departure): (SocketAddr, &Departure),
         payload: Payload,
     ) -> Result<(), OperationError> {
         match self {
@@ -362,7 +372,7 @@ impl Placed {
                 let (stack, memory) = server.parts();
                 let chunk = memory.keep(payload);
                 stack
-                    .send_datagram(now, endpoint, (to, chunk), memory)
+                    .send_datagram_as(now, endpoint, (to, chunk, departure), memory)
                     .inspect_err(|_| drop(memory.give_back(chunk)))
             }
             Self::Apart(apart) => {
@@ -371,9 +381,11 @@ impl Placed {
                 }
                 let chunk = apart.session.keep(payload.as_slice());
                 let chunk = chunk.ok_or(OperationError::QueueFull)?;
+                let departure = *departure;
                 let sent = apart.session.call(move |server| {
                     let (stack, memory) = server.parts();
-                    stack.send_datagram(Clock::new().now(), endpoint, (to, chunk), memory)
+                    let what = (to, chunk, &departure);
+                    stack.send_datagram_as(Clock::new().now(), endpoint, what, memory)
                 });
                 let sent = sent.unwrap_or(Err(OperationError::Unknown));
                 sent.inspect_err(|_| apart.session.discard(chunk))

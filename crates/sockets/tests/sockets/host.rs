@@ -35,6 +35,15 @@ pub(crate) trait Host {
         flags: i32,
     ) -> Answer<(Vec<u8>, Option<SocketAddr>, usize)>;
     fn sendto(&mut self, fd: Fd, bytes: &[u8], flags: i32, to: SocketAddr) -> Answer<usize>;
+    /// The bytes, the control data, and the flags.
+    fn recvmsg(
+        &mut self,
+        fd: Fd,
+        len: usize,
+        control_len: usize,
+        flags: i32,
+    ) -> Answer<(Vec<u8>, Vec<u8>, i32)>;
+    fn sendmsg(&mut self, fd: Fd, bytes: &[u8], to: SocketAddr, control: &[u8]) -> Answer<usize>;
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()>;
     fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, len: usize) -> Answer<Vec<u8>>;
     fn ioctl(&mut self, fd: Fd, request: u64, argument: i32) -> Answer<i32>;

@@ -133,6 +133,61 @@ impl Host for Linux {
         told(sendto(self.fd(fd)?, bytes, flags, &to))
     }
 
+    fn recvmsg(
+        &mut self,
+        fd: Fd,
+        len: usize,
+        control_len: usize,
+        flags: i32,
+    ) -> Answer<(Vec<u8>, Vec<u8>, i32)> {
+        let (mut bytes, mut control) = (vec![0_u8; len], vec![0_u64; control_len.div_ceil(8)]);
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
+        // SAFETY: msghdr is plain data for which all zeros are valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = control_len;
+        let fd = self.fd(fd)?.as_raw_fd();
+        // SAFETY: the header points to `bytes` and `control`, which are as long as it says.
+        let count = unsafe { libc::recvmsg(fd, &raw mut header, flags) };
+        bytes.truncate(checked(count as libc::c_int)? as usize);
+        let control = control.iter().flat_map(|word| word.to_ne_bytes());
+        Ok((bytes, control.take(header.msg_controllen).collect(), header.msg_flags))
+    }
+
+    fn sendmsg(&mut self, fd: Fd, bytes: &[u8], to: SocketAddr, control: &[u8]) -> Answer<usize> {
+        let fd = self.fd(fd)?.as_raw_fd();
+        let mut name = [0_u8; 28];
+        let name_len = match to {
+            SocketAddr::V4(to) => {
+                name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+                name[4..8].copy_from_slice(&to.ip().octets());
+                16
+            }
+            SocketAddr::V6(to) => {
+                name[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+                name[8..24].copy_from_slice(&to.ip().octets());
+                28
+            }
+        };
+        name[2..4].copy_from_slice(&to.port().to_be_bytes());
+        let (mut bytes, mut control) = (bytes.to_vec(), control.to_vec());
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: msghdr is plain data for which all zeros are valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_name = name.as_mut_ptr().cast();
+        header.msg_namelen = name_len;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = control.len();
+        // SAFETY: the header points to memory that is as long as it says and outlives the call; no
+        // test gives control data that holds pointers.
+        let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_NOSIGNAL) };
+        checked(sent as libc::c_int).map(|count| count as usize)
+    }
+
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {
         let (pointer, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
         // SAFETY: pointer and length describe `value`, which outlives the call; no test sets an

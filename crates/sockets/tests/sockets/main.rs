@@ -4,6 +4,7 @@
 //! Read first: `host.rs` (what a program can call), `world.rs` (where it runs).
 
 mod connecting;
+mod control;
 mod crowd;
 mod data;
 mod datagrams;

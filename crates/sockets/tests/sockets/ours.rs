@@ -75,14 +75,35 @@ impl Host for Context {
         let mut bytes = vec![0; len];
         let flags = MsgFlags::from_bits_retain(flags);
         let mut pieces = [IoSliceMut::new(&mut bytes)];
-        let received = told(Bsd::recvmsg(self, fd, &mut pieces, flags))?;
+        let received = told(Bsd::recvfrom(self, fd, &mut pieces, flags))?;
         bytes.truncate(received.len);
         Ok((bytes, received.from, received.len))
     }
 
     fn sendto(&mut self, fd: Fd, bytes: &[u8], flags: i32, to: SocketAddr) -> Answer<usize> {
         let flags = MsgFlags::from_bits_retain(flags);
-        told(Bsd::sendmsg(self, fd, &[IoSlice::new(bytes)], Some(to), flags))
+        told(Bsd::sendto(self, fd, &[IoSlice::new(bytes)], Some(to), flags))
+    }
+
+    fn recvmsg(
+        &mut self,
+        fd: Fd,
+        len: usize,
+        control_len: usize,
+        flags: i32,
+    ) -> Answer<(Vec<u8>, Vec<u8>, i32)> {
+        let (mut bytes, mut control) = (vec![0; len], vec![0; control_len]);
+        let flags = MsgFlags::from_bits_retain(flags);
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let received = told(Bsd::recvmsg(self, fd, &mut pieces, &mut control, flags))?;
+        bytes.truncate(received.len);
+        control.truncate(received.control_len);
+        Ok((bytes, control, received.flags.bits()))
+    }
+
+    fn sendmsg(&mut self, fd: Fd, bytes: &[u8], to: SocketAddr, control: &[u8]) -> Answer<usize> {
+        let pieces = [IoSlice::new(bytes)];
+        told(Bsd::sendmsg(self, fd, &pieces, (Some(to), control), MsgFlags::empty()))
     }
 
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {

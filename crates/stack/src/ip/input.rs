@@ -53,6 +53,7 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     ecn: Ecn,
+    dscp: u8,
     hop_limit: u8,
     protocol: u8,
     /// Where `protocol` stands, counted from the IP header.
@@ -373,12 +374,15 @@ impl Ip {
         packet: Packet<'a>,
         counters: &mut Counters,
     ) -> Result<Inbound<'a>, Drop> {
-        let Packet { src, dst, ecn, hop_limit, payload, original, reassembled, .. } = packet;
+        let Packet { src, dst, ecn, dscp, hop_limit, .. } = packet;
+        let Packet { payload, original, reassembled, .. } = packet;
         let to_group = original.to_group;
         let arrived = Arrived {
             src,
             dst,
             ecn,
+            traffic_class: dscp << 2 | ecn as u8,
+            hop_limit,
             payload,
             // The link saw fragments, and cannot vouch for the whole.
             checksums: if reassembled {
@@ -432,6 +436,7 @@ fn packet_of_v4<'a>(view: &ipv4::View<'a>, ecn: Ecn) -> Packet<'a> {
         src: view.src().into(),
         dst: view.dst().into(),
         ecn,
+        dscp: view.dscp(),
         hop_limit: view.ttl(),
         protocol: view.protocol(),
         named_at: 9,
@@ -452,6 +457,7 @@ fn packet_of_v6<'a>(
         src: view.src().into(),
         dst: view.dst().into(),
         ecn,
+        dscp: view.dscp(),
         hop_limit: view.hop_limit(),
         protocol: chain.protocol,
         named_at: chain.named_at.map_or(NEXT_HEADER_AT, |at| at + ipv6::HEADER_BYTES),

@@ -58,6 +58,10 @@ pub(crate) struct Arrived<'a> {
     pub dst: IpAddr,
     /// Congestion marks.
     pub ecn: Ecn,
+    /// The whole traffic class, marks and all.
+    pub traffic_class: u8,
+    /// Hops that were left to it.
+    pub hop_limit: u8,
     /// From the transport header on.
     pub payload: &'a [u8],
     /// What is known about the transport checksum.

@@ -7,6 +7,7 @@ use crate::chunk::Chunk;
 use crate::config::Route;
 use crate::cx::Cx;
 use crate::error::{BindError, ConfigError, OperationError};
+use crate::event::{Arrival, Departure};
 use crate::id::{DatagramId, PoolId};
 use crate::memory::Memory;
 use crate::time::Instant;
@@ -55,7 +56,32 @@ impl Stack {
         self.tick(now);
         let Self { ip, udp, config, counters, now, .. } = self;
         let mut cx = Cx { now: *now, memory, ip, config, counters };
-        udp.send(&mut cx, id, to, chunk)
+        udp.send(&mut cx, id, (to, chunk), &Departure::default())
+    }
+
+    /// As [`Stack::send_datagram`], from an address, with a hop limit and a traffic class of its
+    /// own.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`OperationError::BadAddress`] also for a source that is not ours.
+    pub fn send_datagram_as<M: Memory>(
+        &mut self,
+        now: Instant,
+        id: DatagramId,
+        (to, chunk, departure): (SocketAddr, Chunk, &Departure),
+        memory: &mut M,
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        let Self { ip, udp, config, counters, now, .. } = self;
+        let mut cx = Cx { now: *now, memory, ip, config, counters };
+        udp.send(&mut cx, id, (to, chunk), departure)
+    }
+
+    /// How the datagram arrived that [`Stack::poll_event`] told of last.
+    #[must_use]
+    pub const fn last_arrival(&self) -> Arrival {
+        self.udp.last_arrival()
     }
 
     /// Closes an endpoint. Datagrams that wait, in either direction, are dropped.

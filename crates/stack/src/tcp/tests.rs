@@ -70,6 +70,8 @@ impl Host {
             src: IpAddr::V4(repr.src),
             dst: IpAddr::V4(repr.dst),
             ecn: repr.ecn,
+            traffic_class: 0,
+            hop_limit: 64,
             payload: view.payload(),
             checksums: crate::frame::Checksums::Unverified,
             segment_bytes: 0,

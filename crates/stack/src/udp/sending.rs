@@ -13,11 +13,11 @@ use crate::chunk::Chunk;
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::OperationError;
-use crate::event::Undelivered;
+use crate::event::{Departure, Undelivered};
 use crate::frame::Transmit;
 use crate::id::DatagramId;
-use crate::ip::{Departing, Hop, NextHop, ip_header_bytes};
-use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX};
+use crate::ip::{Departing, Hop, NextHop, Service, ip_header_bytes};
+use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, HOP_LIMIT};
 use crate::memory::Memory;
 use crate::wire::{Ecn, Protocol, checksum, udp};
 
@@ -27,6 +27,8 @@ struct Outgoing {
     src: SocketAddr,
     dst: SocketAddr,
     chunk: Chunk,
+    service: Service,
+    ecn: Ecn,
     parked: bool,
 }
 
@@ -63,8 +65,8 @@ impl Udp {
         &mut self,
         cx: &mut Cx<'_, M>,
         id: DatagramId,
-        to: SocketAddr,
-        chunk: Chunk,
+        (to, chunk): (SocketAddr, Chunk),
+        departure: &Departure,
     ) -> Result<(), OperationError> {
         let local = self.local(id)?;
         if to.port() == 0 || to.is_ipv4() != local.is_ipv4() {
@@ -75,7 +77,14 @@ impl Udp {
             return Err(OperationError::BadChunk);
         }
         let routed = cx.ip.source_for(to.ip()).ok_or(OperationError::BadAddress)?;
-        let src = if local.ip().is_unspecified() { routed } else { local.ip() };
+        let src = match departure.from {
+            Some(from) if from.is_ipv4() != to.is_ipv4() || !cx.ip.is_ours(from) => {
+                return Err(OperationError::BadAddress);
+            }
+            Some(from) => from,
+            None if local.ip().is_unspecified() => routed,
+            None => local.ip(),
+        };
         let packet = ip_header_bytes(&to.ip()) + udp::HEADER_BYTES + chunk.len as usize;
         let room = if to.is_ipv4() { cx.config.mtu } else { cx.ip.path_mtu(&to.ip()) };
         if packet > usize::from(room) {
@@ -99,6 +108,11 @@ impl Udp {
             src,
             dst: to,
             chunk,
+            service: Service {
+                dscp: departure.traffic_class >> 2,
+                hop_limit: departure.hop_limit.map_or(HOP_LIMIT, |hops| hops.max(1)),
+            },
+            ecn: Ecn::from_bits(departure.traffic_class),
             parked: false,
         });
         Ok(())
@@ -188,8 +202,8 @@ fn write<M: Memory>(
         src,
         dst,
         protocol: Protocol::Udp,
-        service: crate::ip::Service::default(),
-        ecn: Ecn::NotEct,
+        service: outgoing.service,
+        ecn: outgoing.ecn,
         payload_bytes: len,
         dont_fragment: false,
     };

@@ -4,6 +4,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,6 +15,7 @@ use super::Epoll;
 use super::stream::{SEND_FLAGS, Sent, fill, gather, no_parts};
 use crate::address::{Address, UnixAddress};
 use crate::completion::Datagram;
+use crate::kernel::sys;
 use crate::limits::TURN_BYTES_MAX;
 use crate::slot::{Kind, Phase, Slot, WriteOp};
 use crate::state::State;
@@ -93,9 +95,15 @@ impl Epoll {
 }
 
 fn receive_message(state: &mut State, slot: u32, want: usize) -> Result<Datagram, Errno> {
-    let (mut from, mut len) = (None, 0);
+    let (mut from, mut len, mut control) = (None, 0, Box::default());
     let data = fill(state, want, |state, room| {
-        let fd = state.peek(slot).fd.as_ref().ok_or(Errno::BADF)?;
+        let entry = state.peek(slot);
+        let fd = entry.fd.as_ref().ok_or(Errno::BADF)?;
+        if entry.kind == Kind::Udp {
+            let received = sys::receive_datagram(fd.as_fd(), room)?;
+            (from, len, control) = (received.from.to_address(), received.len, received.control);
+            return Ok(len.min(room.len()));
+        }
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let (count, whole, sender) = recvfrom(fd, &mut *room, flags)?;
         (from, len) = (sender.and_then(address_of), whole);
@@ -103,7 +111,7 @@ fn receive_message(state: &mut State, slot: u32, want: usize) -> Result<Datagram
     })?;
     // With MSG_TRUNC, the kernel says how long the message was.
     let truncated = len > data.len();
-    Ok(Datagram { data, from, truncated })
+    Ok(Datagram { data, from, truncated, arrival: None, control })
 }
 
 fn send_whole(slot: &Slot, write: &WriteOp) -> Result<(), Errno> {

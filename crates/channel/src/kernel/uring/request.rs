@@ -20,6 +20,7 @@ use crate::buffer::{Payload, ReadBuf};
 use crate::completion::{Datagram, Event};
 use crate::error::OpError;
 use crate::kernel::sys;
+use crate::limits::CONTROL_WORDS;
 use crate::options::OpenOptions;
 use crate::slot::{FileJob, Kind, Phase};
 use crate::state::State;
@@ -69,18 +70,25 @@ pub(super) struct Message {
     header: libc::msghdr,
     part: libc::iovec,
     sender: RawAddress,
+    control: [u64; CONTROL_WORDS],
 }
 
 impl Message {
-    fn new(buffer: &mut [u8]) -> Box<Self> {
+    /// Control data is asked for of UDP alone: of UNIX sockets it would be descriptors.
+    fn new(buffer: &mut [u8], is_udp: bool) -> Box<Self> {
         let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.
         let header: libc::msghdr = unsafe { std::mem::zeroed() };
-        let mut message = Box::new(Self { header, part, sender: RawAddress::EMPTY });
+        let control = [0; CONTROL_WORDS];
+        let mut message = Box::new(Self { header, part, sender: RawAddress::EMPTY, control });
         message.header.msg_iov = &raw mut message.part;
         message.header.msg_iovlen = 1;
         message.header.msg_name = message.sender.bytes.as_mut_ptr().cast();
         message.header.msg_namelen = message.sender.len;
+        if is_udp {
+            message.header.msg_control = message.control.as_mut_ptr().cast();
+            message.header.msg_controllen = size_of_val(&message.control);
+        }
         message
     }
 
@@ -155,7 +163,7 @@ impl Uring {
         let mut buffer = vec![0; read.len as usize];
         state.slot(slot).flags.reading = true;
         if kind.is_message() {
-            let message = Message::new(&mut buffer);
+            let message = Message::new(&mut buffer, kind == Kind::Udp);
             let what = What::Message { message, buffer, with_sender };
             self.ask_request(state, slot, what, |what| {
                 let What::Message { message, .. } = what else { return None };
@@ -361,7 +369,12 @@ impl Uring {
                 buffer.truncate(result as usize);
                 let truncated = message.header.msg_flags & libc::MSG_TRUNC != 0;
                 let data = ReadBuf::from_vec(buffer);
-                Ok(Datagram { data, from: message.sender(), truncated })
+                let control = match message.header.msg_control.is_null() {
+                    true => Box::default(),
+                    false => sys::control_bytes(&message.control, message.header.msg_controllen),
+                };
+                let from = message.sender();
+                Ok(Datagram { data, from, truncated, arrival: None, control })
             };
             state.answer_message(slot, with_sender, received);
         }

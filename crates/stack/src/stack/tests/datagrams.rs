@@ -173,3 +173,36 @@ fn a_datagram_larger_than_a_buffer_or_without_one_is_dropped() {
     host.give(&frame4(Protocol::Udp, &datagram4(53, &[0; 64])));
     host.drops(&frame4(Protocol::Udp, &datagram4(53, &[0; 64])), Drop::NoBuffer);
 }
+
+#[test]
+fn a_datagram_tells_how_it_arrived_and_leaves_as_it_is_told() {
+    let mut host = Host::new();
+    let id = host.bind(53);
+    host.give(&frame4(Protocol::Udp, &datagram4(53, b"hello")));
+    assert!(host.receive().is_some());
+    let arrival = host.stack.last_arrival();
+    assert_eq!((arrival.to, arrival.hop_limit, arrival.traffic_class), (OURS.into(), 64, 0));
+    host.meet(PEER.into());
+    let mut send = |departure: &crate::Departure| {
+        let chunk = host.memory.chunk_of(b"x").unwrap();
+        let what = (peer(), chunk, departure);
+        let sent = host.stack.send_datagram_as(host.now, id, what, &mut host.memory);
+        if sent.is_err() {
+            host.memory.free(chunk.buf);
+        }
+        sent.map(|()| host.transmit().unwrap())
+    };
+    let plain = send(&crate::Departure::default()).unwrap();
+    let (_, header, _) = open4(&plain);
+    assert_eq!((header.src, header.ttl, plain[15]), (OURS, 64, 0));
+    let departure =
+        crate::Departure { from: Some(OURS.into()), hop_limit: Some(3), traffic_class: 0xb9 };
+    let frame = send(&departure).unwrap();
+    let (_, header, _) = open4(&frame);
+    assert_eq!((header.src, header.ttl, frame[15]), (OURS, 3, 0xb9));
+    for not_ours in [IpAddr::from(PEER), IpAddr::from(OURS6)] {
+        let from = crate::Departure { from: Some(not_ours), ..departure };
+        assert_eq!(send(&from).unwrap_err(), OperationError::BadAddress);
+    }
+    assert_eq!(host.memory.in_use(), 0);
+}

@@ -155,6 +155,8 @@ impl Peer {
             src: self.remote.0,
             dst: self.local.0,
             ecn: self.ecn,
+            traffic_class: 0,
+            hop_limit: 64,
             payload: &bytes,
             checksums: crate::frame::Checksums::Unverified,
             segment_bytes: 0,
