@@ -406,6 +406,11 @@ proptest! {
         prop_assert_eq!(cut_talk.store.counters().reserved_bytes, 0);
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
     #[test]
     fn how_resp_is_cut_does_not_matter(input in hostile_resp(), piece in 1usize..5_000) {
         let mut whole_talk = Talk::new();
