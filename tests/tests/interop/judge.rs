@@ -67,7 +67,9 @@ pub(crate) struct Verdict {
     pub(crate) frames: usize,
     /// TCP segments among them.
     pub(crate) segments: usize,
-    /// Resets among those.
+    /// Resets among those, but for those of connections that had ended on both sides: a peer that
+    /// got bytes twice, by a probe for a lost tail that was none (RFC 8985 §7), says so late, and
+    /// finds nobody (RFC 9293 §3.10.7.1).
     pub(crate) resets: usize,
 }
 
@@ -125,6 +127,10 @@ struct Stream {
     /// The end of what the peer has sent; `None`: nothing yet.
     peer_end: Option<i64>,
     peer_has_ended: bool,
+    /// The end of what we have sent, with our FIN.
+    our_end: Option<i64>,
+    /// Up to where the peer has acknowledged.
+    acknowledged: i64,
     /// Up to where the peer lets us send.
     limit: Option<i64>,
     /// Up to where we let the peer send.
@@ -143,7 +149,13 @@ impl Stream {
         self.peer_has_ended |= segment.has(FIN);
         if segment.has(ACK) {
             self.limit = self.limit.max(Some(segment.ack + segment.window));
+            self.acknowledged = self.acknowledged.max(segment.ack);
         }
+    }
+
+    /// Both sides have ended it, and the peer knows.
+    fn is_over(&self) -> bool {
+        self.peer_has_ended && self.our_end.is_some_and(|end| self.acknowledged >= end)
     }
 
     /// What is wrong with a segment of ours.
@@ -151,6 +163,9 @@ impl Stream {
         let peer_end = self.peer_end?;
         if segment.has(RST) {
             return None;
+        }
+        if segment.has(FIN) {
+            self.our_end = Some(segment.end());
         }
         if let Some(limit) = self.limit {
             let last = segment.seq + segment.len;
@@ -211,7 +226,7 @@ fn examine(mac: &str, rows: &str) -> Result<Verdict, String> {
             let stream = streams.entry(segment.stream).or_default();
             if is_ours {
                 verdict.segments += 1;
-                verdict.resets += usize::from(segment.has(RST));
+                verdict.resets += usize::from(segment.has(RST) && !stream.is_over());
                 wrong = wrong.or_else(|| stream.on_ours(&segment));
             } else {
                 stream.on_peers(&segment);
@@ -332,6 +347,28 @@ fn the_judge_sees_what_is_wrong_in_one_frame() {
     // What the peer does wrong is not held against us.
     assert_eq!(examine(MAC, &row(PEER, "1", "", GOOD, none)).map(|it| it.frames), Ok(0));
     assert!(examine(MAC, "what is this").is_err());
+}
+
+#[test]
+fn the_judge_counts_resets_of_connections_that_go_on() {
+    let resets = |segments: &[(&str, [u32; 5])]| {
+        let rows: Vec<String> = segments.iter().map(|(mac, it)| segment(mac, *it)).collect();
+        examine(MAC, &rows.join("\n")).map(|verdict| verdict.resets)
+    };
+    let open = [
+        (PEER, [0, 0, 0, 1_000, SYN]),
+        (MAC, [0, 0, 1, 500, SYN | ACK]),
+        (PEER, [1, 0, 1, 1_000, FIN | ACK]),
+        (MAC, [1, 10, 2, 500, FIN | ACK]),
+    ];
+    let reset = (MAC, [12, 0, 0, 0, RST]);
+    let with = |more: &[(&'static str, [u32; 5])]| resets(&[&open[..], more].concat());
+    assert_eq!(with(&[reset]), Ok(1), "our end is not acknowledged");
+    assert_eq!(with(&[(PEER, [2, 0, 11, 1_000, ACK]), reset]), Ok(1), "only the bytes are");
+    assert_eq!(with(&[(PEER, [2, 0, 12, 1_000, ACK]), reset]), Ok(0), "all is");
+    let half = [open[0], open[1], (MAC, [1, 10, 1, 500, FIN | ACK])];
+    let half = [&half[..], &[(PEER, [1, 0, 12, 1_000, ACK]), reset]].concat();
+    assert_eq!(resets(&half), Ok(1), "the peer has not ended");
 }
 
 #[test]
