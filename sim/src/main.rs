@@ -2,7 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
+use std::num::NonZero;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::Instant;
 
 use clap::Parser;
@@ -47,35 +50,54 @@ fn main() -> ExitCode {
 }
 
 fn run(seed: u64) -> Result<Outcome, Violation> {
+    let _named = NamedInPanic(seed);
     World::new(Scenario::of(seed)).run()
 }
 
+/// Says whose world it was, when an assertion in the stack ends it.
+struct NamedInPanic(u64);
+
+impl Drop for NamedInPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("FAILED by a panic\n  cargo xtask sim --seed {}", self.0);
+        }
+    }
+}
+
+/// Runs many worlds, each on one thread, as many at once as there are cores: no world knows of
+/// another.
 fn many(args: &Args) -> ExitCode {
     let started = Instant::now();
     let mut fresh = fastrand::Rng::new();
-    let seeds = (0..args.fixed).chain((0..args.fresh).map(|_| fresh.u64(1 << 32..)));
+    let fresh = (0..args.fresh).map(move |_| fresh.u64(1 << 32..));
+    let seeds = Mutex::new((0..args.fixed).chain(fresh));
     let (mut total, mut failed, mut done) = (Outcome::default(), 0_u64, 0_u64);
     let count = args.fixed + args.fresh;
-    for seed in seeds {
-        done += 1;
-        match run(seed) {
-            Ok(outcome) => {
-                total.events += outcome.events;
-                total.frames += outcome.frames;
-                total.frames_harmed += outcome.frames_harmed;
-                total.frames_steered += outcome.frames_steered;
-                total.frames_passed_on += outcome.frames_passed_on;
-                total.connections += outcome.connections;
-                total.elapsed += outcome.elapsed;
-            }
-            Err(violation) => {
-                failed += 1;
-                let kind = Scenario::of(seed).kind.name();
-                println!("FAILED ({kind}): {violation}\n  cargo xtask sim --seed {seed}");
-            }
+    let (results, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            let (seeds, results) = (&seeds, results.clone());
+            scope.spawn(move || {
+                while let Some(seed) = next(seeds) {
+                    let Ok(()) = results.send((seed, run(seed))) else { return };
+                }
+            });
         }
-        progress(done, count);
-    }
+        drop(results);
+        for (seed, result) in ended {
+            done += 1;
+            match result {
+                Ok(outcome) => add(&mut total, &outcome),
+                Err(violation) => {
+                    failed += 1;
+                    let kind = Scenario::of(seed).kind.name();
+                    println!("FAILED ({kind}): {violation}\n  cargo xtask sim --seed {seed}");
+                }
+            }
+            progress(done, count);
+        }
+    });
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} steered \
@@ -92,6 +114,21 @@ fn many(args: &Args) -> ExitCode {
         total.elapsed.as_secs_f64(),
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The next seed to run. A world that panicked on another thread leaves the rest to run.
+fn next(seeds: &Mutex<impl Iterator<Item = u64>>) -> Option<u64> {
+    seeds.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+fn add(total: &mut Outcome, outcome: &Outcome) {
+    total.events += outcome.events;
+    total.frames += outcome.frames;
+    total.frames_harmed += outcome.frames_harmed;
+    total.frames_steered += outcome.frames_steered;
+    total.frames_passed_on += outcome.frames_passed_on;
+    total.connections += outcome.connections;
+    total.elapsed += outcome.elapsed;
 }
 
 fn progress(done: u64, count: u64) {
