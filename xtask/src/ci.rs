@@ -13,7 +13,9 @@
 mod display;
 mod fuzz;
 mod interleavings;
+mod lanes;
 mod no_os;
+mod suites;
 mod tally;
 
 use std::path::Path;
@@ -21,6 +23,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::ci::display::Display;
+use crate::ci::lanes::Tick;
 use crate::ci::tally::{Counts, Tally};
 use crate::error::Error;
 use crate::process::{self, End};
@@ -40,6 +43,17 @@ impl Outcome {
     fn check(fine: bool, output: Vec<String>) -> Self {
         let counts = Counts { passed: fine.into(), failed: (!fine).into(), skips: Vec::new() };
         Self { counts, output, note: String::new() }
+    }
+
+    /// A step that ran tests.
+    fn counted(counts: Counts, output: Vec<String>) -> Self {
+        let note = format!(
+            "{} passed, {} failed, {} skipped",
+            counts.passed,
+            counts.failed,
+            counts.skips.len()
+        );
+        Self { counts, output, note }
     }
 
     fn skip(step: &str, why: &str) -> Self {
@@ -63,18 +77,24 @@ const STEPS: &[Step] = &[
     ("doc", doc),
     ("build", build),
     ("no-os", no_os::check),
-    ("test", test),
+    ("test", suites::run),
     ("loom", interleavings::loom),
     ("miri", interleavings::miri),
     ("fuzz", fuzz::smoke),
     ("sim", sim_step),
 ];
 
-/// Runs all steps, also after a failure, and answers whether all passed.
-pub(crate) fn run(root: &Path) -> Result<bool, Error> {
+/// What the steps are called.
+pub(crate) fn step_names() -> impl Iterator<Item = &'static str> {
+    STEPS.iter().map(|(name, _)| *name)
+}
+
+/// Runs all steps, or those that are named, also after a failure, and answers whether all passed.
+pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     let start = Instant::now();
     let mut total = Counts::default();
-    for (name, step) in STEPS {
+    let is_asked = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
+    for (name, step) in STEPS.iter().filter(|(name, _)| is_asked(name)) {
         let mut display = Display::start(name);
         let outcome = step(root, &mut display)
             .unwrap_or_else(|error| Outcome::check(false, vec![error.to_string()]));
@@ -96,7 +116,11 @@ pub(crate) fn run(root: &Path) -> Result<bool, Error> {
 
 /// Runs one command as one check.
 fn command(command: &mut Command, display: &mut Display) -> Result<Outcome, Error> {
-    let watched = process::watch(command, |line| display.tick(line))?;
+    checked(command, &mut |line| display.tick(line))
+}
+
+fn checked(command: &mut Command, tick: Tick<'_>) -> Result<Outcome, Error> {
+    let watched = process::watch(command, tick)?;
     let mut output = watched.output;
     if let End::Stopped(why) = &watched.end {
         output.push(format!("stopped: {why}"));
@@ -164,17 +188,12 @@ fn build(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
     command(process::cargo(root).args(["build", "--workspace", "--locked"]), display)
 }
 
-fn test(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
-    let mut test = process::cargo(root);
-    test.args(["test", "--workspace", "--no-fail-fast", "--locked", "--", "--show-output"]);
-    counted(&mut test, display)
-}
-
-/// Runs a command that runs tests, and counts them by what they print.
-fn counted(command: &mut Command, display: &mut Display) -> Result<Outcome, Error> {
-    let mut tally = Tally::default();
+/// Runs a command that runs tests, and counts them by what they print. `suite` names them in what
+/// is said of failures.
+fn counted(suite: &str, command: &mut Command, tick: Tick<'_>) -> Result<Outcome, Error> {
+    let mut tally = Tally::of(suite);
     let watched = process::watch(command, |line| {
-        display.tick(line);
+        tick(line);
         if let Some(line) = line {
             tally.line(line);
         }
@@ -185,15 +204,10 @@ fn counted(command: &mut Command, display: &mut Display) -> Result<Outcome, Erro
     if watched.end != End::Success && counts.failed == 0 {
         counts.failed = 1;
         output = watched.output;
+        output.push(format!("^ {suite}"));
     }
     if let End::Stopped(why) = &watched.end {
         output.push(format!("stopped: {why}"));
     }
-    let note = format!(
-        "{} passed, {} failed, {} skipped",
-        counts.passed,
-        counts.failed,
-        counts.skips.len()
-    );
-    Ok(Outcome { counts, output, note })
+    Ok(Outcome::counted(counts, output))
 }

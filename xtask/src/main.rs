@@ -49,7 +49,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run everything that must pass before a change lands
-    Ci,
+    Ci {
+        /// Only these steps
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(ci::step_names()))]
+        steps: Vec<String>,
+    },
     /// Install what the tests want and this machine lacks
     Setup,
     /// Check the house rules that no compiler checks
@@ -112,7 +116,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<bool, Error> {
     let root = workspace::root()?;
     match command {
-        Command::Ci => ci::run(&root),
+        Command::Ci { steps } => ci::run(&root, steps),
         Command::Setup => setup::run(&root),
         Command::Tidy => tidy::run(&root),
         Command::Header { check: true } => header::check(&root),

@@ -5,15 +5,15 @@
 use std::path::Path;
 
 use super::interleavings::nightly;
-use super::tally::Counts;
-use super::{Display, Outcome, command};
+use super::lanes::{self, Tick};
+use super::{Display, Outcome, checked, command};
 use crate::error::Error;
 use crate::process;
 
 /// Seconds for each target, beside its seeds.
 const SECONDS: u32 = 3;
 
-/// Builds all targets and runs them one after the other. What one finds lies in `fuzz/artifacts`.
+/// Builds all targets and runs each. What one finds lies in `fuzz/artifacts`.
 pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
     if process::output_of(nightly(root).args(["fuzz", "--version"])).is_err() {
         let why = "no cargo-fuzz, or no nightly for it; `cargo xtask setup` installs the first, \
@@ -25,24 +25,24 @@ pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error
     if built.counts.failed > 0 {
         return Ok(built);
     }
-    let mut counts = Counts::default();
-    let mut output = Vec::new();
-    for target in process::output_of(nightly(root).args(["fuzz", "list"]))?.lines() {
-        let mut run = nightly(root);
-        run.args(["fuzz", "run", "--sanitizer", "none", target]);
-        // New inputs go to the first folder.
-        let corpus = root.join("fuzz/corpus").join(target);
-        std::fs::create_dir_all(&corpus).map_err(Error::file(&corpus))?;
-        run.arg(corpus);
-        let seeds = root.join("fuzz/seeds").join(target);
-        if seeds.is_dir() {
-            run.arg(seeds);
-        }
-        run.args(["--", &format!("-max_total_time={SECONDS}"), "-max_len=4096", "-len_control=0"]);
-        let outcome = command(&mut run, display)?;
-        counts.add(outcome.counts);
-        output.extend(outcome.output);
-    }
+    let targets = process::output_of(nightly(root).args(["fuzz", "list"]))?;
+    let targets = targets.lines().map(str::to_owned).collect();
+    let (counts, output) = lanes::run(targets, display, |target, tick| one(root, target, tick));
     let note = format!("{} targets", counts.passed + counts.failed);
     Ok(Outcome { counts, output, note })
+}
+
+fn one(root: &Path, target: &str, tick: Tick<'_>) -> Result<Outcome, Error> {
+    let mut run = nightly(root);
+    run.args(["fuzz", "run", "--sanitizer", "none", target]);
+    // New inputs go to the first folder.
+    let corpus = root.join("fuzz/corpus").join(target);
+    std::fs::create_dir_all(&corpus).map_err(Error::file(&corpus))?;
+    run.arg(corpus);
+    let seeds = root.join("fuzz/seeds").join(target);
+    if seeds.is_dir() {
+        run.arg(seeds);
+    }
+    run.args(["--", &format!("-max_total_time={SECONDS}"), "-max_len=4096", "-len_control=0"]);
+    checked(&mut run, tick)
 }

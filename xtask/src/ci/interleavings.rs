@@ -20,7 +20,7 @@ pub(super) fn loom(root: &Path, display: &mut Display) -> Result<Outcome, Error>
     test.args(["--target-dir", "target/loom", "--", "--show-output"]);
     // Nothing here is shipped: what is built must only build fast.
     test.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    counted(test.env("RUSTFLAGS", "--cfg loom"), display)
+    counted("loom", test.env("RUSTFLAGS", "--cfg loom"), &mut |line| display.tick(line))
 }
 
 /// The tests of the library that need no system call.
@@ -32,7 +32,8 @@ pub(super) fn miri(root: &Path, display: &mut Display) -> Result<Outcome, Error>
     let mut test = nightly(root);
     test.args(["miri", "test", "--package", PACKAGE, "--lib", "--locked"]);
     test.args(["--target-dir", "target/miri", "--", "--show-output"]);
-    counted(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"), display)
+    let test = test.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    counted("miri", test, &mut |line| display.tick(line))
 }
 
 /// The nightly toolchain's cargo. Miri and cargo-fuzz work with no other.

@@ -46,6 +46,11 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Counts what `suite` prints, until it names another itself.
+    pub(super) fn of(suite: &str) -> Self {
+        Self { suite: suite.to_owned(), ..Self::default() }
+    }
+
     /// Takes the next line of output.
     pub(super) fn line(&mut self, line: &str) {
         let trimmed = line.trim();
