@@ -119,6 +119,8 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
     if waiting == 0 {
         return None;
     }
+    // A FIN alone is no data: RFC 5681 §2 limits by cwnd how much data is in flight.
+    let allowance = if conn.unsent() == 0 { allowance.max(1) } else { allowance };
     let usable = waiting.min(conn.window_room()).min(allowance);
     let mss = u32::from(conn.mss);
     let small_in_flight = conn.cold.small_end.after(conn.snd_una);
