@@ -176,7 +176,8 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// [`OperationError::Unknown`]; for [`ConnOption::Urgent`] those of [`Stack::send`].
+    /// [`OperationError::Unknown`]; for [`ConnOption::Urgent`] and [`ConnOption::EndOfRecord`]
+    /// those of [`Stack::send`].
     pub fn set_option<M: Memory>(
         &mut self,
         now: Instant,

@@ -21,6 +21,8 @@ pub(crate) struct Node {
     pub(super) seq: SeqNum,
     /// The next node plus one; 0: none.
     pub(super) next: u32,
+    /// In a send queue: no segment holds its last byte and the one after it.
+    pub(super) ends_record: bool,
 }
 
 /// Every node is in use.
@@ -69,7 +71,7 @@ impl ChunkNodes {
         let link = self.free;
         let place = self.at_mut(link);
         let free = place.next;
-        *place = Node { chunk, seq, next: 0 };
+        *place = Node { chunk, seq, next: 0, ends_record: false };
         self.free = free;
         self.len += 1;
         Ok(link)
@@ -83,7 +85,7 @@ impl ChunkNodes {
             return Err(Full);
         }
         let chunk = Chunk { buf: BufId(u32::MAX), offset: 0, len: 0 };
-        self.nodes.push(Node { chunk, seq: SeqNum(0), next: 0 });
+        self.nodes.push(Node { chunk, seq: SeqNum(0), next: 0, ends_record: false });
         self.free = self.nodes.len() as u32;
         Ok(())
     }

@@ -227,6 +227,8 @@ pub(crate) struct Options {
     pub(crate) held: bool,
     /// The end of the queue is not the end of what the application has to say: no PSH.
     pub(crate) unpushed: bool,
+    /// The application ends records: segments do not reach across their ends.
+    pub(crate) has_records: bool,
 }
 
 /// What is counted of one connection.
@@ -291,6 +293,7 @@ impl Options {
             corked: false,
             held: false,
             unpushed: false,
+            has_records: false,
         }
     }
 }

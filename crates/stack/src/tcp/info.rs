@@ -163,6 +163,9 @@ pub enum ConnOption {
     Dscp(u8),
     /// What was queued so far is urgent (MUST-30).
     Urgent,
+    /// What was queued so far ends a record: no segment holds bytes of it and of what comes after,
+    /// and its last segment is pushed. The peer sees nothing but where segments end.
+    EndOfRecord,
     /// Acknowledge at once what has been received, and the next segments; `false`: late, from now
     /// on.
     QuickAck(bool),
@@ -306,15 +309,18 @@ impl Tcp {
     }
 
     /// # Errors
-    /// The id is stale, or for [`ConnOption::Urgent`], nothing can be sent.
+    /// The id is stale, or for [`ConnOption::Urgent`] and [`ConnOption::EndOfRecord`], nothing can
+    /// be sent.
     pub(crate) fn set_option<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
         id: ConnId,
         option: ConnOption,
     ) -> Result<(), OperationError> {
-        if option == ConnOption::Urgent {
-            return self.mark_urgent(cx, id);
+        match option {
+            ConnOption::Urgent => return self.mark_urgent(cx, id),
+            ConnOption::EndOfRecord => return self.end_record(cx, id),
+            _ => {}
         }
         self.open(id)?;
         let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
@@ -351,7 +357,7 @@ impl Tcp {
                 conn.facts.clear(Facts::INTERACTIVE);
                 conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);
             }
-            ConnOption::Urgent => {}
+            ConnOption::Urgent | ConnOption::EndOfRecord => {}
         }
         self.settle(cx, id.index);
         Ok(())

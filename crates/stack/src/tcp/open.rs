@@ -188,6 +188,22 @@ impl Tcp {
         Ok(())
     }
 
+    /// What was queued so far ends a record.
+    ///
+    /// # Errors
+    /// The id is stale, or nothing can be sent.
+    pub(crate) fn end_record<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        id: ConnId,
+    ) -> Result<(), OperationError> {
+        let (conn, shard) = self.sender(id)?;
+        conn.send.end_record(&mut shard.nodes);
+        shard.rares.of(conn, cx.now).options.has_records = true;
+        self.settle(cx, id.index);
+        Ok(())
+    }
+
     fn sender(
         &mut self,
         id: ConnId,

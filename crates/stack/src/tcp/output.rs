@@ -82,7 +82,8 @@ pub(super) fn wants(conn: &Connection, has_data: bool) -> Option<usize> {
 pub(super) fn next_data(conn: &Connection, shard: &Shard) -> Option<Data> {
     let recovery = &conn.cold.recovery;
     if let Some(range) = recovery.next_retransmission(&shard.records) {
-        return Some(data(conn, range, Sent::Retransmission));
+        let len = within_record(conn, shard, range).unwrap_or(range.len());
+        return Some(data(conn, SeqRange::new(range.start, len), Sent::Retransmission));
     }
     if conn.facts.has(Facts::TAIL_PROBE_DUE) {
         return tail_probe(conn, shard);
@@ -96,6 +97,16 @@ pub(super) fn next_data(conn: &Connection, shard: &Shard) -> Option<Data> {
     Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New))
 }
 
+/// How much of `range` belongs to the record that it begins in; `None`: all of it does, and the
+/// record does not end before the queue does.
+fn within_record(conn: &Connection, shard: &Shard, range: SeqRange) -> Option<u32> {
+    if !shard.rares.options(conn).has_records {
+        return None;
+    }
+    let bytes = conn.send.record_bytes(&shard.nodes, range.start.since(conn.snd_una))?;
+    (conn.fin_seq().after(range.start + bytes)).then(|| bytes.min(range.len()))
+}
+
 fn data(conn: &Connection, range: SeqRange, kind: Sent) -> Data {
     let fin = conn.state.owes_fin() && range.end == conn.fin_seq() + 1;
     Data { range, kind, fin }
@@ -105,6 +116,8 @@ fn data(conn: &Connection, range: SeqRange, kind: Sent) -> Data {
 fn tail_probe(conn: &Connection, shard: &Shard) -> Option<Data> {
     let waiting = conn.unsent() + u32::from(conn.fin_waits());
     let len = waiting.min(u32::from(conn.mss)).min(conn.window_room());
+    let new = SeqRange::new(conn.snd_nxt, len);
+    let len = within_record(conn, shard, new).unwrap_or(len);
     if len > 0 {
         return Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New));
     }
@@ -119,6 +132,8 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
     if waiting == 0 {
         return None;
     }
+    let record = within_record(conn, shard, SeqRange::new(conn.snd_nxt, waiting));
+    let waiting = record.unwrap_or(waiting);
     // A FIN alone is no data: RFC 5681 §2 limits by cwnd how much data is in flight.
     let allowance = if conn.unsent() == 0 { allowance.max(1) } else { allowance };
     let usable = waiting.min(conn.window_room()).min(allowance);
@@ -127,7 +142,8 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
     let options = shard.rares.options(conn);
     let nagle =
         (small_in_flight && !conn.facts.has(Facts::NO_DELAY)) | options.corked | options.held;
-    let nagle = nagle && !conn.fin_waits();
+    // More follows what ends a record: nothing is gained by waiting.
+    let nagle = nagle && !conn.fin_waits() && record.is_none();
     if usable >= mss {
         // (1) Full segments. What is left over goes with them, or has to wait.
         let all = usable == waiting && !nagle;
@@ -574,13 +590,22 @@ fn data_flags(conn: &mut Connection, shard: &Shard, data: &Data) -> Flags {
     }
     let has_text = data.range.len() > u32::from(data.fin);
     let is_end = data.range.end.at_or_after(conn.fin_seq());
-    if has_text && is_end && !shard.rares.options(conn).unpushed {
+    let options = shard.rares.options(conn);
+    let ends_record = options.has_records && ends_record(conn, shard, data);
+    if has_text && (is_end && !options.unpushed || ends_record) {
         flags = flags | Flags::PSH;
     }
     if data.kind == Sent::New && conn.facts.take(Facts::CWR_DUE) {
         flags = flags | Flags::CWR;
     }
     flags
+}
+
+/// The last byte of `data` is the last of a record.
+fn ends_record(conn: &Connection, shard: &Shard, data: &Data) -> bool {
+    let last = data.range.end - u32::from(data.fin) - 1;
+    let offset = last.since(conn.snd_una);
+    offset < conn.send.bytes() && conn.send.record_bytes(&shard.nodes, offset) == Some(1)
 }
 
 /// §3.8.5: every segment before the urgent pointer carries it.

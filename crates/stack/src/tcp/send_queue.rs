@@ -174,6 +174,32 @@ impl SendQueue {
         freed
     }
 
+    /// What was queued so far ends a record. Nothing, if all of it is acknowledged.
+    pub(crate) fn end_record(&self, nodes: &mut ChunkNodes) {
+        if self.tail != 0 {
+            nodes.at_mut(self.tail).ends_record = true;
+        }
+    }
+
+    /// How many bytes from `offset` (counted from `snd.una`) on belong to one record; `None`: the
+    /// record goes on to the queue's end.
+    pub(crate) fn record_bytes(&self, nodes: &ChunkNodes, offset: u32) -> Option<u32> {
+        let at = self.front(nodes) + offset;
+        let mut link = self.cursor;
+        if link == 0 || nodes.at(link).seq.after(at) {
+            link = self.head;
+        }
+        while link != 0 {
+            let node = nodes.at(link);
+            let end = node.seq + node.chunk.len;
+            if node.ends_record && end.after(at) {
+                return Some(end.since(at));
+            }
+            link = node.next;
+        }
+        None
+    }
+
     /// Gives up everything.
     #[inline]
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {

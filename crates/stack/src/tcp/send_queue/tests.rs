@@ -48,6 +48,34 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+#[test]
+fn a_record_goes_on_to_its_end() {
+    let mut memory = HeapMemory::new(4, 16);
+    let mut nodes = ChunkNodes::new(4, 1);
+    let mut queue = SendQueue::default();
+    queue.end_record(&mut nodes);
+    assert_eq!(queue.record_bytes(&nodes, 0), None, "nothing is queued");
+    for (text, ends) in [(b"abc", false), (b"def", true), (b"ghi", false)] {
+        queue.push(&mut nodes, memory.chunk_of(text).unwrap()).unwrap();
+        if ends {
+            queue.end_record(&mut nodes);
+        }
+    }
+    let bytes = |queue: &SendQueue, nodes: &ChunkNodes| {
+        [0, 2, 5, 6, 8].map(|offset| queue.record_bytes(nodes, offset))
+    };
+    let expected = [Some(6), Some(4), Some(1), None, None];
+    assert_eq!(bytes(&queue, &nodes), expected);
+    queue.copy_out(&nodes, &memory, 7, &mut [0; 2]);
+    assert_eq!(bytes(&queue, &nodes), expected, "wherever the cursor is");
+    queue.acknowledge(&mut nodes, &mut memory, 4);
+    assert_eq!(queue.record_bytes(&nodes, 0), Some(2));
+    queue.acknowledge(&mut nodes, &mut memory, 5);
+    queue.push(&mut nodes, memory.chunk_of(b"jkl").unwrap()).unwrap();
+    assert_eq!(queue.record_bytes(&nodes, 0), None, "a node that is used again ends nothing");
+    queue.clear(&mut nodes, &mut memory);
+}
+
 proptest! {
     #[test]
     fn it_is_a_vector_of_bytes(steps in prop::collection::vec(step(), 1..120)) {
