@@ -82,7 +82,7 @@ pub struct Prepared {
 
 /// Reads a script. Pure: nothing happens yet.
 pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseError> {
-    let mut definitions = invocation.definitions.clone();
+    let mut definitions = predefined(text, invocation);
     let script = parse::parse(text, &mut definitions)?;
     let mut all = invocation.settings.clone();
     all.extend(script.settings.iter().cloned());
@@ -90,6 +90,30 @@ pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseEr
         ParseError { line, column: 1, problem: parse::Problem::BadSetting(error.to_string()) }
     })?;
     Ok(Prepared { script, settings })
+}
+
+/// The names that the runner of Linux's own tests defines, by the version of IP, and after them what
+/// an invocation does. A cookie of Fast Open is never looked at: there is nobody to take it.
+fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
+    let is_version = |setting: &&Setting| setting.name == "ip_version";
+    let outside = invocation.settings.iter().rfind(is_version).map(|it| it.value.as_bytes());
+    let mut own = text
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| line.trim_ascii().strip_prefix(b"--ip_version="));
+    let version = own.next_back().or(outside).unwrap_or_default();
+    let has_ipv6_sockets = version.ends_with(b"ipv6");
+    let of_version = if has_ipv6_sockets {
+        ["CMSG_LEVEL_IP=SOL_IPV6", "CMSG_TYPE_RECVERR=IPV6_RECVERR"]
+    } else {
+        ["CMSG_LEVEL_IP=SOL_IP", "CMSG_TYPE_RECVERR=IP_RECVERR"]
+    };
+    let cookies = ["TFO_COOKIE=0123456789abcdef", "TFO_COOKIE_ZERO=fedcba9876543210"];
+    let mut definitions = Definitions::default();
+    for definition in of_version.iter().chain(&cookies) {
+        definitions.define(definition);
+    }
+    definitions.extend(&invocation.definitions);
+    definitions
 }
 
 impl Prepared {

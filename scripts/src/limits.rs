@@ -38,6 +38,9 @@ pub(crate) const BLOCKED_CALL_US: i64 = 2_000_000;
 /// Connections, TIME-WAITs, listeners and endpoints of the stack under test: scripts have few.
 pub(crate) const CONNECTIONS: u32 = 64;
 
+/// Messages of a socket's error queue, and bytes that it waits for.
+pub(crate) const ERROR_MESSAGES_MAX: usize = 1024;
+
 /// Buffers of the stack under test.
 pub(crate) const POOL_BUFFERS: u32 = 1024;
 

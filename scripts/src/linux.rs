@@ -27,7 +27,7 @@ use crate::script::Script;
 use crate::settings::Settings;
 use crate::skipped;
 use crate::symbols::{FOREIGN_OPTION, option_name};
-use crate::system::{Call, Injected, Returned, Sent, System, SystemError, Turned};
+use crate::system::{Call, Control, Injected, Output, Returned, Sent, System, SystemError, Turned};
 use crate::wire::Checksums;
 
 /// Sleeping ends this long before its time; the rest is spent looking at the clock, since the
@@ -119,9 +119,6 @@ impl System for Linux {
         if matches!(call, Call::Nowhere { .. }) {
             return Err(SystemError::Unsupported("a null pointer".to_owned()));
         }
-        if matches!(call, Call::Receive { takes_control: true, .. }) {
-            return Err(SystemError::Unsupported("control messages".to_owned()));
-        }
         self.program.start_call(call)
     }
 
@@ -129,7 +126,12 @@ impl System for Linux {
         let finished = self.program.await_call(until_us + self.start_us, || {
             self.namespace.empty_device();
         })?;
-        Ok(finished.map(|(returned, at_us)| (returned, at_us - self.start_us)))
+        Ok(finished.map(|(mut returned, at_us)| {
+            if let Output::Message { control, .. } = &mut returned.output {
+                control.iter_mut().for_each(|one| since(self.start_us, one));
+            }
+            (returned, at_us - self.start_us)
+        }))
     }
 
     fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
@@ -148,6 +150,20 @@ impl System for Linux {
             }
         }
     }
+}
+
+/// Makes the first time of a `struct scm_timestamping`, which counts from 1970, one that counts from
+/// the script's beginning.
+fn since(start_us: i64, control: &mut Control) {
+    let is_stamp = (control.level, control.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING);
+    let Some((seconds, rest)) = control.data.split_at_mut_checked(8).filter(|_| is_stamp) else {
+        return;
+    };
+    let Some(nanoseconds) = rest.get_mut(..8) else { return };
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, i64::from_ne_bytes);
+    let at_us = number(seconds) * 1_000_000 + number(nanoseconds) / 1000 - start_us;
+    seconds.copy_from_slice(&at_us.div_euclid(1_000_000).to_ne_bytes());
+    nanoseconds.copy_from_slice(&(at_us.rem_euclid(1_000_000) * 1000).to_ne_bytes());
 }
 
 /// Microseconds since 1970.

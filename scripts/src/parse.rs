@@ -37,6 +37,11 @@ impl Definitions {
         true
     }
 
+    /// Adds all of others, which come before those that are here.
+    pub(crate) fn extend(&mut self, others: &Self) {
+        self.0.extend(others.0.iter().cloned());
+    }
+
     /// The value as written, with its quotes.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())

@@ -12,6 +12,7 @@
 //! - A call that blocks is tried again after everything that happens, and ends at that very time.
 
 mod datagram;
+mod error_queue;
 mod host;
 mod knobs;
 mod options;
@@ -19,6 +20,7 @@ mod personality;
 mod ready;
 mod sockets;
 mod stream;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -102,6 +104,7 @@ impl OurStack {
                 self.sockets.on_event(event, &mut self.host);
             }
             self.host.transmit();
+            self.sockets.look_at_sent(&self.host);
             if is_quiet {
                 return Ok(());
             }

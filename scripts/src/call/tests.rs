@@ -25,7 +25,7 @@ fn prepared(text: &str) -> Result<Call, CallError> {
 }
 
 fn judged(text: &str, returned: &Returned) -> Option<String> {
-    verdict(&line(text), returned).expect("a verdict")
+    verdict(&line(text), returned, 4000).expect("a verdict")
 }
 
 #[test]

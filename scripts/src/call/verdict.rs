@@ -2,12 +2,19 @@
 
 use super::arguments::{encode, epoll_event, field};
 use super::{CallError, evaluate};
+use crate::report::seconds;
 use crate::script::{CallLine, Expression};
 use crate::symbols;
 use crate::system::{Control, Output, Returned};
 
 /// None when all is as expected, else what differs.
-pub(crate) fn verdict(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallError> {
+///
+/// Times that a call told may be wrong by `tolerance_us`.
+pub(crate) fn verdict(
+    line: &CallLine,
+    returned: &Returned,
+    tolerance_us: i64,
+) -> Result<Option<String>, CallError> {
     if let Some(difference) = result(line, returned)? {
         return Ok(Some(difference));
     }
@@ -19,7 +26,7 @@ pub(crate) fn verdict(line: &CallLine, returned: &Returned) -> Result<Option<Str
         (Output::Bytes(bytes), _) => data(line.arguments.get(1), bytes),
         (Output::Message { bytes, flags, control }, _) => match message(line, bytes, *flags)? {
             Some(difference) => Ok(Some(difference)),
-            None => control_messages(line, control),
+            None => control_messages(line, control, tolerance_us),
         },
         (Output::Integer(value), _) => integer(line, *value),
         (Output::Ready(ready), _) => poll(line, ready),
@@ -135,7 +142,11 @@ fn message(line: &CallLine, bytes: &[u8], flags: i32) -> Result<Option<String>, 
 }
 
 /// `msg_control=[{cmsg_level=SOL_TCP, cmsg_type=TCP_CM_INQ, cmsg_data=8000}]`.
-fn control_messages(line: &CallLine, live: &[Control]) -> Result<Option<String>, CallError> {
+fn control_messages(
+    line: &CallLine,
+    live: &[Control],
+    tolerance_us: i64,
+) -> Result<Option<String>, CallError> {
     let control = line.arguments.get(1).and_then(|message| field(message, "msg_control"));
     let Some(Expression::List(expected)) = control else { return Ok(None) };
     if expected.len() != live.len() {
@@ -154,6 +165,12 @@ fn control_messages(line: &CallLine, live: &[Control]) -> Result<Option<String>,
         else {
             continue;
         };
+        if let Expression::Structure(fields) = data {
+            if let Some(what) = fields_of_control(fields, &live.data, tolerance_us)? {
+                return Ok(Some(what));
+            }
+            continue;
+        }
         let what = CallError::Unsupported("this kind of cmsg_data");
         let data = encode(data, live.data.len())?.ok_or(what)?;
         if data != live.data {
@@ -162,6 +179,65 @@ fn control_messages(line: &CallLine, live: &[Control]) -> Result<Option<String>,
         }
     }
     Ok(None)
+}
+
+/// The fields of `struct sock_extended_err` that scripts have: where they are, and how long.
+const EXTENDED_ERROR: [(&str, usize, usize); 6] = [
+    ("ee_errno", 0, 4),
+    ("ee_origin", 4, 1),
+    ("ee_type", 5, 1),
+    ("ee_code", 6, 1),
+    ("ee_info", 8, 4),
+    ("ee_data", 12, 4),
+];
+
+/// `cmsg_data={ee_errno=0, ee_origin=SO_EE_ORIGIN_ZEROCOPY, …}` or `{scm_sec=0, scm_nsec=10000000}`.
+fn fields_of_control(
+    fields: &[Expression],
+    live: &[u8],
+    tolerance_us: i64,
+) -> Result<Option<String>, CallError> {
+    let mut time_us = None;
+    for field in fields {
+        let Expression::Field(name, value) = field else {
+            return Err(CallError::Unsupported("fields without names in cmsg_data"));
+        };
+        if **value == Expression::Ellipsis {
+            continue;
+        }
+        let value = evaluate(value)?;
+        match name.as_str() {
+            "scm_sec" => *time_us.get_or_insert(0) += value.saturating_mul(1_000_000),
+            "scm_nsec" => *time_us.get_or_insert(0) += value / 1000,
+            name => {
+                let known = EXTENDED_ERROR.iter().find(|(known, ..)| *known == name);
+                let known = known.ok_or_else(|| CallError::UnknownName(name.to_owned()))?;
+                let actual = native(live, known.1, known.2);
+                if actual != Some(value) {
+                    let actual = actual.unwrap_or(-1);
+                    return Ok(Some(format!("{name} is {actual}, expected {value}")));
+                }
+            }
+        }
+    }
+    let Some(expected_us) = time_us else { return Ok(None) };
+    let part = |from: usize| native(live, from, 8).unwrap_or(0);
+    let actual_us = part(0).saturating_mul(1_000_000).saturating_add(part(8) / 1000);
+    let is_close = (actual_us - expected_us).abs() <= tolerance_us;
+    Ok((!is_close).then(|| {
+        let (actual, expected) = (seconds(actual_us), seconds(expected_us));
+        format!("the time is {actual} s, expected {expected} s")
+    }))
+}
+
+/// A number of `len` bytes in the machine's order, if it is there.
+fn native(bytes: &[u8], from: usize, len: usize) -> Option<i64> {
+    let bytes = bytes.get(from..from + len)?;
+    Some(match len {
+        1 => bytes[0].into(),
+        4 => u32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        _ => i64::from_ne_bytes(bytes.try_into().ok()?),
+    })
 }
 
 /// `ioctl(4, SIOCINQ, [1000])`.

@@ -7,10 +7,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::system::Control;
+
 /// A timestamp of the last packet in two 64-bit words (Linux 5.1).
 const SIOCGSTAMPNS_NEW: libc::Ioctl = 0x8010_8907_u32 as libc::Ioctl;
 /// Lowest real-time priority: enough to come before everything that is not real-time.
 const REAL_TIME_PRIORITY: libc::c_int = 1;
+
+/// Room for control messages: two of the error queue and one of each option.
+const CONTROL_WORDS: usize = 64;
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -44,6 +49,56 @@ pub(super) fn get_option(
     let result = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut len) };
     checked(result)?;
     Ok(usize::try_from(len).unwrap_or(0).min(value.len()))
+}
+
+/// recvmsg(2) into all of `buffers`: how many bytes came, the message's flags and its control
+/// messages.
+pub(super) fn receive_message(
+    fd: impl AsFd,
+    buffers: &mut [Vec<u8>],
+    flags: i32,
+) -> io::Result<(usize, i32, Vec<Control>)> {
+    let mut parts: Vec<libc::iovec> = buffers
+        .iter_mut()
+        .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
+        .collect();
+    // Of words, so that it is aligned as a header of a control message is.
+    let mut control = [0_u64; CONTROL_WORDS];
+    let mut message = libc::msghdr {
+        msg_name: std::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: parts.as_mut_ptr(),
+        msg_iovlen: parts.len(),
+        msg_control: control.as_mut_ptr().cast(),
+        msg_controllen: size_of_val(&control),
+        msg_flags: 0,
+    };
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads the header and the parts, and writes at most `iov_len` bytes to each
+    // part and `msg_controllen` to the control words; all of them are locals or the caller's, with
+    // nobody else looking, and live across the call.
+    let len = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let told = message.msg_controllen.min(bytes.len());
+    Ok((len, message.msg_flags, control_messages(&bytes[..told])))
+}
+
+/// Takes control messages apart (cmsg(3)): a length with the header's, a level, a type, and data
+/// that is filled up to whole words.
+fn control_messages(mut bytes: &[u8]) -> Vec<Control> {
+    const WORD: usize = size_of::<usize>();
+    const HEADER: usize = WORD + 8;
+    let int = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_ne_bytes);
+    let mut messages = Vec::new();
+    while let Some((header, _)) = bytes.split_at_checked(HEADER) {
+        let len = header[..WORD].try_into().map_or(0, usize::from_ne_bytes);
+        let Some(data) = bytes.get(HEADER..len) else { break };
+        let (level, kind) = (int(&header[WORD..WORD + 4]), int(&header[WORD + 4..]));
+        messages.push(Control { level, kind, data: data.to_vec() });
+        bytes = bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default();
+    }
+    messages
 }
 
 /// The requests that scripts make of sockets, all with a pointer to an int.

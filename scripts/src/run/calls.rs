@@ -109,7 +109,7 @@ impl<S: System> Run<'_, S> {
         line: &CallLine,
         returned: &Returned,
     ) -> Result<(), EventError> {
-        match verdict(line, returned)? {
+        match verdict(line, returned, self.time.tolerance_us)? {
             Some(what) if self.settings.is_call_fatal => return Err(EventError::differs(what)),
             Some(what) => self.note(format!("went on after: {what}")),
             None => {}

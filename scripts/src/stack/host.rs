@@ -7,6 +7,7 @@ use megapipe_stack::{
     Config, Congestion, Event, HeapMemory, Instant, Medium, PoolId, Received, Route, Stack,
 };
 
+use super::write::excess_bytes;
 use super::{knobs, personality};
 use crate::dialect::Dialect;
 use crate::knobs::Knob;
@@ -96,7 +97,11 @@ impl Host {
     pub(super) fn parts(&mut self) -> Result<(&mut Stack, &mut HeapMemory), SystemError> {
         let now = self.now();
         if self.stack.is_none() {
-            let stack = Stack::new(self.config.clone(), now);
+            let mut config = self.config.clone();
+            for bytes in [&mut config.tcp.send_buffer, &mut config.tcp.send_buffer_max] {
+                *bytes = bytes.saturating_add(excess_bytes(self.dialect));
+            }
+            let stack = Stack::new(config, now);
             let stack = stack.map_err(|error| SystemError::Unsupported(error.to_string()))?;
             self.frame.resize(self.config.tx_frame_bytes as usize, 0);
             self.stack = Some(stack);

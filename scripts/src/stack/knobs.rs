@@ -30,6 +30,7 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("device.gro", &["off"]),
     ("net.inet.tcp.blackhole", &["0"]),
     ("net.inet.tcp.rfc3042", &["1"]),
+    ("net.inet.tcp.rfc5827", &["0"]),
     ("net.inet.tcp.rfc6675_pipe", &["0", "1"]),
     ("net.inet.tcp.insecure_rst", &["0"]),
     ("net.inet.tcp.insecure_syn", &["0"]),
@@ -69,6 +70,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("net.inet.tcp.ecn.plusplus", &["1", "2"], "ECN in control packets"),
     ("net.inet.tcp.insecure_rst", &["1"], "resets as before RFC 5961"),
     ("net.inet.tcp.insecure_syn", &["1"], "SYNs as before RFC 5961"),
+    ("net.inet.tcp.rfc5827", &["1"], "early retransmit (RFC 5827)"),
     (
         "net.ipv4.tcp_fastopen",
         &["0x202", "0x207", "0x402", "0x602"],
@@ -79,16 +81,15 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
 
 /// Turns a knob of the configuration.
 pub(super) fn turn(config: &mut Config, knob: &Knob) -> Turned {
-    let value = knob.value.as_str();
-    if WITHOUT_EFFECT.contains(&knob.name.as_str()) {
-        return Turned::Done;
-    }
-    if let Some((_, values)) = AS_IS.iter().find(|(name, _)| *name == knob.name) {
-        return if values.contains(&value) { Turned::Done } else { Turned::Unknown };
-    }
-    let name = knob.name.as_str();
+    let (name, value) = (knob.name.as_str(), knob.value.as_str());
     if let Some((_, _, what)) = REFUSED.iter().find(|(n, v, _)| *n == name && v.contains(&value)) {
         return Turned::Refused(what);
+    }
+    if WITHOUT_EFFECT.contains(&name) {
+        return Turned::Done;
+    }
+    if let Some((_, values)) = AS_IS.iter().find(|(known, _)| *known == name) {
+        return if values.contains(&value) { Turned::Done } else { Turned::Unknown };
     }
     let done = switch(&mut config.tcp, name, value)
         .or_else(|| number(&mut config.tcp, name, value))

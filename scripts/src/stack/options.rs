@@ -15,8 +15,12 @@ use megapipe_stack::{ConnInfo, ConnOption, TcpConfig, TcpState};
 use super::host::Host;
 use super::personality::linux_window;
 use super::sockets::{Attempt, Role, Sockets, Stream, ended, failed, unsupported};
+use super::write::{excess_bytes, send_buffer_bytes};
 use crate::dialect::Dialect;
-use crate::symbols::{TCP_KEEPINIT, option_name};
+use crate::symbols::{
+    SOF_TIMESTAMPING_OPT_ID, SOF_TIMESTAMPING_SOFTWARE, SOF_TIMESTAMPING_TX_ACK,
+    SOF_TIMESTAMPING_TX_SCHED, SOF_TIMESTAMPING_TX_SOFTWARE, TCP_KEEPINIT, option_name,
+};
 use crate::system::{Fd, Output, Returned, SystemError};
 
 /// Options that change nothing that a packet script could see.
@@ -41,6 +45,8 @@ const KEPT: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_CORK),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
@@ -56,6 +62,12 @@ const KEPT: &[(i32, i32)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
+/// What of SO_TIMESTAMPING there is: times of bytes that were sent, by the stack's clock.
+const STAMPS: i64 = SOF_TIMESTAMPING_TX_SOFTWARE
+    | SOF_TIMESTAMPING_TX_SCHED
+    | SOF_TIMESTAMPING_TX_ACK
+    | SOF_TIMESTAMPING_SOFTWARE
+    | SOF_TIMESTAMPING_OPT_ID;
 /// Without TCP_KEEPIDLE (tcp(7)).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(7200);
 /// What the option takes from a segment's payload, with its padding (RFC 7323, appendix A).
@@ -99,6 +111,10 @@ impl Sockets {
         };
         if let Some(refusal) = configure(level, name, value, host)? {
             return refusal;
+        }
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
+            let before = stream.number(level, name).unwrap_or(0);
+            stream.error_queue.number_from_here(before, int(value));
         }
         stream.options.insert((level, name), value.to_vec());
         apply_options(stream, Some((level, name)), host)?;
@@ -156,7 +172,6 @@ fn configure(
     let tcp = &mut host.config.tcp;
     let size = u16::try_from(number).ok().filter(|&mss| mss > 0);
     match (level, name) {
-        key if is_known(key) => {}
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
             // Known before the first SYN, it decides on the window and its scale.
             if !is_running {
@@ -164,6 +179,13 @@ fn configure(
                 set_buffer(name, bytes, tcp);
             }
         }
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if !matches!(number, 0 | 1) => {
+            return Ok(Some(failed(libc::EINVAL)));
+        }
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) if number & !STAMPS != 0 => {
+            return unsupported("SO_TIMESTAMPING of anything but what was sent");
+        }
+        key if is_known(key) => {}
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if size.is_none() => {
             return Ok(Some(failed(libc::EINVAL)));
         }
@@ -242,7 +264,7 @@ fn number_of(
             info.map_or(tcp.receive_buffer, |info| info.receive_buffer_bytes).cast_signed()
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-            info.map_or(tcp.send_buffer, |info| info.send_buffer_bytes).cast_signed()
+            info.map_or(tcp.send_buffer, |info| send_buffer_bytes(info, host.dialect)).cast_signed()
         }
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => i32::try_from(told.unwrap_or(1)).ok()?,
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => match info {
@@ -387,7 +409,8 @@ fn connection_option(
             ConnOption::ReceiveBuffer(buffer_bytes(libc::SO_RCVBUF, value, kind))
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-            ConnOption::SendBuffer(buffer_bytes(libc::SO_SNDBUF, value, kind))
+            let bytes = buffer_bytes(libc::SO_SNDBUF, value, kind);
+            ConnOption::SendBuffer(bytes.saturating_add(excess_bytes(kind.0)))
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => ConnOption::NoDelay(value != 0),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => ConnOption::Cork(value != 0),

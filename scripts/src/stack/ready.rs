@@ -9,6 +9,7 @@ use megapipe_stack::TcpState;
 
 use super::host::Host;
 use super::sockets::{Attempt, Entry, Role, Sockets, Stream, ended, failed};
+use super::write::{send_buffer_bytes, unsent_bytes};
 use crate::system::{Fd, Output, Returned};
 
 /// What poll reports whether it was asked for or not.
@@ -25,8 +26,8 @@ pub(super) struct Epoll {
 struct Interest {
     events: u32,
     data: u64,
-    /// How often something came in, when it was looked at last.
-    arrivals: u64,
+    /// How often something came in, and how often into the error queue, when it was looked at last.
+    arrivals: (u64, u64),
     /// Bits that an edge-triggered interest has been told of and that have not gone since.
     told: u32,
     /// A one-shot interest that has fired.
@@ -67,12 +68,10 @@ fn ready(stream: &Stream, host: &Host) -> u32 {
                     mask |= IN | libc::POLLRDHUP as u32;
                 }
                 // Ready again when a third of the buffer is free, as on Linux.
-                let is_roomy =
-                    u64::from(info.queued_bytes) * 3 <= u64::from(info.send_buffer_bytes) * 2;
+                let buffer = send_buffer_bytes(&info, host.dialect);
+                let is_roomy = u64::from(info.queued_bytes) * 3 <= u64::from(buffer) * 2;
                 // And where what was not sent yet is less than the socket allows (tcp(7)).
-                let unsent = i64::from(info.queued_bytes.saturating_sub(info.flight_bytes));
-                let limit = stream.number(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
-                let is_low = limit.filter(|&limit| limit > 0).is_none_or(|limit| unsent < limit);
+                let is_low = unsent_bytes(&info) < stream.unsent_limit_bytes();
                 if (is_roomy && is_low) || stream.is_write_shut {
                     mask |= OUT;
                 }
@@ -82,17 +81,18 @@ fn ready(stream: &Stream, host: &Host) -> u32 {
             }
         }
     }
-    if stream.error != 0 {
+    if stream.error != 0 || !stream.error_queue.is_empty() {
         mask |= libc::POLLERR as u32;
     }
     mask
 }
 
-/// How much has come in, in bytes or connections: it only ever grows.
-fn arrivals(entry: &Entry, host: &Host) -> u64 {
-    let Entry::Stream(stream) = entry else { return 0 };
+/// How much has come in, in bytes or connections, and in messages of the error queue: it only ever
+/// grows.
+fn arrivals(entry: &Entry, host: &Host) -> (u64, u64) {
+    let Entry::Stream(stream) = entry else { return (0, 0) };
     let info = stream.conn().and_then(|conn| host.running()?.info(conn).ok());
-    info.map_or(stream.connections, |info| info.bytes_in)
+    (info.map_or(stream.connections, |info| info.bytes_in), stream.error_queue.arrivals)
 }
 
 impl Sockets {
@@ -136,7 +136,7 @@ impl Sockets {
             return failed(libc::EINVAL);
         };
         let is_known = epoll.interests.contains_key(&fd);
-        let interest = Interest { events, data, arrivals: 0, told: 0, is_spent: false };
+        let interest = Interest { events, data, arrivals: (0, 0), told: 0, is_spent: false };
         match operation {
             libc::EPOLL_CTL_ADD if is_known => return failed(libc::EEXIST),
             libc::EPOLL_CTL_ADD => {
@@ -185,7 +185,7 @@ impl Sockets {
 
     /// Forgets edges that have gone, so that they count when they come again.
     pub(super) fn look_at_edges(&mut self, host: &Host) {
-        let streams: BTreeMap<Fd, (u32, u64)> = self
+        let streams: BTreeMap<Fd, (u32, (u64, u64))> = self
             .open
             .iter()
             .map(|(&fd, entry)| (fd, (self.ready_of(fd, host), arrivals(entry, host))))
@@ -195,11 +195,14 @@ impl Sockets {
             for (fd, interest) in &mut epoll.interests {
                 let (mask, arrivals) = streams.get(fd).copied().unwrap_or_default();
                 interest.told &= mask;
-                if arrivals != interest.arrivals {
-                    // More of the same is news too (epoll(7)).
+                // More of the same is news too (epoll(7)).
+                if arrivals.0 != interest.arrivals.0 {
                     interest.told &= !IN;
-                    interest.arrivals = arrivals;
                 }
+                if arrivals.1 != interest.arrivals.1 {
+                    interest.told &= !(libc::POLLERR as u32);
+                }
+                interest.arrivals = arrivals;
             }
         }
     }

@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use megapipe_stack::{CloseReason, ConnId, DatagramId, Event, ListenerId};
 
 use super::datagram::Datagrams;
+use super::error_queue::ErrorQueue;
 use super::host::Host;
 use super::options::apply_options;
 use super::ready::Epoll;
@@ -68,8 +69,14 @@ pub(super) struct Stream {
     pub(super) written: usize,
     /// A write found no room: it goes on when there is more than a little.
     pub(super) is_writer_blocked: bool,
+    /// Of the packet buffer that a write filled last, so much has not left.
+    pub(super) last_buffer_bytes: u32,
+    /// The largest window that the peer was seen with.
+    pub(super) window_max_bytes: u32,
     /// What was sent last had MSG_MORE.
     pub(super) has_more: bool,
+    /// What recvmsg(2) with MSG_ERRQUEUE takes.
+    pub(super) error_queue: ErrorQueue,
     /// By level and name, as they were set.
     pub(super) options: BTreeMap<(i32, i32), Vec<u8>>,
 }
@@ -104,7 +111,10 @@ impl Stream {
             is_write_shut: false,
             written: 0,
             is_writer_blocked: false,
+            last_buffer_bytes: 0,
+            window_max_bytes: 0,
             has_more: false,
+            error_queue: ErrorQueue::default(),
             options: BTreeMap::new(),
         }
     }
@@ -171,6 +181,7 @@ impl Sockets {
         for entry in self.open.values_mut() {
             if let Entry::Stream(stream) = entry {
                 stream.written = 0;
+                stream.is_writer_blocked = false;
             }
         }
     }

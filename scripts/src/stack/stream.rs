@@ -2,17 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use megapipe_stack::{ConnId, ConnOption, ConnectError, ListenError, Memory};
+use megapipe_stack::{ConnOption, ConnectError, ListenError};
 
 use super::host::Host;
 use super::options::{apply_options, int};
 use super::sockets::{Attempt, Entry, Role, Sockets, Stream, ended, failed, unmapped, unsupported};
-use crate::limits::POOL_BUFFER_BYTES;
+use super::write::unsent_bytes;
 use crate::symbols::TCP_CM_INQ;
 use crate::system::{Control, Fd, Form, Output, Returned, SystemError};
-
-/// A writer that was blocked goes on when so much of the buffer is free: a third, as on Linux.
-const WRITABLE_SHARE: u32 = 3;
 
 impl Sockets {
     pub(super) fn listen(&mut self, fd: Fd, backlog: i32, host: &mut Host) -> Attempt {
@@ -148,11 +145,20 @@ impl Sockets {
         (flags, form): (i32, Form),
         host: &mut Host,
     ) -> Attempt {
-        if flags & libc::MSG_OOB != 0 || flags & libc::MSG_ERRQUEUE != 0 {
-            return unsupported("recv with MSG_OOB or MSG_ERRQUEUE");
+        if flags & libc::MSG_OOB != 0 {
+            return unsupported("recv with MSG_OOB");
         }
-        if let Err(errno) = self.stream(fd) {
-            return failed(errno);
+        let stream = match self.stream(fd) {
+            Ok(stream) => stream,
+            Err(errno) => return failed(errno),
+        };
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            let domain = stream.domain;
+            let Some((control, flags)) = stream.error_queue.take(domain) else {
+                return failed(libc::EAGAIN);
+            };
+            let output = Output::Message { bytes: Vec::new(), flags, control };
+            return Ok(Some(Returned { output, ..Returned::success(0) }));
         }
         self.take_bytes(fd, want, host)?;
         let has_timed_out = self.has_timed_out(host);
@@ -257,9 +263,6 @@ impl Sockets {
         if flags & libc::MSG_FASTOPEN != 0 {
             return unsupported("TCP Fast Open");
         }
-        if flags & libc::MSG_ZEROCOPY != 0 {
-            return unsupported("send with MSG_ZEROCOPY");
-        }
         let has_timed_out = self.has_timed_out(host);
         let stream = match self.stream(fd) {
             Ok(stream) => stream,
@@ -282,15 +285,32 @@ impl Sockets {
             let (stack, memory) = host.parts()?;
             let _ = stack.set_option(now, conn, ConnOption::Urgent, memory);
         }
+        if flags & libc::MSG_EOR != 0 && stream.written == bytes.len() {
+            let now = host.now();
+            let (stack, memory) = host.parts()?;
+            let _ = stack.set_option(now, conn, ConnOption::EndOfRecord, memory);
+        }
         let written = i64::try_from(stream.written).unwrap_or(i64::MAX);
         let gives_up = !is_blocking || has_timed_out;
         if stream.written == bytes.len() || (stream.written > 0 && gives_up) {
+            stream.on_written(flags);
             return ended(written);
         }
         if has_timed_out {
             return failed(libc::EAGAIN);
         }
         if is_blocking { Ok(None) } else { failed(libc::EAGAIN) }
+    }
+
+    /// Tells the error queues how far the connections have come.
+    pub(super) fn look_at_sent(&mut self, host: &Host) {
+        for entry in self.open.values_mut() {
+            let Entry::Stream(stream) = entry else { continue };
+            let Some(conn) = stream.conn() else { continue };
+            let Some(Ok(info)) = host.running().map(|stack| stack.info(conn)) else { continue };
+            let unsent = unsent_bytes(&info);
+            stream.error_queue.on_progress(unsent, info.queued_bytes, host.now_us());
+        }
     }
 
     pub(super) fn shutdown(&mut self, fd: Fd, how: i32, host: &mut Host) -> Attempt {
@@ -362,41 +382,14 @@ fn any_of(domain: i32) -> IpAddr {
 }
 
 impl Stream {
-    /// Queues what is left of a write, as much as the send buffer has room for; how much that was.
-    fn queue(
-        &mut self,
-        conn: ConnId,
-        bytes: &[u8],
-        more: bool,
-        host: &mut Host,
-    ) -> Result<usize, SystemError> {
-        let now = host.now();
-        let (stack, memory) = host.parts()?;
-        let bytes = &bytes[self.written..];
-        if bytes.is_empty() {
-            return Ok(0);
+    /// A send is over, with bytes that were taken: whoever asked is told what becomes of them.
+    fn on_written(&mut self, flags: i32) {
+        let stamps = self.number(libc::SOL_SOCKET, libc::SO_TIMESTAMPING).unwrap_or(0);
+        self.error_queue.on_written(self.written, stamps);
+        // Without the option the flag means nothing.
+        let is_told = self.number(libc::SOL_SOCKET, libc::SO_ZEROCOPY).unwrap_or(0) != 0;
+        if flags & libc::MSG_ZEROCOPY != 0 && is_told && self.written > 0 {
+            self.error_queue.on_copied();
         }
-        if more || self.has_more {
-            let _ = stack.set_option(now, conn, ConnOption::More(more), memory);
-            self.has_more = more;
-        }
-        let mut queued = 0;
-        while queued < bytes.len() {
-            let Ok(info) = stack.info(conn) else { break };
-            let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes);
-            let was_blocked = self.is_writer_blocked && queued == 0;
-            if room == 0 || (was_blocked && room < info.send_buffer_bytes / WRITABLE_SHARE) {
-                break;
-            }
-            let end = bytes.len().min(queued + room.min(POOL_BUFFER_BYTES) as usize);
-            let Some(chunk) = memory.chunk_of(&bytes[queued..end]) else { break };
-            if stack.send(now, conn, chunk, memory).is_err() {
-                memory.free(chunk.buf);
-                break;
-            }
-            queued = end;
-        }
-        self.is_writer_blocked = queued < bytes.len();
-        Ok(queued)
     }
 }

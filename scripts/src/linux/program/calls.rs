@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
-    AddressFamily, Protocol, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
-    Shutdown, SocketFlags, SocketType,
+    AddressFamily, Protocol, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags,
+    SocketType,
 };
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use rustix::time::Timespec;
@@ -183,16 +183,16 @@ fn socket(domain: i32, kind: i32, protocol: i32, files: &Mutex<Files>) -> Made {
 fn receive(file: &OwnedFd, sizes: &[usize], flags: i32, form: Form) -> Made {
     let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|&size| vec![0; size]).collect();
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let mut message_flags = None;
+    let mut message = None;
     let len = match (form, &mut buffers[..]) {
         (Form::File, [buffer]) => rustix::io::read(file, &mut buffer[..])?,
         (Form::Socket, [buffer]) => rustix::net::recv(file, &mut buffer[..], flags)?.1,
         (Form::Message, buffers) => {
-            let mut parts: Vec<_> = buffers.iter_mut().map(|it| IoSliceMut::new(it)).collect();
-            let mut control = RecvAncillaryBuffer::default();
-            let message = rustix::net::recvmsg(file, &mut parts, &mut control, flags)?;
-            message_flags = Some(message.flags.bits().cast_signed());
-            message.bytes
+            let flags = flags.bits().cast_signed();
+            let received = sys::receive_message(file, buffers, flags);
+            let (len, flags, control) = received.map_err(errno)?;
+            message = Some((flags, control));
+            len
         }
         (_, buffers) => {
             let mut parts: Vec<_> = buffers.iter_mut().map(|it| IoSliceMut::new(it)).collect();
@@ -201,8 +201,8 @@ fn receive(file: &OwnedFd, sizes: &[usize], flags: i32, form: Form) -> Made {
     };
     let mut received = buffers.concat();
     received.truncate(len);
-    let output = match message_flags {
-        Some(flags) => Output::Message { bytes: received, flags, control: Vec::new() },
+    let output = match message {
+        Some((flags, control)) => Output::Message { bytes: received, flags, control },
         None => Output::Bytes(received),
     };
     Ok(Returned { output, ..Returned::success(i64::try_from(len).unwrap_or(i64::MAX)) })
