@@ -44,7 +44,6 @@ pub use clock::Clock;
 pub use config::{ServerConfig, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
 pub use error::{PortError, ServerError};
-pub use frame_ring::FrameRingError;
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use moving::{NotShared, tcp_flow};
 pub use server::{Server, Turn};

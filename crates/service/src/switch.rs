@@ -33,12 +33,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use megapipe_link::{Caps, Link, LinkError, Medium, Ownership};
-use megapipe_shm::{DoorbellError, Region, RegionError, Ringer, Sleeper, doorbell};
+use megapipe_shm::{BipError, DoorbellError, Region, RegionError, Ringer, Sleeper, doorbell};
 use megapipe_stack as stack;
 use stack::Received;
 
 use crate::clock::Clock;
-use crate::frame_ring::{FrameReceiver, FrameRingError, FrameSender, frame_ring};
+use crate::frame_ring::{FrameReceiver, FrameSender, frame_ring};
 use crate::limits::{SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES};
 use crate::steering::{
     self, Bindings, Destination, Ends, Fragments, Later, NOTHING, Note, PAST, REFUSED, Reading,
@@ -61,7 +61,7 @@ pub enum SwitchError {
     },
     /// No memory for a ring.
     #[error(transparent)]
-    Ring(#[from] FrameRingError),
+    Ring(#[from] BipError),
     /// No memory for a doorbell.
     #[error(transparent)]
     Region(#[from] RegionError),

@@ -5,6 +5,7 @@
 //! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
+//! | [`BipProducer`], [`BipConsumer`] | the ends of a bip buffer: strings of bytes between two threads |
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
 //! | [`record`] | what those records say, checked once at the border |
 //!
@@ -24,6 +25,8 @@
 #![cfg_attr(loom, allow(dead_code, reason = "the models use a part of the crate"))]
 
 mod atomics;
+#[cfg(not(loom))]
+mod bip;
 mod bytes;
 #[cfg(not(loom))]
 pub mod checksum;
@@ -41,6 +44,8 @@ mod region;
 mod ring;
 mod wakeup;
 
+#[cfg(not(loom))]
+pub use bip::{BipConsumer, BipError, BipProducer, bip};
 pub use bytes::Plain;
 pub use cursor::RingFault;
 #[cfg(not(loom))]

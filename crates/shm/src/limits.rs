@@ -32,6 +32,15 @@ pub const RING_ENTRIES_MAX: u32 = 1 << 20;
 /// The largest record of a ring.
 pub const RECORD_BYTES_MAX: usize = 256;
 
+/// The longest string of a bip buffer.
+pub const BIP_STRING_BYTES_MAX: usize = (1 << 17) - 1;
+/// The largest area of one.
+pub const BIP_AREA_BYTES_MAX: usize = 1 << 30;
+/// Bits of what goes with a string.
+pub const BIP_TAG_BITS: u32 = 23;
+/// The longest string that is copied line by line: the C library's copy moves more at a time.
+pub const COPY_IN_LINES_MAX: usize = 256;
+
 /// How much a copy moves before it sums it: what was just moved is still in the first-level cache.
 pub const COPY_CHUNK_BYTES: usize = 4096;
 
@@ -44,6 +53,9 @@ const _: () = assert!(POOL_BUFS_MAX.is_power_of_two() && POOL_TAGS_MAX.is_power_
 const _: () = assert!(POOL_BUFS_MAX.trailing_zeros() + POOL_TAGS_MAX.trailing_zeros() == 32);
 const _: () = assert!(RING_ENTRIES_MIN.is_power_of_two() && RING_ENTRIES_MAX.is_power_of_two());
 const _: () = assert!(RING_ENTRIES_MAX < 1 << 31);
+const _: () = assert!(BIP_STRING_BYTES_MAX <= BIP_AREA_BYTES_MAX);
+const _: () = assert!(BIP_AREA_BYTES_MAX.is_multiple_of(LINE_BYTES));
+const _: () = assert!(COPY_IN_LINES_MAX >= LINE_BYTES);
 const _: () = assert!(RING_ENTRIES_MAX as usize * RECORD_BYTES_MAX <= REGION_BYTES_MAX);
 // Chunks but the last are even, so that their sums add up without a turn of bytes.
 const _: () = assert!(COPY_CHUNK_BYTES.is_multiple_of(8));

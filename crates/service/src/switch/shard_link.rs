@@ -218,7 +218,7 @@ impl ShardLink {
         let Self { shared, shard, inboxes, counters, .. } = self;
         let mut taker = Counted { taker, counters };
         let at = (&**shared, *shard, index);
-        let taken = inboxes[index].frames.receive(max, &mut |frame, received, note| match note {
+        let taken = inboxes[index].frames.receive(max, |frame, received, note| match note {
             NOTHING => taker.on_frame(frame, received),
             REFUSED => taker.refuse(frame, received),
             _ if pass_on(at, (frame, received, note), &taker) => {}

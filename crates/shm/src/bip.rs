@@ -1,0 +1,391 @@
+//! Strings of bytes from one thread to another, each in one piece, and read where it lies: a bip
+//! buffer.
+//!
+//! ```text
+//!   sender                                            receiver
+//!   bytes behind one another in an area  ----------->  lent where they lie
+//!   a record for each in a ring: where, how long  -->  taken in the same order
+//! ```
+//!
+//! Read first: Cooke, "The Bip Buffer: The Circular Buffer with a Twist", 2003; `ring.rs`, whose
+//! indices say whose which bytes are: the area has no index of its own, the sender frees the bytes
+//! of each record that the receiver has released.
+//!
+//! Invariants
+//! - The memory is private to the two ends, which are made together: nothing else can write it, so
+//!   bytes may be lent as a slice.
+//! - What begins at a record's line is the receiver's from the commit of the record to its release,
+//!   and the sender's before and after.
+//! - A string lies in one piece, at a cache line's start.
+//! - Nothing allocates after the ends were made.
+
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crate::bytes;
+use crate::cursor::RingFault;
+use crate::limits::{
+    BIP_AREA_BYTES_MAX, BIP_STRING_BYTES_MAX, BIP_TAG_BITS, COPY_IN_LINES_MAX, LINE_BYTES,
+};
+use crate::region::{OutOfRegion, Region, RegionError};
+use crate::ring::{Consumer, Producer, RingError, RingLayout, ring};
+
+/// Records that are taken before the first of their strings is lent.
+const TAKEN_AT_ONCE: usize = 64;
+/// How many strings ahead of the one in hand bytes are asked for: small ones have two lines each,
+/// and a core waits for about sixteen at a time.
+const LOOK_AHEAD: usize = 8;
+/// Bytes of a string that are asked for; those of a longer one the processor finds itself.
+const LOOK_AHEAD_BYTES: usize = 256;
+
+const LEN_BITS: u32 = 17;
+const LINE_BITS: u32 = 24;
+
+const _: () = assert!(BIP_STRING_BYTES_MAX < 1 << LEN_BITS);
+const _: () = assert!(BIP_AREA_BYTES_MAX / LINE_BYTES <= 1 << LINE_BITS);
+const _: () = assert!(LEN_BITS + LINE_BITS + BIP_TAG_BITS == u64::BITS);
+
+/// Why there is no bip buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BipError {
+    /// The caller asked for an area that a record cannot point into.
+    #[error("an area has 64 to {BIP_AREA_BYTES_MAX} bytes in whole lines, not {bytes}")]
+    Area {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// No memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The number of records.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+}
+
+impl From<OutOfRegion> for BipError {
+    fn from(out: OutOfRegion) -> Self {
+        Self::Ring(RingError::Region(out))
+    }
+}
+
+/// A string's place and tag in 64 bits: its length, the line that it begins at, and what the sender
+/// says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    len: usize,
+    tag: u32,
+}
+
+impl Place {
+    #[inline]
+    const fn pack(self) -> u64 {
+        self.len as u64
+            | (self.line as u64) << LEN_BITS
+            | (self.tag as u64) << (LEN_BITS + LINE_BITS)
+    }
+
+    #[inline]
+    const fn unpack(word: u64) -> Self {
+        Self {
+            len: (word & ((1 << LEN_BITS) - 1)) as usize,
+            line: (word >> LEN_BITS & ((1 << LINE_BITS) - 1)) as usize,
+            tag: (word >> (LEN_BITS + LINE_BITS)) as u32,
+        }
+    }
+}
+
+/// Where the strings lie.
+#[derive(Debug)]
+struct Area {
+    /// Keeps the memory mapped.
+    _region: Arc<Region>,
+    start: NonNull<u8>,
+}
+
+// SAFETY: the pointer is into the region, which is `Send + Sync` and kept by the value.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// The address of a line, in the area or not.
+    #[inline]
+    const fn line(&self, line: usize) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(line * LINE_BYTES)
+    }
+}
+
+/// Which bytes of the area are taken. They come free in the order in which they were taken.
+#[derive(Debug)]
+struct Space {
+    bytes: usize,
+    /// Where the next string begins, if it fits before the end.
+    next: usize,
+    /// Bytes ever taken, with what was left at the area's end before a string that did not fit.
+    taken: u64,
+    /// Those of them that came free.
+    freed: u64,
+    /// Strings ever put.
+    strings: u64,
+    /// By a string's number, modulo its length, a power of two: what was taken up to its end.
+    ends: Box<[u64]>,
+}
+
+impl Space {
+    fn new(bytes: usize, entries: u32) -> Self {
+        let ends = vec![0; entries as usize].into();
+        Self { bytes, next: 0, taken: 0, freed: 0, strings: 0, ends }
+    }
+
+    /// Where `len` bytes begin, which are taken from now on, a multiple of a line. `None`: there is
+    /// no room.
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<usize> {
+        let len = len.next_multiple_of(LINE_BYTES);
+        if self.taken == self.freed {
+            // What the receiver has read last is in both caches.
+            self.next = 0;
+        }
+        let to_end = self.bytes - self.next;
+        let (start, skipped) = if len > to_end { (0, to_end) } else { (self.next, 0) };
+        let taken = self.taken + (skipped + len) as u64;
+        if taken - self.freed > self.bytes as u64 {
+            return None;
+        }
+        // No remainders: a division takes longer than everything else here.
+        self.next = if start + len == self.bytes { 0 } else { start + len };
+        self.taken = taken;
+        let number = self.strings as usize & (self.ends.len() - 1);
+        self.ends[number] = taken;
+        self.strings += 1;
+        Some(start)
+    }
+
+    /// All but the last `strings` are free again.
+    #[inline]
+    fn keep(&mut self, strings: u32) {
+        let kept = u64::from(strings);
+        // Where all records are taken, the end before the oldest has been overwritten: what is
+        // known to be free is, and the rest is found out when the next record is released.
+        if kept < self.strings && kept < self.ends.len() as u64 {
+            let last = (self.strings - kept - 1) as usize & (self.ends.len() - 1);
+            self.freed = self.ends[last];
+        }
+    }
+}
+
+/// The end that strings are put in at. For one thread at a time.
+#[derive(Debug)]
+pub struct BipProducer {
+    records: Producer<u64>,
+    area: Area,
+    space: Space,
+    entries: u32,
+    string_bytes: usize,
+    /// Records that fit, as last seen.
+    room: u32,
+    /// Strings put and not shown yet.
+    staged: u32,
+}
+
+/// The end where they come out. For one thread at a time.
+#[derive(Debug)]
+pub struct BipConsumer {
+    records: Consumer<u64>,
+    area: Area,
+}
+
+/// Both ends of a bip buffer in memory of its own: `entries` records, a power of two, over an area
+/// of `area_bytes`, a multiple of 64, for strings of at most `string_bytes`.
+///
+/// # Errors
+/// [`BipError`].
+pub fn bip(
+    entries: u32,
+    area_bytes: usize,
+    string_bytes: usize,
+) -> Result<(BipProducer, BipConsumer), BipError> {
+    let range = LINE_BYTES..=BIP_AREA_BYTES_MAX;
+    if !range.contains(&area_bytes) || !area_bytes.is_multiple_of(LINE_BYTES) {
+        return Err(BipError::Area { bytes: area_bytes });
+    }
+    let area_at = RingLayout::bytes::<u64>(entries);
+    let region = Arc::new(Region::heap(area_at + area_bytes)?);
+    let (producer, consumer) = ring::<u64>(&region, RingLayout { offset: 0, entries })?;
+    let start = region.place(area_at, area_bytes, LINE_BYTES)?;
+    let area = || Area { _region: Arc::clone(&region), start };
+    let sender = BipProducer {
+        records: producer,
+        area: area(),
+        space: Space::new(area_bytes, entries),
+        entries,
+        string_bytes: string_bytes.min(BIP_STRING_BYTES_MAX),
+        room: 0,
+        staged: 0,
+    };
+    Ok((sender, BipConsumer { records: consumer, area: area() }))
+}
+
+impl BipProducer {
+    /// Puts a string in, with a tag of 23 bits; the receiver sees both after
+    /// [`BipProducer::commit`]. `false`: there is no room, the string is empty or too long, and was
+    /// not taken.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the receiver's end is broken.
+    #[inline]
+    pub fn put(&mut self, string: &[u8], tag: u32) -> Result<bool, RingFault> {
+        debug_assert!(tag >> BIP_TAG_BITS == 0, "a tag has 23 bits");
+        if string.is_empty() || string.len() > self.string_bytes {
+            return Ok(false);
+        }
+        // How far has the receiver come? Once in a burst: what it has taken is filled again before
+        // the rest of the area, and so while it is in a cache.
+        if self.staged == 0 || self.room == 0 {
+            self.look()?;
+        }
+        if self.room == 0 {
+            return Ok(false);
+        }
+        let Some(start) = self.take(string.len())? else { return Ok(false) };
+        // Where a string after the next may lie, if they are like this one: the receiver's core has
+        // those lines.
+        let (line, lines) = (start / LINE_BYTES, string.len().div_ceil(LINE_BYTES));
+        for ahead in 0..lines.min(LOOK_AHEAD_BYTES / LINE_BYTES) {
+            bytes::expect_line_to_write(self.area.line(line + LOOK_AHEAD * lines + ahead));
+        }
+        // SAFETY: `take` found the string's length free in the area from `start` on, so it is the
+        // sender's (the module's invariant), which is this, and nothing refers to it.
+        unsafe { copy_in(string, self.area.line(line)) };
+        let put = self.records.put(&Place { line, len: string.len(), tag }.pack());
+        debug_assert!(put.is_ok(), "`room` says that there is one");
+        self.room -= 1;
+        self.staged += 1;
+        Ok(true)
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> Result<Option<usize>, RingFault> {
+        match self.space.take(len) {
+            Some(start) => Ok(Some(start)),
+            None => {
+                self.look()?;
+                Ok(self.space.take(len))
+            }
+        }
+    }
+
+    /// Frees the bytes of all records that the receiver has released.
+    fn look(&mut self) -> Result<(), RingFault> {
+        self.room = self.records.reserve(self.entries)?;
+        self.space.keep(self.records.outstanding() + self.staged);
+        Ok(())
+    }
+
+    /// Shows the receiver what was put in. Whether there was anything.
+    #[inline]
+    pub fn commit(&mut self) -> bool {
+        if self.staged == 0 {
+            return false;
+        }
+        self.staged = 0;
+        self.records.commit() > 0
+    }
+}
+
+impl BipConsumer {
+    /// Lends at most `max` strings to `each`, the oldest first, with the tag of each. How many.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the sender's end is broken.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(&[u8], u32),
+    ) -> Result<usize, RingFault> {
+        let most = u32::try_from(max).unwrap_or(u32::MAX);
+        let count = self.records.peek(most)?.min(most) as usize;
+        let mut places = [0; TAKEN_AT_ONCE];
+        let mut left = count;
+        while left > 0 {
+            let places = &mut places[..left.min(TAKEN_AT_ONCE)];
+            left -= places.len();
+            places.iter_mut().for_each(|place| *place = self.records.take().unwrap_or_default());
+            places.iter().take(LOOK_AHEAD).for_each(|place| self.expect(*place));
+            for (index, place) in places.iter().enumerate() {
+                if let Some(next) = places.get(index + LOOK_AHEAD) {
+                    self.expect(*next);
+                }
+                let Place { line, len, tag } = Place::unpack(*place);
+                // SAFETY: the sender wrote the record, and nothing else can (the module's first
+                // invariant): it names bytes of the area that it has filled. They were committed,
+                // and are released below, after the slice's last use, because `each` cannot keep
+                // it: until then the sender writes none of them.
+                let string = unsafe { slice::from_raw_parts(self.area.line(line), len) };
+                each(string, tag);
+            }
+        }
+        self.records.release();
+        Ok(count)
+    }
+
+    /// Strings wait.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the sender's end is broken.
+    #[inline]
+    pub fn has_strings(&mut self) -> Result<bool, RingFault> {
+        Ok(self.records.peek(1)? > 0)
+    }
+
+    /// They lie in the other core's cache, and come while the strings before are read.
+    #[inline]
+    fn expect(&self, place: u64) {
+        let Place { line, len, .. } = Place::unpack(place);
+        for ahead in 0..len.min(LOOK_AHEAD_BYTES).div_ceil(LINE_BYTES) {
+            bytes::expect_line(self.area.line(line + ahead));
+        }
+    }
+}
+
+/// Copies a string. What is usual moves in whole lines, in line: the last one ends where the string
+/// does, and overlaps the one before.
+///
+/// # Safety
+/// `to` may be written for `from.len()` bytes, and nothing refers to them.
+#[inline]
+unsafe fn copy_in(from: &[u8], to: *mut u8) {
+    let len = from.len();
+    if !(LINE_BYTES..=COPY_IN_LINES_MAX).contains(&len) {
+        // SAFETY: both for `len` bytes, by the slice and the caller's promise; the slice is no
+        // reference to bytes at `to`, of which there are none, so they do not overlap.
+        return unsafe { from.as_ptr().copy_to_nonoverlapping(to, len) };
+    }
+    let last = len - LINE_BYTES;
+    let mut at = 0;
+    while at < last {
+        // SAFETY: `at + LINE_BYTES` is less than `len`; the rest is as above.
+        unsafe { copy_line(from.as_ptr(), to, at) };
+        at += LINE_BYTES;
+    }
+    // SAFETY: `last + LINE_BYTES` is `len`; the rest is as above.
+    unsafe { copy_line(from.as_ptr(), to, last) };
+}
+
+/// Copies 64 bytes, from and to `at`.
+///
+/// # Safety
+/// `from` may be read and `to` written for 64 bytes from `at` on, and they lie apart.
+#[inline(always)]
+unsafe fn copy_line(from: *const u8, to: *mut u8, at: usize) {
+    // SAFETY: in what `from` may be read for.
+    let from = unsafe { from.add(at) }.cast::<[u8; LINE_BYTES]>();
+    // SAFETY: in what `to` may be written for.
+    let to = unsafe { to.add(at) }.cast::<[u8; LINE_BYTES]>();
+    // SAFETY: the caller's promise; an array of bytes has no alignment.
+    unsafe { from.copy_to_nonoverlapping(to, 1) };
+}
+
+#[cfg(test)]
+mod tests;
