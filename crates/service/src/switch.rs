@@ -21,20 +21,23 @@
 //! Invariants
 //! - A frame of a flow reaches its shard through one queue's lock and then one ring, so that what
 //!   came over one queue stays in order.
-//! - Whoever sleeps is woken by its doorbell, by the link if all sleep, or after
-//!   [`WATCH_PERIOD`](crate::limits::WATCH_PERIOD) to see whether those who are awake still look
-//!   after the link.
+//! - Whoever sleeps is woken by its doorbell; by the link, if all sleep or all whose the queue is;
+//!   or after [`WATCH_PERIOD`](crate::limits::WATCH_PERIOD) to see whether those who are awake still
+//!   look after the link.
 //! - A ring that is full drops what comes, counted.
 
 mod attachment;
 mod shard_link;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use megapipe_link::{Caps, Link, LinkError, Medium, Ownership};
 use megapipe_shm::{BipError, DoorbellError, Region, RegionError, Ringer, Sleeper, doorbell};
 use megapipe_stack as stack;
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use stack::Received;
 
 use crate::clock::Clock;
@@ -130,6 +133,8 @@ struct Queue {
     used: Vec<bool>,
     /// By shard: it sleeps.
     asleep: Box<[bool]>,
+    /// Somebody sleeps who is to be woken by the link.
+    is_armed: bool,
     counters: SteeringCounters,
 }
 
@@ -143,6 +148,8 @@ struct Shared {
     steering: Steering,
     fragments: Mutex<Fragments>,
     control: Mutex<Control>,
+    /// By shard: goes off when it is time to see whether those who are awake look after the link.
+    watches: Box<[OwnedFd]>,
 }
 
 /// How often those whose queue it is came to it, on a cache line of its own.
@@ -229,10 +236,14 @@ pub fn switch(
             table: Arc::clone(&table),
             used: Vec::new(),
             asleep: vec![true; shards.into()].into(),
+            is_armed: false,
             counters: SteeringCounters::default(),
         }))
     };
     let queues: Result<Box<[_]>, SwitchError> = queues.into_iter().map(queue).collect();
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let watch = |_| Ok(timerfd_create(TimerfdClockId::Monotonic, flags)?);
+    let watches: io::Result<Box<[_]>> = (0..shards).map(watch).collect();
     let shared = Arc::new(Shared {
         queues: queues?,
         visits: (0..queue_count).map(|_| Visits::default()).collect(),
@@ -250,6 +261,7 @@ pub fn switch(
             bindings: Bindings::new(shards),
             owned: vec![None; shards.into()],
         }),
+        watches: watches.map_err(|source| LinkError::Io { what: "make a timer", source })?,
     });
     let links = (0..).zip(inboxes);
     links.map(|(shard, inboxes)| ShardLink::new(&shared, shard, inboxes)).collect()
@@ -274,6 +286,18 @@ impl Queue {
         });
         self.deliver();
         read.map(|_| mine)
+    }
+
+    /// Leaves the link as those who sleep need it, after somebody else has read it.
+    fn arm_again(&mut self) -> Result<(), LinkError> {
+        if !self.link.arm()? {
+            // Frames have come: whoever sleeps is woken as the link would have done it.
+            for feed in &self.feeds {
+                // An eventfd that cannot be written to is not there: nobody sleeps on it.
+                let _ = feed.bell.ring();
+            }
+        }
+        Ok(())
     }
 
     /// Shows every shard what was put into its ring.

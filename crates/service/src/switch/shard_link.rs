@@ -1,11 +1,14 @@
 //! One shard's link to the switch: what others have read for it, and the queues that it reads
 //! itself.
 //!
-//! Invariant: while it sleeps, `asleep` says so in every queue, and its doorbells are armed.
+//! Invariants
+//! - While it sleeps, `asleep` says so in every queue, and its doorbells are armed.
+//! - A queue whose own shards all sleep is armed, and the last of them to lie down listens to it:
+//!   whoever else reads it arms it again.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use megapipe_link::{Caps, Counters, LinkError, Ownership, Transmit};
@@ -13,9 +16,7 @@ use megapipe_stack::Received;
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 
 use super::{Attachment, Inbox, Queue, Shared, SwitchError, Taker, lock, try_lock, union};
 use crate::limits::{LOCK_TRIES, LOOKS_BEFORE_READING, WATCH_PERIOD, WATCH_PERIOD_MAX};
@@ -33,6 +34,8 @@ const WATCH: u64 = 2;
 struct Look {
     /// It is this shard's to read.
     is_own: bool,
+    /// It is in the set for reading.
+    listens: bool,
     /// How often those had come to it whose it is.
     visits: u64,
     /// How often this shard has looked since, and had nothing else to do.
@@ -53,10 +56,6 @@ pub struct ShardLink {
     inboxes: Vec<Inbox>,
     /// Doorbells, queues and the watch in one.
     set: OwnedFd,
-    /// Goes off when it is time to see whether those who are awake look after the link.
-    watch: OwnedFd,
-    /// The queues are in the set for reading.
-    listens: bool,
     is_armed: bool,
     /// The last transmit found the queue taken, and frames may be left.
     is_refused: bool,
@@ -79,8 +78,6 @@ impl ShardLink {
     ) -> Result<Self, SwitchError> {
         let io = |what| move |errno: Errno| LinkError::Io { what, source: errno.into() };
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("make an epoll set"))?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let watch = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(io("make a timer"))?;
         let add = |fd: BorrowedFd<'_>, what, flags| {
             epoll::add(&set, fd, epoll::EventData::new_u64(what), flags)
                 .map_err(io("add to an epoll set"))
@@ -91,7 +88,7 @@ impl ShardLink {
         for queue in &shared.queues {
             add(lock(queue).link.wait_fd(), QUEUE, epoll::EventFlags::empty())?;
         }
-        add(watch.as_fd(), WATCH, epoll::EventFlags::IN)?;
+        add(shared.watches[usize::from(shard)].as_fd(), WATCH, epoll::EventFlags::IN)?;
         let queues = shared.queues.len();
         let own = |index| owns(shard, shared.steering.shards().into(), (index, queues));
         let looks = (0..queues).map(|index| Look { is_own: own(index), ..Look::default() });
@@ -108,8 +105,6 @@ impl ShardLink {
             caps,
             inboxes,
             set,
-            watch,
-            listens: false,
             // Until it first asks for frames it is as good as asleep.
             is_armed: true,
             is_refused: false,
@@ -181,12 +176,21 @@ impl ShardLink {
         max: usize,
         taker: &mut dyn Taker,
     ) -> Result<usize, LinkError> {
-        let Self { shared, shard, counters, table, .. } = self;
+        let Self { shared, shard, counters, table, looks, .. } = self;
         if max == 0 {
             return Ok(0);
         }
         let Some(mut queue) = try_lock(&shared.queues[index]) else { return Ok(0) };
         let count = queue.run(shared, *shard, max, &mut Counted { taker, counters })?;
+        if queue.is_armed {
+            let look = &mut looks[index];
+            queue.is_armed = !look.is_own;
+            if !look.is_own {
+                queue.arm_again()?;
+                // Not at each turn: that would be a system call each time on some links.
+                look.count = 0;
+            }
+        }
         if !Arc::ptr_eq(table, &queue.table) {
             *table = Arc::clone(&queue.table);
         }
@@ -201,7 +205,7 @@ impl ShardLink {
             return false;
         }
         if look.visits != visits {
-            *look = Look { visits, ..Look::default() };
+            *look = Look { visits, count: 0, ..*look };
             return false;
         }
         look.count = look.count.saturating_add(1);
@@ -282,25 +286,39 @@ impl ShardLink {
             self.wake_up()?;
             return Ok(false);
         };
-        self.listen(!others_are_awake)?;
         if others_are_awake {
-            self.set_watch()?;
+            set_watch(&self.shared.watches[usize::from(self.shard)], self.watch_period)?;
+            self.watch_period = WATCH_PERIOD_MAX.min(self.watch_period * 2);
         }
         Ok(true)
     }
 
-    /// Says in every queue that this shard sleeps, and arms those where all do. Whether somebody is
-    /// awake; `None`: there is work.
+    /// Says in every queue that this shard sleeps, and arms and listens to those where all do, and
+    /// its own where all do whose it is. Whether somebody is awake; `None`: there is work.
     fn lie_down(&mut self) -> Result<Option<bool>, LinkError> {
-        let shared = Arc::clone(&self.shared);
+        let Self { shared, shard, looks, set, .. } = self;
+        let (shards, queues) = (usize::from(shared.steering.shards()), shared.queues.len());
         let mut others_are_awake = false;
-        for queue in &shared.queues {
+        for (index, (queue, look)) in shared.queues.iter().zip(looks).enumerate() {
             let Some(mut queue) = try_lock(queue) else { return Ok(None) };
-            queue.asleep[usize::from(self.shard)] = true;
-            if queue.asleep.contains(&false) {
-                others_are_awake = true;
-            } else if !queue.link.arm()? {
-                return Ok(None);
+            queue.asleep[usize::from(*shard)] = true;
+            let awake = (0..).zip(&queue.asleep).filter(|(_, asleep)| !**asleep);
+            let (mut all_sleep, mut own_sleep) = (true, look.is_own);
+            for (other, _) in awake {
+                all_sleep = false;
+                own_sleep &= !owns(other, shards, (index, queues));
+            }
+            others_are_awake |= !all_sleep;
+            let listens = all_sleep || own_sleep;
+            if listens {
+                if !queue.link.arm()? {
+                    return Ok(None);
+                }
+                queue.is_armed = true;
+            }
+            if look.listens != listens {
+                listen(set, queue.link.wait_fd(), listens)?;
+                look.listens = listens;
             }
         }
         Ok(Some(others_are_awake))
@@ -321,39 +339,24 @@ impl ShardLink {
             inbox.bell.clear().map_err(|_| broken())?;
         }
         let mut ticks = [0; 8];
+        let place = usize::from(self.shard);
         // Nothing to read: it did not go off.
-        let _ = rustix::io::read(&self.watch, &mut ticks);
-        for queue in &self.shared.queues {
+        let _ = rustix::io::read(&self.shared.watches[place], &mut ticks);
+        let mut is_first = false;
+        for (index, queue) in self.shared.queues.iter().enumerate() {
             // For a moment: whoever has it is about to let go.
-            lock(queue).asleep[usize::from(self.shard)] = false;
+            let mut queue = lock(queue);
+            is_first |= index == 0 && !queue.asleep.contains(&false);
+            queue.asleep[place] = false;
+        }
+        if is_first {
+            // The others sleep on the link alone, which this shard is about to read: should it be
+            // busy afterwards, they are to see that for themselves.
+            let watches = self.shared.watches.iter().enumerate();
+            let mut others = watches.filter(|(at, _)| *at != place);
+            others.try_for_each(|(_, watch)| set_watch(watch, WATCH_PERIOD))?;
         }
         Ok(())
-    }
-
-    /// The queues' descriptors wake this shard, or do not.
-    fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
-        if self.listens == listens {
-            return Ok(());
-        }
-        self.listens = listens;
-        let flags = if listens { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        for queue in &self.shared.queues {
-            let queue: MutexGuard<'_, Queue> = lock(queue);
-            epoll::modify(&self.set, queue.link.wait_fd(), epoll::EventData::new_u64(QUEUE), flags)
-                .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })?;
-        }
-        Ok(())
-    }
-
-    fn set_watch(&mut self) -> Result<(), LinkError> {
-        let once = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec { tv_sec: 0, tv_nsec: self.watch_period.subsec_nanos().into() },
-        };
-        self.watch_period = WATCH_PERIOD_MAX.min(self.watch_period * 2);
-        timerfd_settime(&self.watch, TimerfdTimerFlags::empty(), &once)
-            .map(drop)
-            .map_err(|errno| LinkError::Io { what: "set a timer", source: errno.into() })
     }
 
     /// What to poll for reading while asleep.
@@ -403,6 +406,24 @@ impl ShardLink {
         }
         set
     }
+}
+
+/// A queue's descriptor wakes a shard, or does not.
+fn listen(set: &OwnedFd, queue: BorrowedFd<'_>, listens: bool) -> Result<(), LinkError> {
+    let flags = if listens { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+    epoll::modify(set, queue, epoll::EventData::new_u64(QUEUE), flags)
+        .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
+}
+
+/// A watch goes off once, after a while.
+fn set_watch(watch: &OwnedFd, period: Duration) -> Result<(), LinkError> {
+    let once = Itimerspec {
+        it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+        it_value: Timespec { tv_sec: 0, tv_nsec: period.subsec_nanos().into() },
+    };
+    timerfd_settime(watch, TimerfdTimerFlags::empty(), &once)
+        .map(drop)
+        .map_err(|errno| LinkError::Io { what: "set a timer", source: errno.into() })
 }
 
 impl Drop for ShardLink {
@@ -467,3 +488,6 @@ impl Taker for Counted<'_> {
         self.taker.refuse(frame, received);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! What wakes a shard that sleeps: looked at in its set, where its own descriptors tell who it was.
+
+use megapipe_link::{Link, Medium, Pair, PairConfig, pair};
+use rustix::buffer::spare_capacity;
+
+use super::*;
+use crate::switch::switch;
+
+const KEY: [u8; 16] = *b"a key for a test";
+
+struct Nobody;
+
+impl Taker for Nobody {
+    fn knows(&self, _: &Ends) -> bool {
+        false
+    }
+
+    fn on_frame(&mut self, _: &[u8], _: Received) {}
+
+    fn refuse(&mut self, _: &[u8], _: Received) {}
+}
+
+/// The peer's end of each of `queues` queues, and the links of two shards, which are awake.
+fn network(queues: usize) -> (Vec<Pair>, [ShardLink; 2]) {
+    let config = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
+    let (ours, peers): (Vec<Box<dyn Link>>, Vec<Pair>) = (0..queues)
+        .map(|_| {
+            let (ours, peer) = pair(&config).unwrap();
+            (Box::new(ours) as Box<dyn Link>, peer)
+        })
+        .unzip();
+    let links = switch(ours, 2, &KEY).unwrap();
+    let mut links: [ShardLink; 2] = links.try_into().ok().unwrap();
+    links.iter_mut().for_each(look);
+    (peers, links)
+}
+
+fn look(link: &mut ShardLink) {
+    link.receive(16, &mut Nobody).unwrap();
+}
+
+/// A frame that is anyone's: whoever reads it keeps it.
+fn send(peer: &mut Pair) {
+    let mut frames = 1..=1;
+    let sent = peer.tx_burst(1, &mut |room| {
+        frames.next()?;
+        room[..20].fill(0);
+        Some(Transmit { len: 20, ..Transmit::default() })
+    });
+    assert_eq!(sent.unwrap(), 1);
+}
+
+/// Whether its queues would wake a shard now. Its watch says nothing about that.
+fn is_rung(link: &ShardLink, by: u64) -> bool {
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(8);
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    epoll::wait(&link.set, spare_capacity(&mut events), Some(&now)).unwrap();
+    events.iter().any(|event| event.data.u64() == by)
+}
+
+#[test]
+fn a_sleeper_is_woken_by_its_own_queue_beside_a_neighbour_who_is_busy_on_another() {
+    let (mut peers, mut links) = network(2);
+    // The first is awake, and never asks for frames again.
+    assert!(links[1].arm().unwrap());
+    assert!(!is_rung(&links[1], QUEUE));
+    send(&mut peers[1]);
+    assert!(is_rung(&links[1], QUEUE));
+    assert_eq!(links[1].receive(16, &mut Nobody).unwrap(), 1);
+    // What comes for the neighbour does not wake it, but its watch will.
+    assert!(links[1].arm().unwrap());
+    send(&mut peers[0]);
+    assert!(!is_rung(&links[1], QUEUE));
+}
+
+#[test]
+fn a_neighbour_who_has_looked_at_a_sleeper_s_queue_leaves_it_armed() {
+    let (mut peers, mut links) = network(2);
+    assert!(links[1].arm().unwrap());
+    // It has nothing else to do, reads what came, and is busy from then on.
+    let mut taken = 0;
+    for turn in 0..4 * LOOKS_BEFORE_READING {
+        if turn == 2 * LOOKS_BEFORE_READING {
+            send(&mut peers[1]);
+        }
+        taken += links[0].receive(16, &mut Nobody).unwrap();
+    }
+    assert_eq!(taken, 1, "whoever has nothing else to do reads it");
+    assert!(links[1].arm().unwrap());
+    (0..2 * LOOKS_BEFORE_READING).for_each(|_| look(&mut links[0]));
+    assert!(!is_rung(&links[1], QUEUE));
+    send(&mut peers[1]);
+    assert!(is_rung(&links[1], QUEUE));
+}
+
+#[test]
+fn who_wakes_while_all_sleep_has_the_others_watch() {
+    let (mut peers, mut links) = network(1);
+    assert!(links[0].arm().unwrap() && links[1].arm().unwrap());
+    // The second sleeps on the link alone, which the first reads for another reason than a frame.
+    look(&mut links[0]);
+    send(&mut peers[0]);
+    let mut fds = [PollFd::new(&links[1].set, PollFlags::IN)];
+    let long = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&long)), Ok(1), "it would have slept for ever");
+    assert!(is_rung(&links[1], WATCH));
+    assert_eq!(links[1].receive(16, &mut Nobody).unwrap(), 1);
+}
+
+#[test]
+fn all_are_woken_by_any_queue_where_all_sleep() {
+    let (mut peers, mut links) = network(2);
+    assert!(links[0].arm().unwrap() && links[1].arm().unwrap());
+    // The first lay down beside one who was awake: it has its own queue, and its watch.
+    assert!(!is_rung(&links[0], QUEUE) && !is_rung(&links[1], QUEUE));
+    send(&mut peers[0]);
+    assert!(is_rung(&links[0], QUEUE) && is_rung(&links[1], QUEUE));
+}
