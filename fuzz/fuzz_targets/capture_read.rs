@@ -1,4 +1,4 @@
-//! Captures, pcapng and classic: any bytes are frames of that file, an error, or both in that order.
+//! Captures, pcapng and classic: any bytes are frames of that file, an error, or both in turn.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -109,7 +109,8 @@ fn suite_of(line: &str) -> Option<Suite> {
 mod tests {
     use super::*;
 
-    const MESSAGE: &str = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/link/Cargo.toml",
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact",
+        "manifest_path":"/w/crates/link/Cargo.toml",
         "target":{"kind":["test"],"name":"conformance",
         "src_path":"/w/crates/link/tests/conformance/main.rs"},
         "profile":{"test":true},"executable":"/w/target/debug/deps/conformance-0123"}"#;
