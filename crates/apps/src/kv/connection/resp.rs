@@ -179,9 +179,7 @@ impl Connection {
             commands::tell_unknown(name, out);
             return self.refuse(at, count - 1);
         };
-        if !(command.count_min..=command.count_max).contains(&count)
-            || (command.verb == Verb::MSet && count % 2 == 0)
-        {
+        if !command.takes(count) {
             tell(Fault::Arity(command.name), out);
             return self.refuse(at, count - 1);
         }

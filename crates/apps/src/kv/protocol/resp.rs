@@ -320,6 +320,15 @@ pub struct Command {
     pub verb: Verb,
 }
 
+impl Command {
+    /// Whether it can be given so many arguments, its name among them. MSET takes pairs.
+    #[must_use]
+    pub fn takes(&self, count: u32) -> bool {
+        let is_odd = count % 2 == 1;
+        (self.count_min..=self.count_max).contains(&count) && (self.verb != Verb::MSet || is_odd)
+    }
+}
+
 const fn command(name: &'static str, counts: (u32, u32), verb: Verb) -> Command {
     Command { name, count_min: counts.0, count_max: counts.1, verb }
 }

@@ -51,8 +51,7 @@ impl Connection {
         out: &mut impl Output,
     ) {
         let count = arguments.len() as u32;
-        let is_odd = command.verb == Verb::MSet && count.is_multiple_of(2);
-        if is_odd || !(command.count_min..=command.count_max).contains(&count) {
+        if !command.takes(count) {
             self.commands.refused += 1;
             return tell(Fault::Arity(command.name), out);
         }
