@@ -29,7 +29,8 @@ fn next(channel: &mut Channel) -> Event {
         if let Some(done) = channel.dispatch(Some(Duration::ZERO)).unwrap() {
             return done.event;
         }
-        sleep(channel, A_WHILE);
+        // As long as it takes: whoever is not woken is too late.
+        sleep(channel, PATIENCE);
     }
 }
 

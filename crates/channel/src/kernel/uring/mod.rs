@@ -571,9 +571,10 @@ impl Driver for Uring {
     fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
         self.wait(state, Some(Duration::ZERO))?;
         self.harvest(state);
+        let is_quiet = self.ring.hush();
         // What waits for a send that is not answered is looked at from time to time.
         let pause = Duration::from_millis(RETRY_PAUSE_MS);
-        Ok(match state.has_ready() {
+        Ok(match state.has_ready() || !is_quiet {
             true => Rest::Work,
             false => Rest::Until(state.silence_awaited.then_some(pause)),
         })

@@ -8,9 +8,10 @@
 //! - Entries `tail..` of the buffer ring are ours to write; the kernel reads those before `tail`.
 //!   `tail` is published once per batch, with Release.
 
+use std::cell::OnceCell;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,6 +20,7 @@ use std::time::Duration;
 use io_uring::squeue::Entry;
 use io_uring::types::{BufRingEntry, SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::probe::Capabilities;
@@ -36,6 +38,8 @@ pub(super) struct Ring {
     owner: NonNull<IoUring>,
     descriptor: RawFd,
     buffers: BufferRing,
+    /// Rings when there is something to do, once somebody wants to sleep on it.
+    bell: OnceCell<OwnedFd>,
 }
 
 /// Which set-up flags work together on this kernel.
@@ -103,13 +107,40 @@ impl Ring {
             owner,
             descriptor,
             buffers,
+            bell: OnceCell::new(),
         })
     }
 
-    /// Readable when there are answers, or work that makes some.
-    pub(super) const fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the ring, which only `drop` closes.
-        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+    /// Readable when there are answers, or work that makes some, since [`Ring::hush`].
+    ///
+    /// Not the ring itself: who polls a ring with deferred work is not woken by the work, only by
+    /// the answers that come of it, which are made when the ring is entered.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        match self.bell() {
+            Ok(bell) => bell.as_fd(),
+            // SAFETY: the descriptor is open as long as the ring, which only `drop` closes.
+            Err(_) => unsafe { BorrowedFd::borrow_raw(self.descriptor) },
+        }
+    }
+
+    fn bell(&self) -> io::Result<&OwnedFd> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell);
+        }
+        // It begins readable: what is there already rang no bell.
+        let bell = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.submitter.register_eventfd(bell.as_raw_fd())?;
+        Ok(self.bell.get_or_init(|| bell))
+    }
+
+    /// What rang the bell was looked at. Whether nothing came since answers were last fetched.
+    pub(super) fn hush(&mut self) -> bool {
+        let Some(bell) = self.bell.get() else { return true };
+        // EAGAIN: it has not rung.
+        let _ = rustix::io::read(bell, &mut [0; 8]);
+        // What comes from here on rings again.
+        self.completions.sync();
+        self.completions.is_empty() && !self.submissions.taskrun()
     }
 
     /// Whether the queue has room for a request.
