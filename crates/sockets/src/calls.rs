@@ -16,8 +16,10 @@ use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
 use crate::flags::{MsgFlags, OpenFlags};
 use crate::gather::{Gather, Scatter};
+use crate::kernel;
 use crate::poll::{FdSet, PollFd, Selected};
 use crate::process::{AnyFd, KernelPoll};
+use crate::signal::SignalMask;
 use crate::sockets::{Attempt, Kind, Sockets};
 use crate::stream::Shutdown;
 
@@ -308,8 +310,25 @@ pub trait Bsd: Run {
     /// # Errors
     /// As poll(2).
     fn poll(&mut self, fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<usize, Error> {
+        self.ppoll(fds, timeout, None)
+    }
+
+    /// ppoll(2): as [`Bsd::poll`], with the signals of `mask` blocked while it waits instead of the
+    /// thread's.
+    ///
+    /// # Errors
+    /// As ppoll(2).
+    fn ppoll(
+        &mut self,
+        fds: &mut [PollFd<'_>],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Error> {
         let mut kernels = KernelPoll::default();
-        self.run(|sockets, is_over| sockets.poll(fds, &mut kernels, (timeout, is_over)))
+        let polled = self.run(|sockets, is_over| {
+            sockets.poll(fds, &mut kernels, (timeout, is_over)).masked(mask)
+        });
+        or_interrupted(polled, mask)
     }
 
     /// select(2): the sets, for reading, writing and exceptions, hold afterwards what is ready; how
@@ -319,8 +338,25 @@ pub trait Bsd: Run {
     /// # Errors
     /// As select(2).
     fn select(&mut self, sets: &mut [FdSet; 3], timeout: Option<Duration>) -> Result<usize, Error> {
+        self.pselect(sets, timeout, None)
+    }
+
+    /// pselect(2): as [`Bsd::select`], with the signals of `mask` blocked while it waits instead of
+    /// the thread's.
+    ///
+    /// # Errors
+    /// As pselect(2).
+    fn pselect(
+        &mut self,
+        sets: &mut [FdSet; 3],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Error> {
         let mut asked = Selected::of(sets);
-        self.run(|sockets, is_over| sockets.select(&mut asked, sets, (timeout, is_over)))
+        let selected = self.run(|sockets, is_over| {
+            sockets.select(&mut asked, sets, (timeout, is_over)).masked(mask)
+        });
+        or_interrupted(selected, mask)
     }
 
     /// Ends a connection at once, with a reset, and frees its descriptor (`mtcp_abort`).
@@ -380,6 +416,32 @@ pub trait Bsd: Run {
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
         self.run(|sockets, is_over| sockets.epoll_wait(epoll, events, (timeout, is_over)))
+    }
+
+    /// epoll_pwait(2): as [`Bsd::epoll_wait`], with the signals of `mask` blocked while it waits
+    /// instead of the thread's.
+    ///
+    /// # Errors
+    /// As epoll_pwait(2).
+    fn epoll_pwait(
+        &mut self,
+        epoll: Fd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Error> {
+        self.run(|sockets, is_over| {
+            sockets.epoll_wait(epoll, events, (timeout, is_over)).masked(mask)
+        })
+    }
+}
+
+/// What poll(2) and select(2) answer when there is nothing: a signal that waits comes first, also
+/// where they have not waited. epoll_wait(2) does not look for one then.
+fn or_interrupted(answer: Result<usize, Error>, mask: Option<SignalMask>) -> Result<usize, Error> {
+    match (answer, mask) {
+        (Ok(0), Some(mask)) if kernel::has_signal_for(mask) => Err(Error::Interrupted),
+        (answer, _) => answer,
     }
 }
 

@@ -197,7 +197,10 @@ impl Context {
                 return interrupted(&mut self.sockets, wait, attempt);
             }
             let left = deadline.map(|at| at.saturating_sub(self.sockets.now()));
-            self.sockets.turn(left)?;
+            match wait.mask {
+                None => self.sockets.turn(left)?,
+                Some(mask) => self.sockets.turn_with_mask(left, mask)?,
+            }
             let is_over = deadline.is_some_and(|at| at <= self.sockets.now());
             match attempt(&mut self.sockets, is_over) {
                 Attempt::Done(result) => return result,

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
 
@@ -16,6 +17,7 @@ use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
 use crate::flags::{Events, MsgFlags};
 use crate::gather::Scatter;
+use crate::signal::SignalMask;
 
 fn check(result: libc::c_int) -> Result<(), Error> {
     if result < 0 { Err(io::Error::last_os_error().into()) } else { Ok(()) }
@@ -170,6 +172,51 @@ pub(crate) fn handlers_restart() -> bool {
         let is_handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
         !is_handled || action.sa_flags & libc::SA_RESTART != 0
     })
+}
+
+/// ppoll(2) on `fds` with a mask as the kernel has it.
+fn poll_with_mask(
+    fds: &mut [libc::pollfd],
+    patience: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<(), Error> {
+    let mut time = patience.map(timespec);
+    let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let bits = mask.map(SignalMask::bits);
+    let mask = bits.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let (pointer, count) = (fds.as_mut_ptr(), fds.len());
+    // SAFETY: pointer and count describe `fds`, the mask is null or as long as is said, and the time
+    // is null or a `timespec`; all of them outlive the call. What handlers run is the program's.
+    let polled =
+        unsafe { libc::syscall(libc::SYS_ppoll, pointer, count, time, mask, size_of::<u64>()) };
+    check(if polled < 0 { -1 } else { 0 })
+}
+
+/// Sleeps until there is something to read, at most `patience`, with the signals of `mask` blocked,
+/// if there is one, instead of the thread's. Whether a signal's handler ended it.
+pub(crate) fn sleep(
+    fd: BorrowedFd<'_>,
+    patience: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<bool, Error> {
+    let events = Events::IN.bits() as i16;
+    let mut asked = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    match poll_with_mask(&mut asked, patience, mask) {
+        Err(Error::Interrupted) => Ok(true),
+        done => done.map(|()| false),
+    }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+/// A signal waits that the mask does not block; its handler has run now.
+pub(crate) fn has_signal_for(mask: SignalMask) -> bool {
+    poll_with_mask(&mut [], Some(Duration::ZERO), Some(mask)) == Err(Error::Interrupted)
 }
 
 /// epoll_ctl(2) on a set of the kernel's and a number of the process, which need not stand for

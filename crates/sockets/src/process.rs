@@ -29,6 +29,7 @@ use crate::flags::Events;
 use crate::kernel;
 use crate::limits::{KERNEL_EVENTS_MAX, LOOKOUT_EVENTS, LOOKOUT_PERIOD, LOOKOUT_TURNS};
 use crate::poll::PollFd;
+use crate::signal::SignalMask;
 use crate::sockets::Sockets;
 
 /// What a call that watches descriptors takes: one of the context's, or one of the process's.
@@ -90,8 +91,6 @@ struct Seen {
     count: usize,
     channel: bool,
     kernel: bool,
-    /// A signal came instead.
-    signal: bool,
 }
 
 impl Lookout {
@@ -245,19 +244,20 @@ impl Sockets {
     /// watches or waits. Does not wait.
     pub(crate) fn look_out(&mut self) -> Result<(), Error> {
         if self.lookout.is_used() {
-            while self.sleep_on_lookout(Some(Duration::ZERO))?.count == LOOKOUT_EVENTS {}
+            while self.ask_lookout()?.count == LOOKOUT_EVENTS {}
         }
         Ok(())
     }
 
-    fn sleep_on_lookout(&mut self, patience: Option<Duration>) -> Result<Seen, Error> {
+    fn ask_lookout(&mut self) -> Result<Seen, Error> {
         let Some(fd) = &self.lookout.fd else { return Ok(Seen::default()) };
-        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
         let mut room = [const { MaybeUninit::<Event>::uninit() }; LOOKOUT_EVENTS];
-        let told = match epoll::wait(fd, &mut room[..], timeout.as_ref()) {
-            Ok((told, _)) => told,
-            Err(Errno::INTR) => return Ok(Seen { signal: true, ..Seen::default() }),
-            Err(errno) => return Err(errno.into()),
+        let told = loop {
+            match epoll::wait(fd, &mut room[..], Some(&Timespec::default())) {
+                Ok((told, _)) => break told,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         };
         let mut seen = Seen { count: told.len(), ..Seen::default() };
         for event in &*told {
@@ -290,18 +290,43 @@ impl Sockets {
 
     /// A turn of the channel that waits for the kernel's descriptors as well: until something
     /// happened to either, or there was work, at most `patience`.
-    pub(crate) fn turn_beside_kernel(&mut self, patience: Option<Duration>) -> Result<(), Error> {
+    pub(crate) fn turn_beside_kernel(
+        &mut self,
+        patience: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<(), Error> {
         let Rest::Until(until) = self.rest()? else {
             return self.turn_channel(Some(Duration::ZERO));
         };
         let least = [until, patience].into_iter().flatten().min();
-        let seen = self.sleep_on_lookout(least)?;
+        let mut has_signal = false;
+        if let Some(fd) = &self.lookout.fd
+            && least != Some(Duration::ZERO)
+        {
+            // Not in epoll_wait(2), which the kernel's own work for this thread ends as a signal
+            // does (io_uring's completions are such work).
+            has_signal = kernel::sleep(fd.as_fd(), least, mask)?;
+        }
+        let seen = self.ask_lookout()?;
         self.interrupted = false;
         if seen.channel || !seen.kernel {
             self.turn_channel(Some(Duration::ZERO))?;
         }
-        self.interrupted |= seen.signal;
+        self.interrupted |= has_signal;
         Ok(())
+    }
+}
+
+impl Sockets {
+    /// As [`Sockets::turn`], with other signals blocked while it sleeps.
+    #[cold]
+    pub(crate) fn turn_with_mask(
+        &mut self,
+        patience: Option<Duration>,
+        mask: SignalMask,
+    ) -> Result<(), Error> {
+        self.lookout()?;
+        self.turn_beside_kernel(patience, Some(mask))
     }
 }
 

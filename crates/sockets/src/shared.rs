@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use megapipe::{DriverChoice, Rest, Waker};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use slab::Slab;
@@ -32,6 +32,8 @@ use slab::Slab;
 use crate::calls::Run;
 use crate::context::{Config, CreateError, interrupted};
 use crate::error::Error;
+use crate::kernel;
+use crate::signal::SignalMask;
 use crate::sockets::{Attempt, OnSignal, Sockets, Wait, ends_by_signal};
 
 /// Who drives the channel of a shared context.
@@ -82,15 +84,17 @@ struct Sleeper {
     deadline: Option<Duration>,
     is_woken: bool,
     on_signal: OnSignal,
+    mask: Option<SignalMask>,
     /// A signal has ended its sleep, and ends the call.
     is_interrupted: bool,
     bell: Arc<Bell>,
 }
 
 /// What one sleeper sleeps on: a condition variable that hears of signals.
-#[derive(Default)]
 struct Bell {
     rings: AtomicU32,
+    /// What a sleeper with a mask sleeps on, because futex(2) takes none: readable after a ring.
+    counter: Option<OwnedFd>,
 }
 
 /// Longer than anybody sleeps. The kernel restarts a futex(2) without a time-out after a handler
@@ -98,11 +102,37 @@ struct Bell {
 const FAR: Duration = Duration::from_secs(1 << 30);
 
 impl Bell {
+    fn new(mask: Option<SignalMask>) -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let counter = mask.map(|_| eventfd(0, flags)).transpose()?;
+        Ok(Self { rings: AtomicU32::new(0), counter })
+    }
+
     fn ring(&self) {
         // Under the lock, which orders it: who reads the count has seen what happened before.
         self.rings.fetch_add(1, Ordering::Relaxed);
+        match &self.counter {
+            // It fails only where it is readable already.
+            Some(counter) => drop(rustix::io::write(counter, &1_u64.to_ne_bytes())),
+            // It fails only for wrong arguments.
+            None => drop(futex::wake(&self.rings, futex::Flags::PRIVATE, 1)),
+        }
+    }
+
+    /// As [`Bell::sleep`], with other signals blocked meanwhile.
+    fn sleep_with_mask<'lock>(
+        &self,
+        shared: &'lock Shared,
+        inside: MutexGuard<'lock, Inside>,
+        (patience, mask): (Option<Duration>, SignalMask),
+    ) -> (MutexGuard<'lock, Inside>, bool) {
+        let Some(counter) = &self.counter else { return (inside, false) };
+        drop(inside);
         // It fails only for wrong arguments.
-        let _ = futex::wake(&self.rings, futex::Flags::PRIVATE, 1);
+        let has_signal = kernel::sleep(counter.as_fd(), patience, Some(mask));
+        // Rings that were heard are counted once.
+        let _ = rustix::io::read(counter, &mut [0; 8]);
+        (shared.lock(), has_signal.unwrap_or(false))
     }
 
     /// Sleeps without the lock until the bell rings, at most `patience`. Whether a signal ended it.
@@ -256,15 +286,18 @@ impl SharedContext {
         inside: MutexGuard<'lock, Inside>,
         me: usize,
     ) -> MutexGuard<'lock, Inside> {
-        let Sleeper { bell, on_signal, .. } = &inside.sleepers[me];
-        let (bell, on_signal) = (Arc::clone(bell), *on_signal);
+        let Sleeper { bell, on_signal, mask, .. } = &inside.sleepers[me];
+        let (bell, on_signal, mask) = (Arc::clone(bell), *on_signal, *mask);
         let patience = match self.shared.driving {
             Driving::Callers => inside.left(me),
             // Whoever drives tells when the time is over.
             Driving::Outside => None,
         };
         let far = (on_signal != OnSignal::MayRestart).then_some(FAR);
-        let (mut inside, is_interrupted) = bell.sleep(&self.shared, inside, patience.or(far));
+        let (mut inside, is_interrupted) = match mask {
+            None => bell.sleep(&self.shared, inside, patience.or(far)),
+            Some(mask) => bell.sleep_with_mask(&self.shared, inside, (patience, mask)),
+        };
         inside.sleepers[me].is_interrupted = is_interrupted;
         inside
     }
@@ -296,8 +329,9 @@ impl SharedContext {
     ) -> Result<(MutexGuard<'lock, Inside>, bool), Error> {
         inside.leader = Some(leader);
         inside.leads_until = patience.map(|patience| inside.sockets.0.now() + patience);
+        let mask = inside.sleepers.get(leader).and_then(|sleeper| sleeper.mask);
         drop(inside);
-        let has_signal = self.shared.poll(patience);
+        let has_signal = self.shared.poll(patience, mask);
         let mut inside = self.lock();
         inside.leader = None;
         inside.sockets.0.look_out()?;
@@ -312,11 +346,9 @@ impl Shared {
     }
 
     /// Sleeps until there is something to do. Whether a signal ended it.
-    fn poll(&self, patience: Option<Duration>) -> bool {
-        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        let mut lookout = [PollFd::from_borrowed_fd(self.lookout.as_fd(), PollFlags::IN)];
-        // The caller looks for itself at what has happened.
-        poll(&mut lookout, timeout.as_ref()) == Err(Errno::INTR)
+    fn poll(&self, patience: Option<Duration>, mask: Option<SignalMask>) -> bool {
+        // It fails only for wrong arguments; the caller looks for itself at what has happened.
+        kernel::sleep(self.lookout.as_fd(), patience, mask).unwrap_or(false)
     }
 }
 
@@ -410,13 +442,14 @@ impl Inside {
     }
 
     /// A call begins to wait, for at most `timeout` from now on.
-    fn fall_asleep(&mut self, Wait { on, timeout, on_signal }: Wait) -> usize {
+    fn fall_asleep(&mut self, wait: Wait) -> Result<usize, Error> {
+        let Wait { on, timeout, on_signal, mask } = wait;
+        let bell = Arc::new(Bell::new(mask)?);
         let deadline = timeout.and_then(|timeout| self.sockets.0.now().checked_add(timeout));
         self.sockets.0.count_sleeper(on, true);
         let (is_woken, is_interrupted) = (false, false);
-        let bell = Arc::default();
-        let sleeper = Sleeper { on, deadline, is_woken, on_signal, is_interrupted, bell };
-        self.sleepers.insert(sleeper)
+        let sleeper = Sleeper { on, deadline, is_woken, on_signal, mask, is_interrupted, bell };
+        Ok(self.sleepers.insert(sleeper))
     }
 
     /// It waits on, perhaps for something else.
@@ -451,7 +484,13 @@ impl Run for SharedContext {
             }
             Attempt::Wait(wait) => wait,
         };
-        let me = inside.fall_asleep(wait);
+        let me = match inside.fall_asleep(wait) {
+            Ok(me) => me,
+            Err(error) => {
+                self.leave(inside);
+                return Err(error);
+            }
+        };
         if self.shared.driving == Driving::Outside {
             let left = inside.left(me);
             inside.recall_leader(left, &self.shared.waker);

@@ -36,6 +36,7 @@ use crate::options::StackDefaults;
 use crate::pipe::{Counter, Pipe, PipeEnd};
 use crate::ports::Ports;
 use crate::process::Lookout;
+use crate::signal::SignalMask;
 use crate::stream::Stream;
 
 /// No item, no object: the end of a list.
@@ -51,6 +52,16 @@ pub enum Attempt<T> {
     Done(Result<T, Error>),
     /// It has to wait.
     Wait(Wait),
+}
+
+impl<T> Attempt<T> {
+    /// If it waits, then with that mask.
+    pub(crate) fn masked(self, mask: Option<SignalMask>) -> Self {
+        match self {
+            Self::Wait(wait) => Self::Wait(Wait { mask, ..wait }),
+            done @ Self::Done(_) => done,
+        }
+    }
 }
 
 /// What a signal does to a call that waits, as in signal(7).
@@ -74,6 +85,8 @@ pub struct Wait {
     /// and told so.
     pub timeout: Option<Duration>,
     pub(crate) on_signal: OnSignal,
+    /// The signals that are blocked meanwhile; `None`: those that the thread blocks.
+    pub(crate) mask: Option<SignalMask>,
 }
 
 impl Wait {
@@ -82,16 +95,16 @@ impl Wait {
             Some(_) => OnSignal::Ends,
             None => OnSignal::MayRestart,
         };
-        Self { on: Some(object), timeout, on_signal }
+        Self { on: Some(object), timeout, on_signal, mask: None }
     }
 
     /// For a set, whose calls no handler restarts.
     pub(crate) const fn on_set(set: u32, timeout: Option<Duration>) -> Self {
-        Self { on: Some(set), timeout, on_signal: OnSignal::Ends }
+        Self { on: Some(set), timeout, on_signal: OnSignal::Ends, mask: None }
     }
 
     pub(crate) const fn on_anything(timeout: Option<Duration>) -> Self {
-        Self { on: None, timeout, on_signal: OnSignal::Ends }
+        Self { on: None, timeout, on_signal: OnSignal::Ends, mask: None }
     }
 
     /// Some of what was asked for is done already.
@@ -398,7 +411,7 @@ impl Sockets {
             return self.turn_channel(patience);
         }
         if patience != Some(Duration::ZERO) {
-            return self.turn_beside_kernel(patience);
+            return self.turn_beside_kernel(patience, None);
         }
         self.turn_channel(patience)?;
         if self.lookout.is_due(self.turned_at, self.turns) { self.look_out() } else { Ok(()) }

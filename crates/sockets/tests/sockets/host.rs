@@ -61,7 +61,23 @@ pub(crate) trait Host {
     fn epoll_ctl(&mut self, epoll: Fd, op: Ctl, fd: Fd, event: (u32, u64)) -> Answer<()>;
     /// At once; the events in the order of their data.
     fn epoll_wait(&mut self, epoll: Fd, max: usize) -> Answer<Vec<(u32, u64)>>;
+    /// As `epoll_wait`, after waiting at most so long for an event, with the signals of the mask
+    /// (bit 0 is signal 1) blocked meanwhile instead of the thread's.
+    fn epoll_pwait(
+        &mut self,
+        epoll: Fd,
+        max: usize,
+        timeout_ms: u32,
+        mask: Option<u64>,
+    ) -> Answer<Vec<(u32, u64)>>;
     /// What has been asked for and has happened is done; so many times longer than usual is waited
     /// for it.
     fn settle(&mut self, patience: u32);
+}
+
+/// Events in the order of their data, because sets tell in any order.
+pub(crate) fn by_data(events: impl Iterator<Item = (u32, u64)>) -> Vec<(u32, u64)> {
+    let mut events: Vec<(u32, u64)> = events.collect();
+    events.sort_by_key(|(_, data)| *data);
+    events
 }

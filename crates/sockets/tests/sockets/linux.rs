@@ -1,6 +1,7 @@
 //! Linux's own sockets.
 
 use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use rustix::net::{
     shutdown, socket_with,
 };
 
-use crate::host::{Answer, Ctl, Fd, Host};
+use crate::host::{Answer, Ctl, Fd, Host, by_data};
 
 /// The kernel, with the descriptors that a program has open.
 #[derive(Default)]
@@ -33,6 +34,20 @@ impl Linux {
         self.open.insert(number, fd);
         number
     }
+}
+
+/// A signal set with the signals of `bits`: bit 0 is signal 1.
+pub(crate) fn signal_set(bits: u64) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the call fills the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: it was filled just now.
+    let mut set = unsafe { set.assume_init() };
+    for signal in (1..=64).filter(|signal| bits & 1 << (signal - 1) != 0) {
+        // SAFETY: the set is one. The C library's own signals are refused.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    set
 }
 
 fn checked(answer: libc::c_int) -> Answer<i32> {
@@ -301,10 +316,27 @@ impl Host for Linux {
         let mut events = vec![none; max];
         let count =
             told(epoll::wait(self.fd(epoll)?, &mut events[..], Some(&Timespec::default())))?;
-        let mut told: Vec<(u32, u64)> =
-            events[..count].iter().map(|it| ({ it.flags }.bits(), { it.data }.u64())).collect();
-        told.sort_by_key(|(_, data)| *data);
-        Ok(told)
+        let events = events[..count].iter();
+        Ok(by_data(events.map(|it| ({ it.flags }.bits(), { it.data }.u64()))))
+    }
+
+    fn epoll_pwait(
+        &mut self,
+        epoll: Fd,
+        max: usize,
+        timeout_ms: u32,
+        mask: Option<u64>,
+    ) -> Answer<Vec<(u32, u64)>> {
+        let epoll = self.fd(epoll)?.as_raw_fd();
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; max];
+        let mask = mask.map(signal_set);
+        let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let (pointer, max, timeout_ms) = (events.as_mut_ptr(), max as i32, timeout_ms as i32);
+        // SAFETY: there is room for `max` events, and the mask is null or a signal set; both
+        // outlive the call.
+        let count =
+            checked(unsafe { libc::epoll_pwait(epoll, pointer, max, timeout_ms, mask) })? as usize;
+        Ok(by_data(events[..count].iter().map(|it| (it.events, it.u64))))
     }
 
     fn settle(&mut self, patience: u32) {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use megapipe_sockets::{
     Bsd, Context, EpollEvent, EpollOp, Error, Events, FdSet, MsgFlags, OpenFlags, PollFd, Shutdown,
+    SignalMask,
 };
 
-use crate::host::{Answer, Ctl, Fd, Host};
+use crate::host::{Answer, Ctl, Fd, Host, by_data};
 
 impl Host for Context {
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Answer<Fd> {
@@ -195,10 +196,21 @@ impl Host for Context {
     fn epoll_wait(&mut self, epoll: Fd, max: usize) -> Answer<Vec<(u32, u64)>> {
         let mut events = vec![EpollEvent::default(); max];
         let count = told(Bsd::epoll_wait(self, epoll, &mut events, Some(Duration::ZERO)))?;
-        let mut told: Vec<(u32, u64)> =
-            events[..count].iter().map(|it| (it.events.bits(), it.data)).collect();
-        told.sort_by_key(|(_, data)| *data);
-        Ok(told)
+        Ok(by_data(events[..count].iter().map(|it| (it.events.bits(), it.data))))
+    }
+
+    fn epoll_pwait(
+        &mut self,
+        epoll: Fd,
+        max: usize,
+        timeout_ms: u32,
+        mask: Option<u64>,
+    ) -> Answer<Vec<(u32, u64)>> {
+        let mut events = vec![EpollEvent::default(); max];
+        let (timeout, mask) =
+            (Duration::from_millis(timeout_ms.into()), mask.map(SignalMask::from_bits));
+        let count = told(Bsd::epoll_pwait(self, epoll, &mut events, Some(timeout), mask))?;
+        Ok(by_data(events[..count].iter().map(|it| (it.events.bits(), it.data))))
     }
 
     fn settle(&mut self, patience: u32) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use megapipe::{Clock, Placement};
 use megapipe_sockets::{
     Bsd, Config, Context, Driving, EpollEvent, EpollOp, Error, Events, FdSet, MsgFlags, OpenFlags,
-    PollFd, SharedContext,
+    PollFd, SharedContext, SignalMask,
 };
 
+use crate::linux::signal_set;
 use crate::world::{STACK_IPS, stack_configs};
 
 /// Handlers are the process's: one test at a time has them.
@@ -54,9 +55,43 @@ enum Call {
     EpollWaitInTime,
     Poll,
     Select,
+    /// On a set with a pipe of the process in it.
+    EpollWaitMixed,
+    PollMixed,
+    /// With a mask that blocks the signal.
+    EpollPwaitBlocked,
+    PpollBlocked,
+    PselectBlocked,
+    /// The thread blocks the signal, and the call's mask lets it in.
+    EpollPwaitLetIn,
+    PpollLetIn,
+    PselectLetIn,
 }
 
-const CALLS: [Call; 9] = [
+impl Call {
+    /// The call's own mask, as the kernel has it.
+    fn mask(self) -> Option<u64> {
+        match self {
+            Self::EpollPwaitBlocked | Self::PpollBlocked | Self::PselectBlocked => {
+                Some(1 << (libc::SIGUSR1 - 1))
+            }
+            Self::EpollPwaitLetIn | Self::PpollLetIn | Self::PselectLetIn => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Blocks the signal on the calling thread, if the call is to let it in.
+    fn prepare(self) {
+        if self.mask() == Some(0) {
+            let set = signal_set(1 << (libc::SIGUSR1 - 1));
+            let (how, none) = (libc::SIG_BLOCK, std::ptr::null_mut());
+            // SAFETY: the set outlives the call, and the old one is not asked for.
+            assert_eq!(unsafe { libc::pthread_sigmask(how, &raw const set, none) }, 0);
+        }
+    }
+}
+
+const CALLS: [Call; 17] = [
     Call::Recv,
     Call::RecvInTime,
     Call::RecvAll,
@@ -66,6 +101,14 @@ const CALLS: [Call; 9] = [
     Call::EpollWaitInTime,
     Call::Poll,
     Call::Select,
+    Call::EpollWaitMixed,
+    Call::PollMixed,
+    Call::EpollPwaitBlocked,
+    Call::PpollBlocked,
+    Call::PselectBlocked,
+    Call::EpollPwaitLetIn,
+    Call::PpollLetIn,
+    Call::PselectLetIn,
 ];
 
 /// Longer than any test.
@@ -124,18 +167,33 @@ fn run_on<C: Bsd>(
     let set = context.epoll_create1(OpenFlags::empty()).unwrap();
     let event = EpollEvent { events: Events::IN, data: 0 };
     context.epoll_ctl(set, EpollOp::Add(event), fd).unwrap();
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    if call == Call::EpollWaitMixed {
+        context.epoll_ctl(set, EpollOp::Add(event), &reader).unwrap();
+    }
+    call.prepare();
     ready(address);
     let mut events = [EpollEvent::default(); 1];
+    let mask = call.mask().map(SignalMask::from_bits);
+    let mut sets: [FdSet; 3] = [vec![1 << fd], vec![0], vec![0]];
     told(match call {
         Call::Recv | Call::RecvInTime => context.read(fd, &mut [0; 8]),
         Call::RecvAll => context.recv(fd, &mut [0; 2], MsgFlags::WAITALL),
-        Call::EpollWait => context.epoll_wait(set, &mut events, None),
+        Call::EpollWait | Call::EpollWaitMixed => context.epoll_wait(set, &mut events, None),
         Call::EpollWaitInTime => context.epoll_wait(set, &mut events, Some(LONG)),
-        Call::Poll => context.poll(&mut [PollFd::new(fd, Events::IN)], None),
-        _ => {
-            let mut sets: [FdSet; 3] = [vec![1 << fd], vec![0], vec![0]];
-            context.select(&mut sets, None)
+        Call::EpollPwaitBlocked | Call::EpollPwaitLetIn => {
+            context.epoll_pwait(set, &mut events, None, mask)
         }
+        Call::Poll => context.poll(&mut [PollFd::new(fd, Events::IN)], None),
+        Call::PollMixed => {
+            let pipe = PollFd::new(&reader, Events::IN);
+            context.poll(&mut [PollFd::new(fd, Events::IN), pipe], None)
+        }
+        Call::PpollBlocked | Call::PpollLetIn => {
+            context.ppoll(&mut [PollFd::new(fd, Events::IN)], None, mask)
+        }
+        Call::Select => context.select(&mut sets, None),
+        _ => context.pselect(&mut sets, None, mask),
     })
 }
 
@@ -181,7 +239,9 @@ fn interrupt(place: &(dyn Place + Sync), call: Call) -> Answer {
         // SAFETY: the thread has not been joined, so its handle is valid.
         let sent = unsafe { libc::pthread_kill(handle as libc::pthread_t, libc::SIGUSR1) };
         assert_eq!(sent, 0);
-        wait(&|| HANDLED.load(Ordering::SeqCst) > before);
+        if call.mask() != Some(1 << (libc::SIGUSR1 - 1)) {
+            wait(&|| HANDLED.load(Ordering::SeqCst) > before);
+        }
         std::thread::sleep(Duration::from_millis(5));
         wait(&|| caller.is_finished() || is_asleep());
         match &peer {
@@ -237,20 +297,65 @@ impl Peers {
     }
 }
 
+fn checked(answer: libc::ssize_t) -> Answer {
+    match usize::try_from(answer) {
+        Ok(count) => Ok(count),
+        Err(_) => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
+    }
+}
+
+fn receive(fd: i32, len: usize, flags: i32, bytes: &mut [u8; 8]) -> Answer {
+    assert!(len <= bytes.len());
+    // SAFETY: `len` is at most the array's.
+    checked(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), len, flags) })
+}
+
+/// The call, on a connection, a set with it in, and the end of a pipe.
+fn wait_on_linux(call: Call, fd: i32, set: BorrowedFd<'_>, reader: BorrowedFd<'_>) -> Answer {
+    let mut bytes = [0_u8; 8];
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let mask = call.mask().map(signal_set);
+    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let wait = |timeout_ms, event: *mut libc::epoll_event| {
+        let set = set.as_raw_fd();
+        // SAFETY: there is room for one event, and the mask is null or a signal set.
+        checked(unsafe { libc::epoll_pwait(set, event, 1, timeout_ms, mask) } as isize)
+    };
+    let none: *mut libc::c_void = std::ptr::null_mut();
+    match call {
+        Call::Recv | Call::RecvInTime => receive(fd, 8, 0, &mut bytes),
+        Call::RecvAll => receive(fd, 2, libc::MSG_WAITALL, &mut bytes),
+        Call::EpollWait
+        | Call::EpollWaitMixed
+        | Call::EpollPwaitBlocked
+        | Call::EpollPwaitLetIn => wait(-1, &raw mut event),
+        Call::EpollWaitInTime => wait(LONG.as_millis() as i32, &raw mut event),
+        Call::Poll | Call::PollMixed | Call::PpollBlocked | Call::PpollLetIn => {
+            let asked = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut polled = [asked(fd), asked(reader.as_raw_fd())];
+            let count = if call == Call::PollMixed { 2 } else { 1 };
+            // SAFETY: no more than two entries, which outlive the call, as does the mask.
+            checked(unsafe { libc::ppoll(polled.as_mut_ptr(), count, none.cast(), mask) } as _)
+        }
+        _ => {
+            let mut readers = MaybeUninit::<libc::fd_set>::zeroed();
+            // SAFETY: all zeroes are the empty set, and the descriptor is below its size.
+            unsafe { libc::FD_SET(fd, readers.as_mut_ptr()) };
+            let readers = readers.as_mut_ptr();
+            let (none, no_time) = (none.cast(), none.cast::<libc::timespec>());
+            // SAFETY: the set and the mask outlive the call.
+            let count = unsafe { libc::pselect(fd + 1, readers, none, none, no_time, mask) };
+            checked(count as isize)
+        }
+    }
+}
+
 /// Linux's own sockets.
 struct OnLinux(Peers);
 
 impl Place for OnLinux {
     fn run(&self, call: Call, ready: &dyn Fn(SocketAddr)) -> Answer {
-        let checked = |answer: libc::ssize_t| match usize::try_from(answer) {
-            Ok(count) => Ok(count),
-            Err(_) => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
-        };
         let mut bytes = [0_u8; 8];
-        let receive = |fd: i32, len: usize, flags: i32, bytes: &mut [u8; 8]| {
-            // SAFETY: `len` is at most the array's.
-            checked(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), len, flags) })
-        };
         if call == Call::RecvFrom {
             let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
             ready(socket.local_addr().unwrap());
@@ -288,32 +393,15 @@ impl Place for OnLinux {
         let added =
             unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         assert_eq!(added, 0);
-        ready(address);
-        let wait = |timeout_ms, event: *mut libc::epoll_event| {
-            // SAFETY: there is room for one event.
-            checked(unsafe { libc::epoll_wait(set.as_raw_fd(), event, 1, timeout_ms) } as isize)
-        };
-        match call {
-            Call::Recv | Call::RecvInTime => receive(fd, 8, 0, &mut bytes),
-            Call::RecvAll => receive(fd, 2, libc::MSG_WAITALL, &mut bytes),
-            Call::EpollWait => wait(-1, &raw mut event),
-            Call::EpollWaitInTime => wait(LONG.as_millis() as i32, &raw mut event),
-            Call::Poll => {
-                let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-                // SAFETY: one entry, which outlives the call.
-                checked(unsafe { libc::poll(&raw mut polled, 1, -1) } as isize)
-            }
-            _ => {
-                let mut readers = MaybeUninit::<libc::fd_set>::zeroed();
-                // SAFETY: all zeroes are the empty set, and the descriptor is below its size.
-                unsafe { libc::FD_SET(fd, readers.as_mut_ptr()) };
-                let none = std::ptr::null_mut();
-                let readers = readers.as_mut_ptr();
-                // SAFETY: the set outlives the call.
-                let count = unsafe { libc::select(fd + 1, readers, none, none, none.cast()) };
-                checked(count as isize)
-            }
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        if call == Call::EpollWaitMixed {
+            let data = rustix::event::epoll::EventData::new_u64(0);
+            let events = rustix::event::epoll::EventFlags::IN;
+            rustix::event::epoll::add(&set, &reader, data, events).unwrap();
         }
+        call.prepare();
+        ready(address);
+        wait_on_linux(call, fd, set.as_fd(), reader.as_fd())
     }
 
     fn bring(&self, call: Call, address: SocketAddr) {
@@ -405,7 +493,7 @@ impl Place for OnStack {
     }
 }
 
-fn with_handlers(flags: libc::c_int, test: impl FnOnce()) {
+pub(crate) fn with_handlers(flags: libc::c_int, test: impl FnOnce()) {
     let _one_at_a_time = HANDLERS.lock().unwrap_or_else(PoisonError::into_inner);
     handle(flags);
     test();
@@ -464,6 +552,8 @@ fn who_follows_is_interrupted_as_who_leads_and_nobody_else_is() {
                 let recv = if goes_on { Ok(1) } else { Err(libc::EINTR) };
                 assert_eq!(interrupt(&place, Call::RecvFrom), recv);
                 assert_eq!(interrupt(&place, Call::EpollWait), Err(libc::EINTR));
+                assert_eq!(interrupt(&place, Call::EpollPwaitLetIn), Err(libc::EINTR));
+                assert_eq!(interrupt(&place, Call::EpollPwaitBlocked), Ok(1));
                 assert_eq!(leading.join().unwrap(), Ok(0), "the signal was not for it");
             });
         });

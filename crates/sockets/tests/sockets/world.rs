@@ -93,6 +93,11 @@ impl World {
         }
     }
 
+    /// How much longer than usual to wait for what comes by itself.
+    pub(crate) const fn patience(&self) -> u32 {
+        self.patience
+    }
+
     // -- steps of programs
 
     /// A TCP socket whose calls do not wait.
