@@ -132,7 +132,8 @@ impl Display for TcpOption {
                 let named = names.iter().zip(counters);
                 named.into_iter().try_for_each(|(name, counter)| write!(f, " {name} {counter}"))
             }
-            Self::Other { kind, data } => write!(f, "option {kind} {}", Hexadecimal(data)),
+            Self::Other { kind, data } if data.is_empty() => write!(f, "gen-{kind}"),
+            Self::Other { kind, data } => write!(f, "gen-{kind} {}", Hexadecimal(data)),
         }
     }
 }

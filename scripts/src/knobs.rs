@@ -185,6 +185,27 @@ fn calculated(value: &str) -> String {
     }
 }
 
+/// What a route says of the connections that use it (ip-route(8)); scripts have one.
+const ROUTE_KNOBS: &[(&str, &str)] = &[
+    ("initcwnd", "stack.initial_window_segments"),
+    ("advmss", "stack.mss"),
+    ("rto_min", "stack.rto_min_ms"),
+    ("congctl", "net.ipv4.tcp_congestion_control"),
+];
+
+fn route(arguments: &[String]) -> Vec<Knob> {
+    let pairs = arguments.windows(2);
+    pairs
+        .filter_map(|pair| {
+            let (_, name) = ROUTE_KNOBS.iter().find(|(theirs, _)| *theirs == pair[0])?;
+            Some(Knob {
+                name: (*name).to_owned(),
+                value: pair[1].trim_end_matches("ms").to_owned(),
+            })
+        })
+        .collect()
+}
+
 fn statement(words: &[String], command: &mut Command) {
     let Some((program, arguments)) = words.split_first() else { return };
     let before = command.knobs.len();
@@ -208,8 +229,10 @@ fn statement(words: &[String], command: &mut Command) {
         }
         "ip" => {
             let mtu = arguments.windows(2).find(|pair| pair[0] == "mtu");
-            if let (Some("link"), Some([_, mtu])) = (arguments.first().map(String::as_str), mtu) {
-                command.knobs.extend(knob("device.mtu", mtu));
+            match (arguments.first().map(String::as_str), mtu) {
+                (Some("link"), Some([_, mtu])) => command.knobs.extend(knob("device.mtu", mtu)),
+                (Some("route" | "ro" | "r"), _) => command.knobs.extend(route(arguments)),
+                _ => {}
             }
         }
         "ethtool" => {

@@ -70,3 +70,13 @@ fn other_commands_are_noted_and_nothing_else() {
     assert_eq!(command.knobs, []);
     assert_eq!(command.notes, ["kldload cc_cubic", "rm -rf /"]);
 }
+
+#[test]
+fn routes_say_what_their_connections_begin_with() {
+    let route =
+        "ip route change 192.0.2.1 via 192.168.0.2 dev tun0 initcwnd 4 rto_min 30ms mtu lock 640";
+    let expected = [pair("stack.initial_window_segments", "4"), pair("stack.rto_min_ms", "30")];
+    assert_eq!(pairs(route), expected);
+    assert_eq!(pairs("ip ro add default dev tun0 advmss 600"), [pair("stack.mss", "600")]);
+    assert_eq!(command("ip route flush cache").notes, ["ip route flush cache"]);
+}

@@ -10,6 +10,11 @@ use crate::script::TcpOption;
 const ACCURATE_ECN_0: u8 = 172;
 /// Accurate ECN, in the order of EE1B, ECEB, EE0B.
 const ACCURATE_ECN_1: u8 = 174;
+/// Experiments (RFC 6994), and the identifiers of those that have names.
+const EXPERIMENT: u8 = 254;
+const EXPERIMENT_ACCURATE_ECN_0: u16 = 0xacc0;
+const EXPERIMENT_ACCURATE_ECN_1: u16 = 0xacc1;
+const EXPERIMENT_ACK_RATE: u16 = 0x00ac;
 /// Three bytes each.
 const COUNTER_MAX: i64 = 0xff_ffff;
 
@@ -63,11 +68,80 @@ fn option(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<TcpOptio
         "FO" => Ok(TcpOption::FastOpen(cookie(cursor, definitions)?)),
         "FOEXP" => Ok(TcpOption::FastOpenExperiment(cookie(cursor, definitions)?)),
         "ECN" => accurate_ecn(cursor),
+        "AccECN0" => {
+            Ok(TcpOption::AccurateEcn { kind: ACCURATE_ECN_0, counters: counters(cursor)? })
+        }
+        "AccECN1" => {
+            Ok(TcpOption::AccurateEcn { kind: ACCURATE_ECN_1, counters: counters(cursor)? })
+        }
+        "gen" | "exp" | "EXP" if cursor.take("-") => numbered(cursor, &name, definitions),
         other => {
             let what = format!("TCP option {other}");
             Err(cursor.error_at(start, Problem::Unsupported(what)))
         }
     }
+}
+
+/// The counters after `AccECN0` and `AccECN1`, which the name of the option puts in order:
+/// `ee0b 1 eceb 0 ee1b 1`.
+fn counters(cursor: &mut Cursor<'_>) -> Result<Vec<u32>, ParseError> {
+    let mut counters = Vec::new();
+    while counters.len() < 3 {
+        let before = cursor.at();
+        let name = cursor.take_word().unwrap_or_default().to_ascii_lowercase();
+        if !matches!(name.as_str(), "ee0b" | "eceb" | "ee1b") {
+            cursor.back_to(before);
+            break;
+        }
+        let counter = unsigned(cursor, "a byte counter", COUNTER_MAX)?;
+        counters.push(u32::try_from(counter).unwrap_or(u32::MAX));
+    }
+    Ok(counters)
+}
+
+/// `gen-77 0102`: an option by its number. `exp-00ac 05`: an experiment by its identifier (RFC 6994),
+/// for some of which there are names.
+fn numbered(
+    cursor: &mut Cursor<'_>,
+    family: &str,
+    definitions: &Definitions,
+) -> Result<TcpOption, ParseError> {
+    let start = cursor.at();
+    let name = cursor.take_while(|byte| byte.is_ascii_alphanumeric()).to_vec();
+    let name = String::from_utf8_lossy(&name).into_owned();
+    if family == "gen" {
+        let kind = name.parse().map_err(|_| cursor.expected("the number of a TCP option"))?;
+        return Ok(TcpOption::Other { kind, data: cookie(cursor, definitions)? });
+    }
+    let (id, data) = match name.to_ascii_lowercase().as_str() {
+        "fo" => return Ok(TcpOption::FastOpenExperiment(cookie(cursor, definitions)?)),
+        "accecn0" => (EXPERIMENT_ACCURATE_ECN_0, counter_bytes(cursor)?),
+        "accecn1" => (EXPERIMENT_ACCURATE_ECN_1, counter_bytes(cursor)?),
+        "tarr" => (EXPERIMENT_ACK_RATE, ack_rate(cursor)?),
+        digits => match u16::from_str_radix(digits, 16) {
+            Ok(id) => (id, cookie(cursor, definitions)?),
+            Err(_) => {
+                let what = format!("TCP option {family}-{name}");
+                return Err(cursor.error_at(start, Problem::Unsupported(what)));
+            }
+        },
+    };
+    Ok(TcpOption::Other { kind: EXPERIMENT, data: [&id.to_be_bytes()[..], &data].concat() })
+}
+
+fn counter_bytes(cursor: &mut Cursor<'_>) -> Result<Vec<u8>, ParseError> {
+    let counters = counters(cursor)?;
+    Ok(counters.iter().flat_map(|counter| counter.to_be_bytes().into_iter().skip(1)).collect())
+}
+
+/// A request for ACKs, with or without a rate in the upper seven bits.
+fn ack_rate(cursor: &mut Cursor<'_>) -> Result<Vec<u8>, ParseError> {
+    cursor.skip_blank();
+    if !cursor.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+        return Ok(Vec::new());
+    }
+    let rate = unsigned(cursor, "a rate of ACKs", 0x7f)?;
+    Ok(vec![u8::try_from(rate << 1).unwrap_or(u8::MAX)])
 }
 
 /// A number, or `*` or `...` for any.

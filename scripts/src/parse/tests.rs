@@ -231,12 +231,41 @@ fn errors_say_where_and_what() {
 }
 
 #[test]
+fn options_without_a_name_have_a_number() {
+    let options = |text: &str| segment(&format!("> S 0:0(0) <{text}>")).options.expect("a list");
+    let other = |kind: u8, data: &[u8]| TcpOption::Other { kind, data: data.to_vec() };
+    assert_eq!(
+        options("gen-77,nop,gen-78 0102"),
+        [other(77, &[]), TcpOption::Nop, other(78, &[1, 2])]
+    );
+    assert_eq!(options("exp-e2d4 99"), [other(254, &[0xe2, 0xd4, 0x99])]);
+    assert_eq!(
+        options("exp-tarr 5,exp-tarr"),
+        [other(254, &[0, 0xac, 10]), other(254, &[0, 0xac])]
+    );
+    assert_eq!(options("EXP-FO 0102"), [TcpOption::FastOpenExperiment(vec![1, 2])]);
+    assert_eq!(
+        options("AccECN1 ee1b 1 eceb 0"),
+        [TcpOption::AccurateEcn { kind: 174, counters: vec![1, 0] }]
+    );
+    let experiment = options("exp-AccECN0 EE0B 1 ECEB 2 EE1B 3");
+    assert_eq!(experiment, [other(254, &[0xac, 0xc0, 0, 0, 1, 0, 0, 2, 0, 0, 3])]);
+    for option in options("gen-77,gen-78 0102,exp-e2d4 99") {
+        assert_eq!(options(&option.to_string()), [option]);
+    }
+    assert!(problem("0 > S 0:0(0) <gen-300>").to_string().contains("the number of a TCP option"));
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     for (text, what) in [
         ("0 < sctp: INIT[]", "SCTP"),
         ("0 < udplite (1, 2)", "UDP-Lite"),
         ("0 < gre: . 1:1(0) ack 1 win 1", "encapsulation in GRE"),
         ("0 < ipv4 1.2.3.4 > 5.6.7.8: . 1:1(0) win 1", "encapsulation in IPv4"),
+        ("0 > S 0:0(0) <exp-xyz 1>", "TCP option exp-xyz"),
+        ("0 < ipv6 2::2 > 1::1: gre: . 1:1(0) ack 1 win 1", "encapsulation in IPv6"),
+        ("0 < mpls (label 1, tc 0, [S], ttl 2): . 1:1(0) win 1", "encapsulation in MPLS"),
         ("0 > S 0:0(0) <mp_capable v1 flags[flag_h] nokey>", "TCP option mp_capable"),
         ("0 < . 1:1(0) win 5 {mut tcp mss}", "mutation of packets"),
     ] {

@@ -77,6 +77,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
         "TCP Fast Open of every listener",
     ),
     ("net.ipv4.tcp_shrink_window", &["1"], "windows that shrink"),
+    ("net.ipv4.tcp_mtu_probing", &["2"], "path MTU discovery without ICMP (RFC 4821)"),
 ];
 
 /// Turns a knob of the configuration.
