@@ -45,7 +45,7 @@ use crate::frame_ring::{FrameReceiver, FrameSender, frame_ring};
 use crate::limits::{SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES};
 use crate::steering::{
     self, Bindings, Destination, Ends, Fragments, Later, NOTHING, Note, PAST, REFUSED, Reading,
-    Steering, Table,
+    Steering, Table, Usual,
 };
 
 pub use attachment::Attachment;
@@ -325,14 +325,25 @@ struct Burst<'a> {
 impl Burst<'_> {
     #[inline]
     fn steer(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
-        let reading = match steering::read_usual(self.shared.medium, frame) {
-            Some(usual) => match self.shared.steering.home_of_usual(self.table, &usual) {
-                Some(to) if to == self.shard => return self.keep(frame, received, taker),
-                Some(to) => return self.send(to, frame, received, NOTHING),
-                None => usual.reading(),
-            },
-            None => steering::read(self.shared.medium, frame),
-        };
+        let usual = steering::read_usual(self.shared.medium, frame);
+        let home = usual.and_then(|it| self.shared.steering.home_of_usual(self.table, &it));
+        match home {
+            Some(to) if to == self.shard => self.keep(frame, received, taker),
+            Some(to) => self.send(to, frame, received, NOTHING),
+            None => self.steer_further(usual.as_ref(), (frame, received), taker),
+        }
+    }
+
+    /// What has more to be looked at than a home. Out of the way of the others.
+    #[inline(never)]
+    fn steer_further(
+        &mut self,
+        usual: Option<&Usual>,
+        (frame, received): (&[u8], Received),
+        taker: &mut dyn Taker,
+    ) {
+        let read = || steering::read(self.shared.medium, frame);
+        let reading = usual.map_or_else(read, Usual::reading);
         self.steer_by_reading(&reading, (frame, received), taker);
     }
 

@@ -115,13 +115,16 @@ impl Area {
     }
 }
 
-/// Which bytes of the area are taken. They come free in the order in which they were taken.
+/// Which lines of the area are taken. They come free in the order in which they were taken.
 #[derive(Debug)]
 struct Space {
-    bytes: usize,
+    lines: usize,
     /// Where the next string begins, if it fits before the end.
     next: usize,
-    /// Bytes ever taken, with what was left at the area's end before a string that did not fit.
+    /// So many lines from there on are free, and so is a record for what they take: what is known
+    /// without a look.
+    clear: usize,
+    /// Lines ever taken, with what was left at the area's end before a string that did not fit.
     taken: u64,
     /// Those of them that came free.
     freed: u64,
@@ -133,43 +136,44 @@ struct Space {
 
 impl Space {
     fn new(bytes: usize, entries: u32) -> Self {
-        let ends = vec![0; entries as usize].into();
-        Self { bytes, next: 0, taken: 0, freed: 0, strings: 0, ends }
+        let (lines, ends) = (bytes / LINE_BYTES, vec![0; entries as usize].into());
+        Self { lines, next: 0, clear: 0, taken: 0, freed: 0, strings: 0, ends }
     }
 
-    /// Where `len` bytes begin, which are taken from now on, a multiple of a line. `None`: there is
-    /// no room.
+    /// Takes some of the clear lines for the next string. Where they begin.
     #[inline]
-    fn take(&mut self, len: usize) -> Option<usize> {
-        let len = len.next_multiple_of(LINE_BYTES);
-        if self.taken == self.freed {
-            // What the receiver has read last is in both caches.
-            self.next = 0;
-        }
-        let to_end = self.bytes - self.next;
-        let (start, skipped) = if len > to_end { (0, to_end) } else { (self.next, 0) };
-        let taken = self.taken + (skipped + len) as u64;
-        if taken - self.freed > self.bytes as u64 {
-            return None;
-        }
-        // No remainders: a division takes longer than everything else here.
-        self.next = if start + len == self.bytes { 0 } else { start + len };
-        self.taken = taken;
+    fn take(&mut self, lines: usize) -> usize {
+        let start = self.next;
+        self.next += lines;
+        self.clear -= lines;
+        self.taken += lines as u64;
         let number = self.strings as usize & (self.ends.len() - 1);
-        self.ends[number] = taken;
+        self.ends[number] = self.taken;
         self.strings += 1;
-        Some(start)
+        start
     }
 
-    /// All but the last `strings` are free again.
-    #[inline]
-    fn keep(&mut self, strings: u32) {
-        let kept = u64::from(strings);
+    /// All but the last `kept` strings are free again: clears what it can for a string of `lines`
+    /// lines.
+    fn clear(&mut self, kept: u64, lines: usize) {
         // Where all records are taken, the end before the oldest has been overwritten: what is
         // known to be free is, and the rest is found out when the next record is released.
         if kept < self.strings && kept < self.ends.len() as u64 {
             let last = (self.strings - kept - 1) as usize & (self.ends.len() - 1);
             self.freed = self.ends[last];
+        }
+        if self.taken == self.freed {
+            // What the receiver has read last is in both caches.
+            self.next = 0;
+        }
+        let free = self.lines - (self.taken - self.freed) as usize;
+        let to_end = self.lines - self.next;
+        if lines > to_end && lines + to_end <= free {
+            self.taken += to_end as u64;
+            self.next = 0;
+            self.clear = free - to_end;
+        } else {
+            self.clear = free.min(to_end);
         }
     }
 }
@@ -184,8 +188,8 @@ pub struct BipProducer {
     string_bytes: usize,
     /// Records that fit, as last seen.
     room: u32,
-    /// Strings put and not shown yet.
-    staged: u32,
+    /// Strings ever shown to the receiver.
+    shown: u64,
 }
 
 /// The end where they come out. For one thread at a time.
@@ -221,7 +225,7 @@ pub fn bip(
         entries,
         string_bytes: string_bytes.min(BIP_STRING_BYTES_MAX),
         room: 0,
-        staged: 0,
+        shown: 0,
     };
     Ok((sender, BipConsumer { records: consumer, area: area() }))
 }
@@ -239,56 +243,47 @@ impl BipProducer {
         if string.is_empty() || string.len() > self.string_bytes {
             return Ok(false);
         }
-        // How far has the receiver come? Once in a burst: what it has taken is filled again before
-        // the rest of the area, and so while it is in a cache.
-        if self.staged == 0 || self.room == 0 {
-            self.look()?;
-        }
-        if self.room == 0 {
+        let lines = string.len().div_ceil(LINE_BYTES);
+        if lines > self.space.clear && !self.look(lines)? {
             return Ok(false);
         }
-        let Some(start) = self.take(string.len())? else { return Ok(false) };
+        let line = self.space.take(lines);
         // Where a string after the next may lie, if they are like this one: the receiver's core has
         // those lines.
-        let (line, lines) = (start / LINE_BYTES, string.len().div_ceil(LINE_BYTES));
         for ahead in 0..lines.min(LOOK_AHEAD_BYTES / LINE_BYTES) {
             bytes::expect_line_to_write(self.area.line(line + LOOK_AHEAD * lines + ahead));
         }
-        // SAFETY: `take` found the string's length free in the area from `start` on, so it is the
-        // sender's (the module's invariant), which is this, and nothing refers to it.
+        // SAFETY: the lines that the string takes were clear: in the area, and the sender's (the
+        // module's invariant), which is this; nothing refers to them.
         unsafe { copy_in(string, self.area.line(line)) };
         let put = self.records.put(&Place { line, len: string.len(), tag }.pack());
-        debug_assert!(put.is_ok(), "`room` says that there is one");
+        debug_assert!(put.is_ok(), "`clear` says that there is one");
         self.room -= 1;
-        self.staged += 1;
+        if self.room == 0 {
+            self.space.clear = 0;
+        }
         Ok(true)
     }
 
-    #[inline]
-    fn take(&mut self, len: usize) -> Result<Option<usize>, RingFault> {
-        match self.space.take(len) {
-            Some(start) => Ok(Some(start)),
-            None => {
-                self.look()?;
-                Ok(self.space.take(len))
-            }
-        }
-    }
-
-    /// Frees the bytes of all records that the receiver has released.
-    fn look(&mut self) -> Result<(), RingFault> {
+    /// Sees what the receiver has released. Whether there is room for a string of `lines` lines.
+    #[cold]
+    fn look(&mut self, lines: usize) -> Result<bool, RingFault> {
         self.room = self.records.reserve(self.entries)?;
-        self.space.keep(self.records.outstanding() + self.staged);
-        Ok(())
+        let staged = self.space.strings - self.shown;
+        self.space.clear(u64::from(self.records.outstanding()) + staged, lines);
+        if self.room == 0 {
+            self.space.clear = 0;
+        }
+        Ok(lines <= self.space.clear)
     }
 
     /// Shows the receiver what was put in. Whether there was anything.
     #[inline]
     pub fn commit(&mut self) -> bool {
-        if self.staged == 0 {
-            return false;
-        }
-        self.staged = 0;
+        self.shown = self.space.strings;
+        // How far has the receiver come? The next burst begins with a look: what was taken is
+        // filled again before the rest of the area, and so while it is in a cache.
+        self.space.clear = 0;
         self.records.commit() > 0
     }
 }
