@@ -38,6 +38,35 @@ pub(crate) enum Bound {
     Floor,
 }
 
+/// What is promised of one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Promise {
+    /// As `--only` takes it.
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) bound: Bound,
+    pub(crate) unit: &'static str,
+    pub(crate) digits: usize,
+}
+
+impl Promise {
+    /// What came of the runs; `why` nothing did, if nothing did.
+    pub(crate) fn result(self, runs: Vec<f64>, why: Option<String>) -> BarResult {
+        let Self { name, what, bound, unit, digits } = self;
+        let left_out = || "a server failed, see the notes".to_owned();
+        let why = runs.is_empty().then(|| why.unwrap_or_else(left_out));
+        BarResult { name, what, bound, unit, digits, runs, of_medians: None, simulated: false, why }
+    }
+
+    /// What came of one measurement of all runs.
+    pub(crate) fn outcome<E: std::fmt::Display>(self, runs: Result<Vec<f64>, E>) -> BarResult {
+        match runs {
+            Ok(runs) => self.result(runs, None),
+            Err(error) => self.result(Vec::new(), Some(error.to_string())),
+        }
+    }
+}
+
 /// A promise and what was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BarResult {
@@ -364,20 +393,9 @@ fn ratio_bars(
         let pair = of(ratio.one).zip(of(ratio.other));
         let runs = pair.map_or_else(Vec::new, |(mine, theirs)| ratio.of(mine, theirs));
         let of_medians = pair.map(|(mine, theirs)| ratio.of_medians(mine, theirs));
-        let why = runs.is_empty().then(|| {
-            ratio.other.missing().unwrap_or_else(|| "a server failed, see the notes".to_owned())
-        });
-        BarResult {
-            name: ratio.name,
-            what: ratio.what,
-            bound: ratio.bound,
-            unit: "",
-            digits: 3,
-            runs,
-            of_medians,
-            simulated: false,
-            why,
-        }
+        let Ratio { name, what, bound, .. } = **ratio;
+        let promise = Promise { name, what, bound, unit: "", digits: 3 };
+        BarResult { of_medians, ..promise.result(runs, ratio.other.missing()) }
     });
     Ok((bars.collect(), points))
 }
@@ -417,19 +435,15 @@ fn memory_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
             }
         }
     }
-    let what = "user-space memory per idle lwsocket connection (resident, serve rpc)";
-    let (name, bound, simulated) = ("memory", Bound::AtMost(256.0), false);
-    Ok(BarResult {
-        name,
-        what,
-        bound,
+    let promise = Promise {
+        name: "memory",
+        what: "user-space memory per idle lwsocket connection (resident, serve rpc)",
+        bound: Bound::AtMost(256.0),
         unit: " B",
         digits: 0,
-        runs,
-        of_medians: None,
-        simulated,
-        why,
-    })
+    };
+    // Some runs may have gone well before.
+    Ok(BarResult { why, ..promise.result(runs, None) })
 }
 
 /// What waking a thread costs here, on another core and on the same.
@@ -438,22 +452,7 @@ fn wake_floors(bench: &mut Bench) -> Result<[BarResult; 2], LayoutError> {
     let layout = bench.layout(1)?;
     let [server, load] = [&layout.server.cpus, &layout.load.cpus];
     let floor = |what, runs: io::Result<Vec<f64>>| {
-        let (runs, why) = match runs {
-            Ok(runs) => (runs, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
-        };
-        let (name, bound, simulated) = ("wakes", Bound::Floor, false);
-        BarResult {
-            name,
-            what,
-            bound,
-            unit: " µs",
-            digits: 1,
-            runs,
-            of_medians: None,
-            simulated,
-            why,
-        }
+        Promise { name: "wakes", what, bound: Bound::Floor, unit: " µs", digits: 1 }.outcome(runs)
     };
     Ok([
         floor(
@@ -503,31 +502,17 @@ fn print_split(points: &[Point]) {
 
 fn c_bar(bench: &Bench) -> BarResult {
     let what = "C over Rust: mp_read and its completion";
-    let (runs, why) = match c_overhead::nanoseconds(&bench.scratch, bench.effort.runs) {
-        Ok(runs) => (runs, None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    let (name, bound, simulated) = ("c", Bound::AtMost(20.0), false);
-    BarResult { name, what, bound, unit: " ns", digits: 1, runs, of_medians: None, simulated, why }
+    let promise = Promise { name: "c", what, bound: Bound::AtMost(20.0), unit: " ns", digits: 1 };
+    promise.outcome(c_overhead::nanoseconds(&bench.scratch, bench.effort.runs))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BarResult, Bound};
+    use super::{BarResult, Bound, Promise};
 
     fn bar(bound: Bound, runs: &[f64]) -> BarResult {
-        let (name, what, runs) = ("x", "x", runs.to_vec());
-        BarResult {
-            name,
-            what,
-            bound,
-            unit: " ns",
-            digits: 1,
-            runs,
-            of_medians: None,
-            simulated: false,
-            why: None,
-        }
+        let promise = Promise { name: "x", what: "x", bound, unit: " ns", digits: 1 };
+        promise.result(runs.to_vec(), None)
     }
 
     #[test]
@@ -536,6 +521,19 @@ mod tests {
         assert_eq!(bar(Bound::AtMost(1.05), &[1.0, 1.06, 9.0]).met(), Some(false));
         assert_eq!(bar(Bound::AtLeast(1.5), &[1.4, 1.5, 1.6]).met(), Some(true));
         assert_eq!(bar(Bound::AtLeast(1.5), &[]).met(), None);
+    }
+
+    #[test]
+    fn what_failed_is_not_met_and_says_why() {
+        let promise =
+            Promise { name: "x", what: "x", bound: Bound::AtMost(1.0), unit: "", digits: 1 };
+        let bar = promise.result(Vec::new(), Some("no server".to_owned()));
+        assert_eq!((bar.met(), bar.why.as_deref()), (None, Some("no server")));
+        assert!(promise.result(Vec::new(), None).why.is_some());
+        let bar = promise.result(vec![0.5, 9.0, 0.7], Some("not this".to_owned()));
+        assert_eq!((bar.met(), bar.why), (Some(true), None));
+        let bar = promise.outcome(Err("broken"));
+        assert_eq!((bar.met(), bar.why.as_deref()), (None, Some("broken")));
     }
 
     #[test]

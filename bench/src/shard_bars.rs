@@ -14,7 +14,7 @@
 //! simulation with costs that were measured in the same run (`scaling.rs`), and says so.
 
 use crate::{
-    bars::{self, BarResult, Bound},
+    bars::{self, BarResult, Bound, Promise},
     command::{BenchError, RunArgs},
     experiments::Experiment,
     layout::LayoutError,
@@ -33,16 +33,7 @@ use std::process::ExitCode;
 const POLLING: StackLink = StackLink::Memif;
 const ASLEEP: StackLink = StackLink::MemifAsleep(Side::Server);
 
-/// A promise.
-struct Row {
-    name: &'static str,
-    what: &'static str,
-    bound: Bound,
-    unit: &'static str,
-    digits: usize,
-}
-
-const THREAD: Row = Row {
+const THREAD: Promise = Promise {
     name: "thread",
     what: "placement thread over inline, 64 B, 256 connections: CPU per transaction",
     bound: Bound::AtMost(1.15),
@@ -50,7 +41,7 @@ const THREAD: Row = Row {
     digits: 3,
 };
 
-const SOCKETS: Row = Row {
+const SOCKETS: Promise = Promise {
     name: "sockets",
     what: "sockets and epoll over the channel on the same back end: CPU per transaction",
     bound: Bound::AtMost(1.20),
@@ -58,7 +49,7 @@ const SOCKETS: Row = Row {
     digits: 3,
 };
 
-const SHARDS: Row = Row {
+const SHARDS: Promise = Promise {
     name: "shards",
     what: "two shards over one, a core of the load for each: transactions a second",
     bound: Bound::AtLeast(1.9),
@@ -66,7 +57,7 @@ const SHARDS: Row = Row {
     digits: 3,
 };
 
-const FAIRNESS: Row = Row {
+const FAIRNESS: Promise = Promise {
     name: "fairness",
     what: "Jain's index, 256 bulk connections",
     bound: Bound::AtLeast(0.99),
@@ -74,7 +65,7 @@ const FAIRNESS: Row = Row {
     digits: 4,
 };
 
-const STEERING: Row = Row {
+const STEERING: Promise = Promise {
     name: "steering",
     what: "software steering: added CPU per frame that another shard reads",
     bound: Bound::AtMost(60.0),
@@ -82,7 +73,7 @@ const STEERING: Row = Row {
     digits: 1,
 };
 
-const IDLE: Row = Row {
+const IDLE: Promise = Promise {
     name: "idle",
     what: "idle process, placement core: CPU of all its threads",
     bound: Bound::AtMost(1.0),
@@ -90,7 +81,7 @@ const IDLE: Row = Row {
     digits: 2,
 };
 
-const CROWD: Row = Row {
+const CROWD: Promise = Promise {
     name: "crowd",
     what: "8,000 connections, 64 B, one transaction each, memif: maximum over median response time",
     bound: Bound::AtMost(20.0),
@@ -99,20 +90,10 @@ const CROWD: Row = Row {
 };
 
 /// In the order in which they are promised.
-const ROWS: [&Row; 7] = [&THREAD, &SOCKETS, &SHARDS, &FAIRNESS, &STEERING, &IDLE, &CROWD];
+const ROWS: [&Promise; 7] = [&THREAD, &SOCKETS, &SHARDS, &FAIRNESS, &STEERING, &IDLE, &CROWD];
 
 /// Bars and the points that were measured for them.
 type Outcome = Result<(Vec<BarResult>, Vec<Point>), LayoutError>;
-
-impl Row {
-    /// What came of the runs; `why` nothing did, if nothing did.
-    fn result(&self, runs: Vec<f64>, why: Option<String>) -> BarResult {
-        let Self { name, what, bound, unit, digits } = *self;
-        let left_out = || "a server failed, see the notes".to_owned();
-        let why = runs.is_empty().then(|| why.unwrap_or_else(left_out));
-        BarResult { name, what, bound, unit, digits, runs, of_medians: None, simulated: false, why }
-    }
-}
 
 /// Measures all, or those that `--only` names. Blocks for about five minutes.
 pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
@@ -120,14 +101,16 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if let Some(name) = args.only.iter().find(|name| !names.contains(&name.as_str())) {
         return Err(BenchError::UnknownExperiment { name: name.clone(), known: names.join(", ") });
     }
-    let wanted = |row: &Row| args.only.is_empty() || args.only.iter().any(|only| only == row.name);
+    let wanted =
+        |row: &Promise| args.only.is_empty() || args.only.iter().any(|only| only == row.name);
     let mut bench = args.bench()?;
     let (mut bars, mut points) = (Vec::new(), Vec::new());
     let mut add = |(more, measured): (Vec<BarResult>, Vec<Point>)| {
         bars.extend(more);
         points.extend(measured);
     };
-    let programs: Vec<&Row> = [&THREAD, &SOCKETS].into_iter().filter(|row| wanted(row)).collect();
+    let programs: Vec<&Promise> =
+        [&THREAD, &SOCKETS].into_iter().filter(|row| wanted(row)).collect();
     if !programs.is_empty() {
         add(program_bars(&mut bench, &programs)?);
     }
@@ -198,9 +181,9 @@ fn ratios(one: &[f64], other: &[f64]) -> Vec<f64> {
 }
 
 /// Placements and ways to write a program, all in the same rounds.
-fn program_bars(bench: &mut Bench, rows: &[&Row]) -> Outcome {
+fn program_bars(bench: &mut Bench, rows: &[&Promise]) -> Outcome {
     let situation = situation("mt-placement");
-    let wanted = |row: &Row| rows.iter().any(|it| it.name == row.name);
+    let wanted = |row: &Promise| rows.iter().any(|it| it.name == row.name);
     let mut servers = vec![Server::Local(POLLING), Server::Local(ASLEEP)];
     // Two that share a core never poll.
     let thread = [Server::Placed(POLLING, Placement::Thread)];
@@ -279,7 +262,7 @@ fn measured_shards_bar(bench: &mut Bench, situation: &Situation) -> Outcome {
 /// A bar about one server under one load.
 fn one_server_bar(
     bench: &mut Bench,
-    row: &Row,
+    row: &Promise,
     experiment: &'static str,
     value: fn(&Sample) -> Option<f64>,
 ) -> Outcome {
@@ -375,13 +358,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ROWS.len());
-    }
-
-    #[test]
-    fn what_failed_is_not_met_and_says_why() {
-        let bar = IDLE.result(Vec::new(), Some("no server".to_owned()));
-        assert_eq!((bar.met(), bar.why.as_deref()), (None, Some("no server")));
-        let bar = CROWD.result(vec![12.0, 25.0, 13.0], Some("not this".to_owned()));
-        assert_eq!((bar.met(), bar.why), (Some(true), None));
     }
 }

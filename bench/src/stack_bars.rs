@@ -6,7 +6,7 @@
 //! than its cost where the load is; the table of points says which side was saturated.
 
 use crate::{
-    bars::{self, BarResult, Bound},
+    bars::{self, BarResult, Bound, Promise},
     baseline::Baseline,
     command::{BenchError, RunArgs},
     experiments::{CONNECTIONS, rpc},
@@ -258,52 +258,35 @@ impl Row {
             }
             Measure::MedianUs => (each(&|it| it.latency_us.p50), " µs", 1),
         };
-        let why = runs.is_empty().then(|| {
-            let missing = self.link.missing();
-            missing.unwrap_or_else(|| "a server failed, see the notes".to_owned())
-        });
         let Self { name, what, bound, .. } = *self;
-        BarResult { name, what, bound, unit, digits, runs, of_medians: None, simulated: false, why }
+        Promise { name, what, bound, unit, digits }.result(runs, self.link.missing())
     }
 }
 
 fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
-    let what = "idle connection on our stack: the server's resident memory over a million of them";
-    bench.layout(1)?;
-    let (runs, why) = match stack_idle::bytes_per_connection(bench) {
-        Ok(bytes) => {
-            // A stack with other settings than a server's would be a mistake of ours.
-            if let Ok(shares) = stack_idle::shares_of_tables() {
-                eprintln!("{shares}");
-            }
-            (vec![bytes], None)
-        }
-        Err(error) => {
-            bench.failed = true;
-            (Vec::new(), Some(error.to_string()))
-        }
-    };
-    let (name, bound, simulated) = ("idle", Bound::AtMost(512.0), false);
-    Ok(BarResult {
-        name,
-        what,
-        bound,
+    let promise = Promise {
+        name: "idle",
+        what: "idle connection on our stack: the server's resident memory over a million of them",
+        bound: Bound::AtMost(512.0),
         unit: " B",
         digits: 0,
-        runs,
-        of_medians: None,
-        simulated,
-        why,
-    })
+    };
+    bench.layout(1)?;
+    let bytes = stack_idle::bytes_per_connection(bench);
+    bench.failed |= bytes.is_err();
+    // A stack with other settings than a server's would be a mistake of ours.
+    if bytes.is_ok()
+        && let Ok(shares) = stack_idle::shares_of_tables()
+    {
+        eprintln!("{shares}");
+    }
+    Ok(promise.outcome(bytes.map(|bytes| vec![bytes])))
 }
 
 fn instructions_bar(bench: &Bench, kind: SegmentKind, what: &'static str) -> BarResult {
-    let (runs, why) = match instructions::per_segment(&bench.program, kind) {
-        Ok(count) => (vec![count], None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    let (name, bound, simulated) = ("instructions", Bound::AtMost(400.0), false);
-    BarResult { name, what, bound, unit: "", digits: 0, runs, of_medians: None, simulated, why }
+    let bound = Bound::AtMost(400.0);
+    let promise = Promise { name: "instructions", what, bound, unit: "", digits: 0 };
+    promise.outcome(instructions::per_segment(&bench.program, kind).map(|count| vec![count]))
 }
 
 #[cfg(test)]
