@@ -41,6 +41,7 @@ mod limits;
 mod load;
 mod load_process;
 mod measure;
+mod peer_channel;
 mod point;
 mod process;
 mod profile;
@@ -66,7 +67,9 @@ pub use instructions::{InstructionsError, SegmentKind, carry_segments, per_segme
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, Link, LinkChoice, LinkName};
 pub use load_process::{LoadProcessArgs, LoadProcessError};
+pub use peer_channel::PeerError;
 pub use point::{
     Bar, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense, Simulated,
 };
 pub use process::ExecArgs;
+pub use scaling::costs::CostError;

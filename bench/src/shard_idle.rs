@@ -9,13 +9,13 @@ use crate::{
     cpu_time::run_time,
     layout::{Layout, LayoutError},
     limits,
+    peer_channel::PeerError,
     run::Bench,
     server::{RunningServer, Server, ServerError, Service},
     stack_link::{Placement, StackLink},
 };
 use megapipe::{
-    Address, Backend, Channel, Config, ConnectError, ConnectOptions, CreateError, DispatchError,
-    Event, LocalNetwork, Misuse, NetworkError, OpError, ServerConfig,
+    Address, Backend, Channel, Config, ConnectOptions, Event, LocalNetwork, OpError, ServerConfig,
 };
 use megapipe_apps::rpc::protocol::{Lengths, MESSAGE_LEN_DEFAULT, header};
 use std::{
@@ -31,20 +31,8 @@ pub(crate) enum ShardIdleError {
     Server(#[from] ServerError),
     #[error("reading /proc: {0}")]
     System(#[from] io::Error),
-    #[error("the peer's link: {0}")]
-    Network(#[from] NetworkError),
-    #[error("the peer's channel: {0}")]
-    Create(#[from] CreateError),
-    #[error("the peer's channel: {0}")]
-    Dispatch(#[from] DispatchError),
-    #[error("connecting: {0}")]
-    Connect(#[from] ConnectError),
-    #[error("an operation: {0}")]
-    Misuse(#[from] Misuse),
-    #[error("a connection: {0}")]
-    Operation(#[from] OpError),
-    #[error("not all connections were answered in {} s", limits::SHARD_IDLE_OPEN_MAX.as_secs())]
-    Unanswered,
+    #[error("the peer: {0}")]
+    Peer(#[from] PeerError),
 }
 
 /// The share of a core that an idle server with a core for its stack is busy, all its threads
@@ -75,7 +63,7 @@ fn measure(window: Duration, layout: &Layout, scratch: &Path) -> Result<f64, Sha
 struct Peer(Channel);
 
 impl Peer {
-    fn open(layout: &Layout, scratch: &Path) -> Result<Self, ShardIdleError> {
+    fn open(layout: &Layout, scratch: &Path) -> Result<Self, PeerError> {
         let (link, address, prefix_bits) = StackLink::memif_peer(layout, scratch);
         let settings = ServerConfig {
             addresses: vec![(address, prefix_bits)],
@@ -86,7 +74,7 @@ impl Peer {
         Ok(Self(Channel::create(Config::default().backend(Backend::Local(network)))?))
     }
 
-    fn ask_each_once(&mut self, server: &Address) -> Result<(), ShardIdleError> {
+    fn ask_each_once(&mut self, server: &Address) -> Result<(), PeerError> {
         for _ in 0..limits::SHARD_IDLE_CONNECTIONS {
             self.0.connect(server, &ConnectOptions::default(), 0)?;
         }
@@ -97,7 +85,7 @@ impl Peer {
         while unanswered > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             let Some(done) = self.0.dispatch(Some(left))? else {
-                return Err(ShardIdleError::Unanswered);
+                return Err(PeerError::Exchange("not all connections were answered in time"));
             };
             match done.event {
                 Event::Connect(outcome) => {
@@ -120,7 +108,7 @@ impl Peer {
     }
 
     /// Takes what comes, asleep meanwhile.
-    fn look_on_for(&mut self, time: Duration) -> Result<(), ShardIdleError> {
+    fn look_on_for(&mut self, time: Duration) -> Result<(), PeerError> {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -12,11 +12,10 @@
 //! Invariant: what is compared was measured in turn, in bursts of the same size.
 
 use super::model::FrameCosts;
-use crate::{limits, measure::median, process};
+use crate::{limits, measure::median, peer_channel::PeerError, process};
 use megapipe::{
-    Accept, Address, Backend, Channel, Completion, Config, ConnectError, ConnectOptions,
-    CreateError, DispatchError, Event, Handle, ListenError, ListenOptions, LocalNetwork, Misuse,
-    NetworkError, OpError, ServerConfig,
+    Accept, Address, Backend, Channel, Completion, Config, ConnectOptions, Event, Handle,
+    ListenOptions, LocalNetwork, ServerConfig,
 };
 use megapipe_apps::serve::CpuList;
 use megapipe_link::{
@@ -42,27 +41,20 @@ use std::{
 
 /// The costs could not be measured.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CostError {
+pub enum CostError {
+    /// The link between the two sides.
     #[error("the link: {0}")]
     Link(#[from] LinkError),
+    /// The switch.
     #[error("the switch: {0}")]
     Switch(#[from] SwitchError),
-    #[error("the network: {0}")]
-    Network(#[from] NetworkError),
+    /// A channel of either side.
     #[error(transparent)]
-    Create(#[from] CreateError),
-    #[error("listening: {0}")]
-    Listen(#[from] ListenError),
-    #[error("connecting: {0}")]
-    Connect(#[from] ConnectError),
-    #[error("an operation: {0}")]
-    Misuse(#[from] Misuse),
-    #[error("a connection: {0}")]
-    Operation(#[from] OpError),
-    #[error(transparent)]
-    Dispatch(#[from] DispatchError),
+    Peer(#[from] PeerError),
+    /// A thread could not be put on its core.
     #[error("a thread: {0}")]
     System(#[from] io::Error),
+    /// Not all came, or not where it belongs.
     #[error("frames were lost, or not where they belong: {0}")]
     Lost(&'static str),
 }
@@ -108,6 +100,18 @@ fn segment(port: u16) -> Vec<u8> {
     frame[32] = 0x50;
     frame[33] = 0x10;
     frame
+}
+
+/// A frame for each of two shards.
+fn segments() -> Result<[Vec<u8>; 2], CostError> {
+    let hash = FlowHash::new(&KEY);
+    let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
+    let home = |port| hash.shard_of(&Ends::from_peer(at(THEIRS, port), at(OURS, PORT)), 2);
+    let of = |shard| (1..u16::MAX).find(|port| home(*port) == shard).map(segment);
+    let (Some(first), Some(second)) = (of(0), of(1)) else {
+        return Err(CostError::Lost("no port belongs to one of two shards"));
+    };
+    Ok([first, second])
 }
 
 fn frames() -> Result<(Pair, Pair), LinkError> {
@@ -262,13 +266,7 @@ fn reader<'scope>(
 ) -> Result<Reader, CostError> {
     let (ours, peer) = frames()?;
     let mut links = switch(vec![Box::new(ours)], 2, &KEY)?;
-    let hash = FlowHash::new(&KEY);
-    let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
-    let home = |port| hash.shard_of(&Ends::from_peer(at(THEIRS, port), at(OURS, PORT)), 2);
-    let of = |shard| (1..u16::MAX).find(|port| home(*port) == shard).map(segment);
-    let (Some(mine), Some(others)) = (of(0), of(1)) else {
-        return Err(CostError::Lost("no port belongs to one of two shards"));
-    };
+    let [mine, others] = segments()?;
     let (Some(there_link), Some(link)) = (links.pop(), links.pop()) else {
         return Err(CostError::Lost("there are not two shards"));
     };
@@ -374,7 +372,7 @@ struct Echo {
     spent: Duration,
 }
 
-fn network(link: Box<dyn Link>, address: Ipv4Addr, shards: u16) -> Result<LocalNetwork, CostError> {
+fn network(link: Box<dyn Link>, address: Ipv4Addr, shards: u16) -> Result<LocalNetwork, PeerError> {
     let settings = ServerConfig {
         addresses: vec![(address.into(), 24)],
         connections: limits::SHAPE_CONNECTIONS * 4,
@@ -385,7 +383,7 @@ fn network(link: Box<dyn Link>, address: Ipv4Addr, shards: u16) -> Result<LocalN
 }
 
 impl Echo {
-    fn new(link: Pair, shards: u16) -> Result<Self, CostError> {
+    fn new(link: Pair, shards: u16) -> Result<Self, PeerError> {
         let meter = Arc::new(Mutex::new(Meter::default()));
         let link = Metered { link, meter: Arc::clone(&meter) };
         let network = network(Box::new(link), OURS, shards)?;
@@ -403,7 +401,7 @@ impl Echo {
 
     /// Each shard until it has nothing to do. Turns that found nothing cost nothing: on a core of
     /// its own a shard would have had them while it waited.
-    fn turn(&mut self) -> Result<(), CostError> {
+    fn turn(&mut self) -> Result<(), PeerError> {
         for index in 0..self.shards.len() {
             let before = self.frames();
             let start = Instant::now();
@@ -423,7 +421,7 @@ impl Echo {
 }
 
 /// All that a shard has to do now. How many completions that were.
-fn echo(channel: &mut Channel) -> Result<usize, CostError> {
+fn echo(channel: &mut Channel) -> Result<usize, PeerError> {
     let mut handled = 0;
     while let Some(done) = channel.dispatch(Some(Duration::ZERO))? {
         let Completion { handle, event, .. } = done;
@@ -449,18 +447,25 @@ struct Asker {
 }
 
 impl Asker {
-    fn connect(&mut self) -> Result<(), CostError> {
+    fn new(link: Pair, stays: bool) -> Result<Self, PeerError> {
+        let network = network(Box::new(link), THEIRS, 1)?;
+        let channel = Channel::create(Config::default().backend(Backend::Local(network)))?;
+        let server = Address::from(SocketAddr::from((OURS, PORT)));
+        Ok(Self { channel, server, stays, done: 0 })
+    }
+
+    fn connect(&mut self) -> Result<(), PeerError> {
         let options = ConnectOptions::default().reset_on_close(!self.stays);
         self.channel.connect(&self.server, &options, 0)?;
         Ok(())
     }
 
-    fn ask(&mut self, handle: Handle) -> Result<(), CostError> {
+    fn ask(&mut self, handle: Handle) -> Result<(), PeerError> {
         self.channel.write_quiet(handle, REQUEST)?;
         Ok(self.channel.read(handle, READ_BYTES)?)
     }
 
-    fn turn(&mut self) -> Result<(), CostError> {
+    fn turn(&mut self) -> Result<(), PeerError> {
         while let Some(done) = self.channel.dispatch(Some(Duration::ZERO))? {
             let handle = done.handle;
             match done.event {
@@ -478,7 +483,7 @@ impl Asker {
                         self.connect()?;
                     }
                 }
-                Event::Read(Ok(_)) => return Err(CostError::Lost("an answer in pieces")),
+                Event::Read(Ok(_)) => return Err(PeerError::Exchange("an answer in pieces")),
                 Event::Read(Err(error)) => return Err(error.into()),
                 _ => {}
             }
@@ -508,10 +513,7 @@ impl Default for Extent {
 pub(crate) fn exchange_shape(shards: u16, stays: bool, extent: Extent) -> Result<Shape, CostError> {
     let (ours, theirs) = pair(&PairConfig::default())?;
     let mut server = Echo::new(ours, shards)?;
-    let network = network(Box::new(theirs), THEIRS, 1)?;
-    let channel = Channel::create(Config::default().backend(Backend::Local(network)))?;
-    let address = Address::from(SocketAddr::from((OURS, PORT)));
-    let mut load = Asker { channel, server: address, stays, done: 0 };
+    let mut load = Asker::new(theirs, stays)?;
     for _ in 0..extent.connections {
         load.connect()?;
     }
@@ -522,7 +524,7 @@ pub(crate) fn exchange_shape(shards: u16, stays: bool, extent: Extent) -> Result
             load.turn()?;
             server.turn()?;
             if Instant::now() > deadline {
-                return Err(CostError::Lost("transactions come to a stop"));
+                return Err(PeerError::Exchange("transactions come to a stop"));
             }
         }
         Ok(load.done + transactions - end)
