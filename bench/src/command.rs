@@ -15,7 +15,11 @@ use crate::{
     process::{self, ExecArgs},
     report,
     run::{Bench, Columns, Programs},
-    scaling, shard_bars, stack_bars,
+    scaling::{
+        self,
+        costs::{CostError, FrameKind, carry_frames},
+    },
+    shard_bars, stack_bars,
     stack_link::{Placement, StackLink},
     table::{Table, grouped},
 };
@@ -83,6 +87,12 @@ enum Action {
     Segments {
         /// What they do
         kind: SegmentKind,
+    },
+    /// Frames through the switch of two shards in one thread, for callgrind
+    #[command(hide = true)]
+    Frames {
+        /// Whose they are
+        kind: FrameKind,
     },
     /// The process that tidies up after a benchmark
     #[command(hide = true)]
@@ -181,6 +191,9 @@ pub enum BenchError {
     /// The segments that callgrind counts were not carried.
     #[error(transparent)]
     Segments(#[from] InstructionsError),
+    /// Frames did not go where they belong.
+    #[error(transparent)]
+    Frames(#[from] CostError),
     /// `--only` names nothing.
     #[error("there is no experiment '{name}' here; there are: {known}")]
     UnknownExperiment {
@@ -261,6 +274,10 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         }
         Action::Segments { kind } => {
             println!("{}", instructions::carry_segments(*kind)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Frames { kind } => {
+            println!("{}", carry_frames(*kind)?);
             Ok(ExitCode::SUCCESS)
         }
         Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),

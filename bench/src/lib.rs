@@ -72,4 +72,4 @@ pub use point::{
     Bar, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense, Simulated,
 };
 pub use process::ExecArgs;
-pub use scaling::costs::CostError;
+pub use scaling::costs::{CostError, FrameKind};

@@ -146,6 +146,8 @@ pub(crate) const PROFILE_MAX: Duration = Duration::from_secs(10);
 pub(crate) const STEERED_BURST: usize = megapipe_service::limits::RX_FRAMES_PER_TURN;
 /// Bursts of a round.
 pub(crate) const STEERED_BURSTS: usize = 200;
+/// Bursts whose instructions are counted; enough that what comes once does not show.
+pub(crate) const CARRIED_BURSTS: usize = 1_000;
 /// How often a core that waits for the other looks before it lets others have it.
 pub(crate) const STEERED_SPINS: u32 = 10_000;
 /// Rounds, of which the median counts.

@@ -274,6 +274,45 @@ fn reader<'scope>(
     Ok(Reader { alone: frames()?, peer, link, sibling, sum: Sum(0), mine, others })
 }
 
+/// Whose frames are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum FrameKind {
+    /// Of a queue that no other shard shares.
+    Alone,
+    /// Of the shard that reads them, of two.
+    Kept,
+    /// Of the other one, which takes them over.
+    Steered,
+}
+
+/// Sends frames and reads them, both shards on this thread: for callgrind, which counts the
+/// instructions of each kind beside those of another. How many frames there were.
+///
+/// # Errors
+/// [`CostError`].
+pub(crate) fn carry_frames(kind: FrameKind) -> Result<usize, CostError> {
+    let ((mut ours, mut peer), [first, second]) = (frames()?, segments()?);
+    let (mut sum, mut count) = (Sum(0), 0);
+    let frame = if kind == FrameKind::Steered { second } else { first };
+    if kind == FrameKind::Alone {
+        for _ in 0..limits::CARRIED_BURSTS {
+            send(&mut peer, &frame)?;
+            count += ours.rx_burst(limits::STEERED_BURST, &mut |frame, _| sum.add(frame))?;
+        }
+    } else {
+        let mut links = switch(vec![Box::new(ours)], 2, &KEY)?;
+        for _ in 0..limits::CARRIED_BURSTS {
+            send(&mut peer, &frame)?;
+            for link in &mut links {
+                count += link.receive(limits::STEERED_BURST, &mut sum)?;
+            }
+        }
+    }
+    std::hint::black_box(sum.0);
+    let is_whole = count == limits::CARRIED_BURSTS * limits::STEERED_BURST;
+    if is_whole { Ok(count) } else { Err(CostError::Lost("carried")) }
+}
+
 /// What a transaction consists of at the server, as seen at its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
@@ -558,6 +597,14 @@ mod tests {
         let costs = frame_costs(&first, &last, 1).unwrap();
         for ns in [costs.plain_ns, costs.kept_ns, costs.steered_ns, costs.taken_ns] {
             assert!(ns > 0.1 && ns < 1e6, "{costs:?}");
+        }
+    }
+
+    #[test]
+    fn all_frames_are_carried_whosever_they_are() {
+        for kind in [FrameKind::Alone, FrameKind::Kept, FrameKind::Steered] {
+            let count = carry_frames(kind).unwrap();
+            assert_eq!(count, limits::CARRIED_BURSTS * limits::STEERED_BURST, "{kind:?}");
         }
     }
 
