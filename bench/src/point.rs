@@ -95,7 +95,8 @@ pub struct Machine {
 pub struct Point {
     /// Which experiment it belongs to, such as `fig2.1a`.
     pub experiment: String,
-    /// `channel`, `epoll-shared`, `epoll-reuseport`, `io_uring`, `nginx` or `memcached`.
+    /// `channel`, `sockets`, `epoll-shared`, `epoll-reuseport`, `epoll-processes`, `io_uring`,
+    /// `nginx` or `memcached`.
     pub server: String,
     /// Who does TCP: `kernel`.
     pub backend: String,

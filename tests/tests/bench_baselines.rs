@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-const ALL: [Baseline; 3] = [Baseline::EpollShared, Baseline::EpollReuseport, Baseline::IoUring];
+const ALL: [Baseline; 4] =
+    [Baseline::EpollShared, Baseline::EpollReuseport, Baseline::EpollProcesses, Baseline::IoUring];
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs `body` against a server with this many threads, then stops the server and checks that it
@@ -32,6 +33,7 @@ fn args(baseline: Baseline, threads: usize) -> BaselineArgs {
         request_bytes: 64,
         response_bytes: 64,
         reset: false,
+        program: Some(env!("CARGO_BIN_EXE_baseline").into()),
     }
 }
 
@@ -80,7 +82,8 @@ fn io_uring_refused() -> Option<String> {
 
 #[test]
 fn a_server_that_only_accepts_resets_every_connection() {
-    for baseline in [Baseline::EpollShared, Baseline::EpollReuseport] {
+    let epoll = ALL.into_iter().filter(|baseline| *baseline != Baseline::IoUring);
+    for baseline in epoll {
         let args = BaselineArgs { reset: true, ..args(baseline, 2) };
         with_server_of(&args, |address| {
             for _ in 0..100 {

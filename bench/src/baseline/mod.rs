@@ -4,7 +4,7 @@
 //! Read [`Baseline`] for what each is; `epoll.rs` and `uring.rs` are the two loops, `socket.rs`
 //! opens and pins, `framing.rs` is a connection's side of the protocol. Each server runs in a
 //! process of its own (`megapipe bench server …`), one thread per core, nothing shared but, where
-//! the paper's baseline asks for it, the listening socket.
+//! the paper's baseline asks for it, the listening socket; `processes.rs` starts one for each core.
 //!
 //! Unsafe code lives here only (`buffer_ring.rs`, and pushing to the submission queue in
 //! `uring.rs`): io_uring shares memory with the kernel.
@@ -12,6 +12,7 @@
 mod buffer_ring;
 mod epoll;
 mod framing;
+mod processes;
 mod socket;
 mod uring;
 
@@ -21,7 +22,7 @@ use megapipe_apps::{
     rpc::protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT},
     serve::CpuList,
 };
-use std::{io, net::SocketAddr, num::NonZeroUsize, thread};
+use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, thread};
 
 /// Which hand-written server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -30,6 +31,8 @@ pub enum Baseline {
     EpollShared,
     /// A `SO_REUSEPORT` listener per pinned thread, edge-triggered epoll.
     EpollReuseport,
+    /// The same with a process for each thread: no two share a table of descriptors [MT 5.1].
+    EpollProcesses,
     /// io_uring: deferred task work, multishot accept and receive, direct descriptors.
     #[value(name = "io_uring")]
     IoUring,
@@ -41,6 +44,7 @@ impl Baseline {
         match self {
             Self::EpollShared => "epoll-shared",
             Self::EpollReuseport => "epoll-reuseport",
+            Self::EpollProcesses => "epoll-processes",
             Self::IoUring => "io_uring",
         }
     }
@@ -70,6 +74,9 @@ pub struct BaselineArgs {
     /// Accept and reset, and serve nothing [MT figure 8]
     #[arg(long)]
     pub reset: bool,
+    /// The megapipe executable that the processes of epoll-processes run
+    #[arg(long, hide = true)]
+    pub program: Option<PathBuf>,
 }
 
 /// Why a baseline server could not run.
@@ -105,6 +112,9 @@ pub enum BaselineError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// One of several processes ended by itself.
+    #[error("a server process ended: {0}")]
+    Process(String),
     /// The event loop itself failed.
     #[error("event loop: {0}")]
     Loop(#[from] io::Error),
@@ -128,6 +138,9 @@ pub fn serve(
     if args.reset && args.baseline == Baseline::IoUring {
         return Err(BaselineError::ResetUnfit);
     }
+    if args.baseline == Baseline::EpollProcesses {
+        return processes::run(args, &cpus, stop, ready);
+    }
     let listeners =
         socket::listeners(args.listen, threads, args.baseline, &cpus).map_err(listen_failed)?;
     if args.reset {
@@ -148,10 +161,8 @@ pub fn serve(
                     }
                     let serve = epoll::Serve { shared: baseline == Baseline::EpollShared, reset };
                     match baseline {
-                        Baseline::EpollShared | Baseline::EpollReuseport => {
-                            epoll::run(listener, serve, defaults, stop)
-                        }
                         Baseline::IoUring => uring::run(&listener, defaults, stop),
+                        _ => epoll::run(listener, serve, defaults, stop),
                     }
                 })
             })

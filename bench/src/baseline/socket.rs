@@ -63,7 +63,7 @@ pub(super) fn listeners(
     while all.len() < threads {
         all.push(if shared { all[0].try_clone()? } else { listener(bound, true)? });
     }
-    if !shared && threads > 1 {
+    if !shared {
         for (socket, &cpu) in all.iter().zip(cpus) {
             set_socket_incoming_cpu(socket, u32::try_from(cpu).unwrap_or(u32::MAX))?;
         }

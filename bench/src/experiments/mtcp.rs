@@ -1,12 +1,13 @@
 //! The plans of the mTCP paper's experiments [MT chapter 5, figures 1 and 2].
 //!
-//! The paper's systems and ours: Linux is `epoll-shared`, REUSEPORT is `epoll-reuseport`, MegaPipe
-//! is the channel on io_uring, mTCP is the channel on our own stack, which the columns add
-//! (`--backend local --link …`, in this suite by default). lighttpd is nginx and our own web
-//! server.
+//! The paper's systems and ours: Linux is `epoll-shared`, REUSEPORT is `epoll-reuseport`,
+//! Multiprocess is `epoll-processes`, MegaPipe is the channel on io_uring, mTCP is the channel on
+//! our own stack, which the columns add (`--backend local --link …`, in this suite by default).
+//! lighttpd is nginx and our own web server.
 
 use super::{
-    Experiment, Group, IO_URING, MESSAGE_BYTES, REUSEPORT, SHARED, URING, accept_reset, http, rpc,
+    Experiment, Group, IO_URING, MESSAGE_BYTES, PROCESSES, REUSEPORT, SHARED, URING, accept_reset,
+    http, rpc,
 };
 use crate::{files::FileSet, limits, load::Load, server::Server, server::Service};
 
@@ -49,7 +50,7 @@ impl Experiment {
     }
 
     fn accepts_over_cores(&self, cores_max: usize) -> Vec<Group> {
-        let servers = &[SHARED, REUSEPORT, URING];
+        let servers = &[SHARED, REUSEPORT, PROCESSES, URING];
         let group = |cores| self.group(cores, Service::AcceptReset, &accept_reset(), servers);
         (1..=cores_max).map(group).collect()
     }

@@ -106,7 +106,9 @@ fn style(label: &str) -> usize {
         "epoll-shared" | "channel none" => 2,
         "epoll-reuseport" | "channel +P" | "memcached" | "nginx" => 3,
         "io_uring" => 4,
-        "channel (memif), one queue, simulated" | "channel (memif), thread" => 1,
+        "epoll-processes" | "channel (memif), one queue, simulated" | "channel (memif), thread" => {
+            1
+        }
         "sockets (memif)" | "sockets (uring)" | "sockets (epoll)" => 2,
         "sockets (memif), thread" => 3,
         _ => 5,
