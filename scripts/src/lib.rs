@@ -92,8 +92,8 @@ pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseEr
     Ok(Prepared { script, settings })
 }
 
-/// The names that the runner of Linux's own tests defines, by the version of IP, and after them what
-/// an invocation does. A cookie of Fast Open is never looked at: there is nobody to take it.
+/// The names that the runner of Linux's own tests defines, by the version of IP, and after them
+/// what an invocation does. A cookie of Fast Open is never looked at: there is nobody to take it.
 fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
     let is_version = |setting: &&Setting| setting.name == "ip_version";
     let outside = invocation.settings.iter().rfind(is_version).map(|it| it.value.as_bytes());

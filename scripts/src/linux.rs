@@ -152,8 +152,8 @@ impl System for Linux {
     }
 }
 
-/// Makes the first time of a `struct scm_timestamping`, which counts from 1970, one that counts from
-/// the script's beginning.
+/// Makes the first time of a `struct scm_timestamping`, which counts from 1970, one that counts
+/// from the script's beginning.
 fn since(start_us: i64, control: &mut Control) {
     let is_stamp = (control.level, control.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING);
     let Some((seconds, rest)) = control.data.split_at_mut_checked(8).filter(|_| is_stamp) else {

@@ -191,7 +191,8 @@ const EXTENDED_ERROR: [(&str, usize, usize); 6] = [
     ("ee_data", 12, 4),
 ];
 
-/// `cmsg_data={ee_errno=0, ee_origin=SO_EE_ORIGIN_ZEROCOPY, …}` or `{scm_sec=0, scm_nsec=10000000}`.
+/// `cmsg_data={ee_errno=0, ee_origin=SO_EE_ORIGIN_ZEROCOPY, …}` or
+/// `{scm_sec=0, scm_nsec=10000000}`.
 fn fields_of_control(
     fields: &[Expression],
     live: &[u8],

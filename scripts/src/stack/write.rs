@@ -8,7 +8,7 @@
 //! segments, up to half of the largest window that the peer has had.
 //!
 //! Invariants
-//! - The stack's own limit lies one such buffer beyond the program's, so that the program's decides.
+//! - The stack's own limit lies one such buffer beyond the program's, so that that one decides.
 
 use megapipe_stack::{ConnId, ConnInfo, ConnOption, Memory};
 

@@ -654,6 +654,56 @@ fn the_urgent_pointer_is_told_and_sent() {
     assert_eq!(out[0].urgent, 10, "the byte after the last urgent one");
 }
 
+#[test]
+fn no_frame_holds_bytes_of_two_records() {
+    for tso in [false, true] {
+        let cuts = |config: &mut Config| {
+            (config.tso, config.tx_checksum) = (tso, tso);
+            config.tx_frame_bytes = if tso { 65_550 } else { config.tx_frame_bytes };
+        };
+        let (mut peer, conn) = Peer::accepted(cuts, plain());
+        for (len, ends) in [(300, true), (2040, true), (50, false), (60, true), (10, false)] {
+            peer.send(conn, &vec![7; len]);
+            if ends {
+                let end = ConnOption::EndOfRecord;
+                peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, end)).unwrap();
+            }
+        }
+        let pushed = |out: &Out| (out.seq, out.len, out.flags.contains(Flags::PSH));
+        let sent: Vec<_> = peer.out().iter().map(pushed).collect();
+        let second: &[_] = if tso {
+            &[(301, 2040, true)]
+        } else {
+            &[(301, 1000, false), (1301, 1000, false), (2301, 40, true)]
+        };
+        // What ends no record waits, as small segments do.
+        let expected = [&[(1, 300, true)], second, &[(2341, 110, true)]].concat();
+        assert_eq!(sent, expected, "tso: {tso}");
+        peer.inject(A, 1, 2451, &[]);
+        assert_eq!(peer.cores(), [(A.0 | Flags::PSH.0, 2451, 1, 10)]);
+        peer.inject(A, 1, 2461, &[]);
+        peer.send(conn, &[7; 400]);
+        assert_eq!(peer.cores(), [(A.0 | Flags::PSH.0, 2461, 1, 400)], "no record, no border");
+    }
+}
+
+#[test]
+fn a_fin_alone_is_not_kept_back_by_a_full_congestion_window() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    (0..6).for_each(|_| peer.send(conn, &[0; 2000]));
+    assert_eq!(peer.out().len(), 10);
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    assert_eq!(peer.cores(), [], "two segments of data come first");
+    peer.inject(A, 1, 2001, &[]);
+    let fin = A.0 | Flags::PSH.0 | Flags::FIN.0;
+    assert_eq!(peer.cores(), [(A.0, 10_001, 1, 1000), (fin, 11_001, 1, 1000)]);
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    (0..5).for_each(|_| peer.send(conn, &[0; 2000]));
+    assert_eq!(peer.out().len(), 10);
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    assert_eq!(peer.cores(), [(A.0 | Flags::FIN.0, 10_001, 1, 0)]);
+}
+
 pub(super) fn icmp(peer: &Peer, seq: u32, kind: IcmpErrorKind) -> IcmpError {
     IcmpError {
         protocol: Protocol::Tcp,
