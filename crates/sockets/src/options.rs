@@ -528,15 +528,21 @@ impl Value {
     }
 }
 
-/// Options that ask for control data with a stream's bytes, which a channel does not carry.
+/// Options that ask for control data with a stream's bytes, or for word of when they are done with,
+/// which a channel does not carry.
 pub(crate) const fn tells_beside_stream(level: i32, name: i32) -> bool {
     /// `SO_TIMESTAMP_NEW` and its two kin.
     const NEW_STAMPS: (i32, i32) = (63, 65);
     const TCP_INQ: i32 = 36;
     match level {
         libc::SOL_SOCKET => {
-            matches!(name, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
-                || (name >= NEW_STAMPS.0 && name <= NEW_STAMPS.1)
+            matches!(
+                name,
+                libc::SO_TIMESTAMP
+                    | libc::SO_TIMESTAMPNS
+                    | libc::SO_TIMESTAMPING
+                    | libc::SO_ZEROCOPY
+            ) || (name >= NEW_STAMPS.0 && name <= NEW_STAMPS.1)
         }
         libc::IPPROTO_TCP => name == TCP_INQ,
         _ => false,
@@ -675,6 +681,7 @@ mod tests {
             ((libc::IPPROTO_IP, libc::IP_TTL), 0, Error::InvalidArgument),
             ((libc::IPPROTO_IP, libc::IP_TTL), 256, Error::InvalidArgument),
             ((libc::SOL_SOCKET, libc::SO_TYPE), 1, Error::NoSuchOption),
+            ((libc::SOL_SOCKET, libc::SO_ZEROCOPY), 1, Error::NoSuchOption),
             ((libc::SOL_SOCKET, libc::SO_PRIORITY), 7, Error::NotPermitted),
             ((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY), 1, Error::NoSuchOption),
             ((4000, 1), 1, Error::NoSuchOption),

@@ -78,6 +78,8 @@ pub(crate) struct Stream {
     pub(crate) mark: Option<Mark>,
     /// What was written last was urgent, and our own stack has not got it yet.
     owes_mark: bool,
+    /// The same of the end of a record (MSG_EOR).
+    owes_record_end: bool,
     /// The last write said that more would come (MSG_MORE), and our own stack knows.
     more: bool,
     pub(crate) is_v6: bool,
@@ -117,6 +119,7 @@ impl Stream {
             lingers: false,
             mark: None,
             owes_mark: false,
+            owes_record_end: false,
             more: false,
             is_v6,
             options: Options::DEFAULT,
@@ -664,8 +667,10 @@ impl Sockets {
                 if let Err(error) = stream.push(channel, from, (is_local, more)) {
                     return Attempt::Done(Err(error));
                 }
-                if is_urgent {
-                    stream.owes_mark = true;
+                let is_record = flags.contains(MsgFlags::EOR) && is_local && from.left() == 0;
+                if is_urgent || (is_record && from.taken() > 0) {
+                    stream.owes_mark |= is_urgent;
+                    stream.owes_record_end |= is_record;
                     stream.mark_written(channel);
                 }
                 if from.left() == 0 {
@@ -697,13 +702,22 @@ impl Stream {
             || matches!(self.progress, Progress::Closed)
     }
 
-    /// Says to our own stack that what was written is urgent, as soon as it has all of it.
+    /// Says to our own stack that what was written is urgent, or ends a record, as soon as it has all
+    /// of it. Until then nothing more is written.
     #[inline]
     fn mark_written(&mut self, channel: &mut Channel) {
-        if self.owes_mark && channel.unsent_bytes(self.handle).is_ok_and(|unsent| unsent == 0) {
-            self.owes_mark = false;
-            // A connection that is over tells so itself.
-            let _ = channel.set_conn_option(self.handle, ConnOption::Urgent);
+        let owes = self.owes_mark || self.owes_record_end;
+        if owes && channel.unsent_bytes(self.handle).is_ok_and(|unsent| unsent == 0) {
+            let owed = [
+                (&mut self.owes_mark, ConnOption::Urgent),
+                (&mut self.owes_record_end, ConnOption::EndOfRecord),
+            ];
+            for (owes, option) in owed {
+                if std::mem::take(owes) {
+                    // A connection that is over tells so itself.
+                    let _ = channel.set_conn_option(self.handle, option);
+                }
+            }
         }
     }
 

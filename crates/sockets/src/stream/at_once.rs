@@ -29,7 +29,11 @@ impl Stream {
     fn takes_plain_bytes(&self) -> bool {
         matches!(self.progress, Progress::Connected)
             && self.error.is_none()
-            && !(self.shut.send || self.congested || self.more || self.owes_mark)
+            && !(self.shut.send
+                || self.congested
+                || self.more
+                || self.owes_mark
+                || self.owes_record_end)
     }
 }
 

@@ -23,6 +23,20 @@ fn bytes_arrive_in_order_and_are_read_in_any_portion() {
 }
 
 #[test]
+fn records_are_bytes_for_who_reads_them() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.note_send("a record", Client, client, b"one", libc::MSG_EOR);
+        world.note_send("none", Client, client, b"", libc::MSG_EOR);
+        world.note_send("the next begins", Client, client, b"tw", libc::MSG_MORE);
+        world.note_send("and ends", Client, client, b"o", libc::MSG_EOR);
+        world.note_send("no record", Client, client, b"three", 0);
+        world.note_recv("across their ends", Server, server, 5, libc::MSG_WAITALL);
+        world.note_recv("the rest", Server, server, 100, 0);
+    });
+}
+
+#[test]
 fn bytes_are_thrown_away_if_asked() {
     compare(|world| {
         let (server, client) = world.connection();
