@@ -36,6 +36,10 @@ const TAKEN_AT_ONCE: usize = 64;
 /// How many strings ahead of the one in hand bytes are asked for: small ones have two lines each,
 /// and a core waits for about sixteen at a time.
 const LOOK_AHEAD: usize = 8;
+/// Lines that are asked for before the first string of a burst: those of so many small ones.
+const FIRST_LINES: usize = 2 * LOOK_AHEAD;
+/// Records of a line.
+const LINE_RECORDS: u64 = (LINE_BYTES / size_of::<u64>()) as u64;
 /// Bytes of a string that are asked for; those of a longer one the processor finds itself.
 const LOOK_AHEAD_BYTES: usize = 256;
 
@@ -247,6 +251,9 @@ impl BipProducer {
         if lines > self.space.clear && !self.look(lines)? {
             return Ok(false);
         }
+        if self.space.strings.is_multiple_of(LINE_RECORDS) {
+            self.records.expect_room(2 * LINE_RECORDS as u32);
+        }
         let line = self.space.take(lines);
         // Where a string after the next may lie, if they are like this one: the receiver's core has
         // those lines.
@@ -273,6 +280,9 @@ impl BipProducer {
         self.space.clear(u64::from(self.records.outstanding()) + staged, lines);
         if self.room == 0 {
             self.space.clear = 0;
+        }
+        for ahead in 0..self.space.clear.min(FIRST_LINES) {
+            bytes::expect_line_to_write(self.area.line(self.space.next + ahead));
         }
         Ok(lines <= self.space.clear)
     }

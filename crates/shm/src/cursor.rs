@@ -104,6 +104,12 @@ impl ProducerCursor {
         Some(slot)
     }
 
+    /// The slot that will be `ahead` after the next one, whosever it is now.
+    #[inline]
+    pub(crate) fn slot_after(&self, ahead: u32) -> u32 {
+        self.staged.wrapping_add(ahead) & (self.entries - 1)
+    }
+
     /// Publishes all that was staged; how many records that were.
     #[inline]
     pub(crate) fn commit(&mut self, tail: &AtomicU32) -> u32 {

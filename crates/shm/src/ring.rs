@@ -203,6 +203,13 @@ impl<T: Plain> Producer<T> {
         Ok(())
     }
 
+    /// Says that the slot `ahead` records after the next will be written soon: the consumer's core
+    /// has its line. A hint.
+    #[inline]
+    pub fn expect_room(&self, ahead: u32) {
+        bytes::expect_line_to_write(self.place.words(self.cursor.slot_after(ahead)).cast());
+    }
+
     /// Publishes all records put since the last commit, and says how many.
     #[inline]
     pub fn commit(&mut self) -> u32 {
