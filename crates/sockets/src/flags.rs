@@ -65,7 +65,7 @@ bitflags! {
         const TRUNC = libc::MSG_TRUNC;
         /// Do not wait.
         const DONTWAIT = libc::MSG_DONTWAIT;
-        /// Ends a record: on our own stack no segment holds bytes of two of them. The kernel's part is
+        /// Ends a record: on our own stack no segment holds bytes of two of them. The kernel is
         /// asked in batches, and does not hear of it: the peer could not tell.
         const EOR = libc::MSG_EOR;
         /// Wait for all that was asked for.

@@ -702,8 +702,8 @@ impl Stream {
             || matches!(self.progress, Progress::Closed)
     }
 
-    /// Says to our own stack that what was written is urgent, or ends a record, as soon as it has all
-    /// of it. Until then nothing more is written.
+    /// Says to our own stack that what was written is urgent, or ends a record, as soon as it has
+    /// all of it. Until then nothing more is written.
     #[inline]
     fn mark_written(&mut self, channel: &mut Channel) {
         let owes = self.owes_mark || self.owes_record_end;

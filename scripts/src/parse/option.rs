@@ -99,8 +99,8 @@ fn counters(cursor: &mut Cursor<'_>) -> Result<Vec<u32>, ParseError> {
     Ok(counters)
 }
 
-/// `gen-77 0102`: an option by its number. `exp-00ac 05`: an experiment by its identifier (RFC 6994),
-/// for some of which there are names.
+/// `gen-77 0102`: an option by its number. `exp-00ac 05`: an experiment by its identifier
+/// (RFC 6994), for some of which there are names.
 fn numbered(
     cursor: &mut Cursor<'_>,
     family: &str,
