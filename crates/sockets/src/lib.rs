@@ -59,6 +59,7 @@ mod context;
 mod control;
 mod datagram;
 mod descriptors;
+mod door;
 mod ending;
 mod epoll;
 mod error;

@@ -6,17 +6,16 @@
 //! taken from the channel already and are in `queue`, the rest is the kernel's or our stack's.
 //!
 //! A socket at all of IPv6 that is not IPV6_V6ONLY listens on our own stack at all of IPv4 as well:
-//! two listeners beneath, each with the backlog's second place.
-//!
-//! Invariant: `asked[side] + queue.len()` is never more than `ahead`, the first place's share, for
-//! either side.
+//! two listeners beneath, each with the backlog's second place. What listens beneath is a door
+//! (`door.rs`), which sockets with SO_REUSEPORT share.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use megapipe::{
-    Accept, Accepted, Address, Connection, Disconnect, Handle, ListenError, ListenOptions, OpError,
+    Accepted, Address, Connection, Disconnect, Handle, ListenError, ListenOptions, OpError,
     RegisterError,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -25,23 +24,24 @@ use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::family;
 use crate::flags::{Events, OpenFlags};
-use crate::limits::{ACCEPT_AHEAD, BACKLOG_MAX, READ_BYTES};
+use crate::limits::{ACCEPT_AHEAD, BACKLOG_MAX};
 use crate::options::Options;
 use crate::ports::{Bound, Transport};
 use crate::readiness::{self, Progress};
-use crate::sockets::{Attempt, Kind, Sockets, Wait};
+use crate::sockets::{Attempt, Kind, NIL, Sockets, Wait};
 use crate::stream::{Blank, Connecting, Stream};
 
 /// A listening socket.
 pub(crate) struct Listener {
-    /// The second is IPv4's, of a socket for both families, or `Handle::NONE`.
-    handles: [Handle; 2],
+    /// Where its connections come from. The second is IPv4's, of a socket for both families, or
+    /// `NIL`.
+    pub(crate) doors: [u32; 2],
+    /// The first door's.
+    handle: Handle,
     /// Connections for the program, oldest first: objects without a descriptor.
-    queue: VecDeque<u32>,
-    /// Connections that the channel was asked for and has not brought yet.
-    asked: [usize; 2],
+    pub(crate) queue: VecDeque<u32>,
     /// How many are taken from the channel ahead of the program.
-    ahead: usize,
+    pub(crate) ahead: usize,
     pub(crate) error: Option<Error>,
     pub(crate) is_v6: bool,
     pub(crate) options: Options,
@@ -50,7 +50,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) const fn handle(&self) -> Handle {
-        self.handles[0]
+        self.handle
     }
 
     pub(crate) fn readiness(&self) -> Events {
@@ -185,16 +185,17 @@ impl Sockets {
             Kind::Datagram(_) => return Err(Error::NotSupported),
             _ => return Err(Error::NotASocket),
         }
-        let handles = match self.is_local {
+        let doors = match self.is_local {
             true => self.listen_on_stack(object, behind)?,
-            false => [self.listen_in_kernel(object, behind)?, Handle::NONE],
+            false => [self.listen_in_kernel(object, behind)?, NIL],
         };
-        self.become_listener(object, handles, ahead);
+        self.become_listener(object, doors, ahead);
         self.ask_for_connections(object);
         Ok(())
     }
 
-    fn listen_in_kernel(&mut self, object: u32, behind: usize) -> Result<Handle, Error> {
+    fn listen_in_kernel(&mut self, object: u32, behind: usize) -> Result<u32, Error> {
+        let cookie = self.doors.next();
         let Self { objects, channel, .. } = self;
         let Some(Kind::Stream(stream)) = objects.get_mut(object as usize).map(|it| &mut it.kind)
         else {
@@ -205,15 +206,16 @@ impl Sockets {
         let Blank::Kernel(fd) = std::mem::replace(&mut stream.blank, Blank::Used) else {
             return Err(Error::InvalidArgument);
         };
-        channel.register(fd, object.into(), None).map_err(|error| match error {
+        let handle = channel.register(fd, cookie.into(), None).map_err(|error| match error {
             RegisterError::Kernel { source, .. } => source.into(),
             RegisterError::Misuse(misuse) => misuse.into(),
             _ => Error::InvalidArgument,
-        })
+        })?;
+        Ok(self.doors.open(handle, None, object))
     }
 
-    fn listen_on_stack(&mut self, object: u32, behind: usize) -> Result<[Handle; 2], Error> {
-        let Self { objects, channel, ports, .. } = self;
+    fn listen_on_stack(&mut self, object: u32, behind: usize) -> Result<[u32; 2], Error> {
+        let Self { objects, channel, ports, doors, .. } = self;
         let Some(Kind::Stream(stream)) = objects.get_mut(object as usize).map(|it| &mut it.kind)
         else {
             return Err(Error::InvalidArgument);
@@ -227,37 +229,46 @@ impl Sockets {
             }
         };
         ports.listen(bound)?;
-        // With SO_REUSEPORT, contexts of the process's other shards may listen there too.
+        // With SO_REUSEPORT, contexts of the process's other shards may listen there too, and other
+        // sockets of this one.
         let is_shared = stream.options.sharing.port;
         let options = ListenOptions::default().backlog(behind as u32).share(is_shared);
         let mut listen = |address| {
-            let handle = channel.listen(&Address::Inet(address), &options, object.into());
-            handle.map_err(|error| match error {
-                ListenError::Kernel { source, .. } => source.into(),
-                ListenError::Misuse(misuse) => misuse.into(),
-                _ => Error::InvalidArgument,
-            })
+            if is_shared && let Some(door) = doors.join(address, object) {
+                return Ok(door);
+            }
+            let cookie = doors.next();
+            let handle = channel.listen(&Address::Inet(address), &options, cookie.into());
+            match handle {
+                Ok(handle) => Ok(doors.open(handle, Some(address), object)),
+                Err(ListenError::Kernel { source, .. }) => Err(source.into()),
+                Err(ListenError::Misuse(misuse)) => Err(misuse.into()),
+                Err(_) => Err(Error::InvalidArgument),
+            }
         };
         let first = listen(bound.address)?;
         let Some(beside) = family::beside(stream.options.sharing.v6_only, bound.address) else {
-            return Ok([first, Handle::NONE]);
+            return Ok([first, NIL]);
         };
         match listen(beside) {
             Ok(second) => Ok([first, second]),
             Err(error) => {
-                drop(channel.unregister(first));
+                if let Some(handle) = doors.leave(first, object) {
+                    drop(channel.unregister(handle));
+                }
                 Err(error)
             }
         }
     }
 
-    fn become_listener(&mut self, object: u32, handles: [Handle; 2], ahead: usize) {
+    fn become_listener(&mut self, object: u32, doors: [u32; 2], ahead: usize) {
+        let handle = self.doors.handle(doors[0]);
         let Some(entry) = self.object_mut(object) else { return };
         let Kind::Stream(stream) = &mut entry.kind else { return };
         let listener = Listener {
-            handles,
+            doors,
+            handle,
             queue: VecDeque::new(),
-            asked: [0; 2],
             ahead,
             error: None,
             is_v6: stream.is_v6,
@@ -278,33 +289,19 @@ impl Sockets {
     }
 
     fn ask_for_connections(&mut self, object: u32) {
-        let Self { objects, channel, .. } = self;
-        let entry = objects.get_mut(object as usize).map(|entry| &mut entry.kind);
-        let Some(Kind::Listener(listener)) = entry else { return };
-        let Listener { handles, queue, asked, ahead, .. } = &mut **listener;
-        for (handle, asked) in handles.iter().zip(asked) {
-            let more = ahead.saturating_sub(*asked + queue.len());
-            if more == 0 || *handle == Handle::NONE {
-                continue;
-            }
-            let accept = Accept::lwsocket(more as u32).cookie(object.into()).first_read(READ_BYTES);
-            if channel.accept(*handle, accept).is_ok() {
-                *asked += more;
-            }
+        let Some(listener) = self.listener_mut(object) else { return };
+        let doors = listener.doors;
+        for door in doors.into_iter().filter(|door| *door != NIL) {
+            self.ask_at_door(door);
         }
     }
 
-    pub(crate) fn on_accepted(
-        &mut self,
-        object: u32,
-        side: Handle,
-        result: Result<Accepted, OpError>,
-    ) {
-        let Some(listener) = self.listener_mut(object) else { return };
+    /// A connection came, or an error, to a door.
+    pub(crate) fn on_accepted(&mut self, door: u32, result: Result<Accepted, OpError>) {
         match result {
             Ok(Accepted { connection: Connection::Lwsocket(handle), .. }) => {
-                let asked = &mut listener.asked[usize::from(side != listener.handles[0])];
-                *asked = asked.saturating_sub(1);
+                let Some(object) = self.choose_listener(door, handle) else { return };
+                let Some(listener) = self.listener_mut(object) else { return };
                 let options = listener.options;
                 let mut stream = Stream::accepted(handle, listener.is_v6, options);
                 if self.is_local {
@@ -323,8 +320,12 @@ impl Sockets {
             // Descriptors were not asked for.
             Ok(_) => {}
             Err(error) => {
-                listener.error = Some(error.into());
-                self.notify(object, Events::READABLE | Events::ERR);
+                for object in self.doors.members(door).to_vec() {
+                    if let Some(listener) = self.listener_mut(object) {
+                        listener.error = Some(error.into());
+                    }
+                    self.notify(object, Events::READABLE | Events::ERR);
+                }
             }
         }
     }
@@ -351,10 +352,7 @@ impl Sockets {
                 Err(error) => return Attempt::Done(Err(error)),
             };
             if let Some(connection) = listener.queue.pop_front() {
-                let asked = listener.asked[0].min(match listener.handles[1] {
-                    Handle::NONE => usize::MAX,
-                    _ => listener.asked[1],
-                });
+                let asked = self.doors.asked_least(listener.doors);
                 if listener.queue.len() + asked <= listener.ahead / 2 {
                     self.ask_for_connections(object);
                 }
@@ -381,8 +379,18 @@ impl Sockets {
         Ok(fd)
     }
 
+    /// A listener of the kernel's is about to go: takes what the channel has accepted for it and
+    /// holds, so that it is reset like what is in the queue. The channel would close it in order.
+    pub(crate) fn take_all_connections(&mut self, object: u32) {
+        let Some(listener) = self.listener_mut(object) else { return };
+        listener.ahead = BACKLOG_MAX;
+        self.ask_for_connections(object);
+        // A link that is gone has nothing to be reset.
+        let _ = self.turn_channel(Some(Duration::ZERO));
+    }
+
     /// The listener is gone: connections that nobody accepted are reset.
-    pub(crate) fn close_listener(&mut self, listener: Listener) {
+    pub(crate) fn close_listener(&mut self, object: u32, listener: Listener) {
         for connection in listener.queue {
             if let Some(entry) = self.objects.try_remove(connection as usize)
                 && let Kind::Stream(stream) = entry.kind
@@ -391,9 +399,12 @@ impl Sockets {
                 self.close_stream(stream);
             }
         }
-        for handle in listener.handles.into_iter().filter(|handle| *handle != Handle::NONE) {
-            // A descriptor that comes back is closed with what it is in.
-            drop(self.channel.unregister(handle));
+        for door in listener.doors.into_iter().filter(|door| *door != NIL) {
+            match self.doors.leave(door, object) {
+                // A descriptor that comes back is closed with what it is in.
+                Some(handle) => drop(self.channel.unregister(handle)),
+                None => self.ask_at_door(door),
+            }
         }
         if let Some(bound) = listener.bound {
             self.ports.release(bound);

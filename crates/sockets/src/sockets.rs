@@ -9,7 +9,8 @@
 //! Read first: `readiness.rs`; then `stream.rs` and `listener.rs`, and `epoll.rs` for who is told.
 //!
 //! Invariants
-//! - The cookie of a handle in the channel is the index of its object; [`CLOSED`] where the object
+//! - The cookie of a handle in the channel is the index of its object; a listener's is that of its
+//!   door (`door.rs`); [`CLOSED`] where the object
 //!   is gone and its last bytes are not out yet.
 //! - An object lives as long as a descriptor stands for it, it waits in a listener's queue, or a
 //!   close waits for its end to be delivered.
@@ -27,6 +28,7 @@ use slab::Slab;
 use crate::context::{Config, CreateError};
 use crate::datagram::Endpoint;
 use crate::descriptors::{Descriptors, Fd};
+use crate::door::Doors;
 use crate::epoll::Epolls;
 use crate::error::Error;
 use crate::flags::{Events, OpenFlags};
@@ -173,6 +175,7 @@ pub struct Sockets {
     /// Connections that were closed and still have bytes to send.
     pub(crate) closing: usize,
     pub(crate) ports: Ports,
+    pub(crate) doors: Doors,
     /// Our addresses where the stack is our own; none: the kernel's, or not known here.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) is_local: bool,
@@ -220,6 +223,7 @@ impl Sockets {
             channel: Channel::create(channel)?,
             closing: 0,
             ports: Ports::default(),
+            doors: Doors::default(),
             addresses,
             is_local,
             defaults,
@@ -336,6 +340,10 @@ impl Sockets {
 
     fn free(&mut self, object: u32) {
         self.forget_watchers(object);
+        let is_listener = matches!(self.object(object).map(|it| &it.kind), Some(Kind::Listener(_)));
+        if is_listener && !self.is_local {
+            self.take_all_connections(object);
+        }
         let Some(entry) = self.objects.try_remove(object as usize) else { return };
         if entry.sleepers > 0 {
             self.wakes.push(object);
@@ -343,7 +351,7 @@ impl Sockets {
         self.is_restless = true;
         match entry.kind {
             Kind::Stream(stream) => self.close_stream(stream),
-            Kind::Listener(listener) => self.close_listener(*listener),
+            Kind::Listener(listener) => self.close_listener(object, *listener),
             Kind::Datagram(endpoint) => self.close_endpoint(*endpoint),
             Kind::Pipe(end) => self.close_pipe(end),
             Kind::Counter(_) => {}
@@ -488,7 +496,7 @@ impl Sockets {
         match event {
             Event::Read(result) => self.on_read_end(object, result.err()),
             Event::Write(result) => self.on_written(object, result),
-            Event::Accept(result) => self.on_accepted(object, handle, result),
+            Event::Accept(result) => self.on_accepted(object, result),
             Event::RecvFrom(result) => self.on_datagram(object, handle, result),
             Event::SendTo(result) => self.on_datagram_sent(object, result),
             Event::Connect(result) => self.on_connected(object, result),

@@ -230,8 +230,7 @@ fn note_pair(world: &mut World, kind: i32, pair: [(i32, SocketAddr, bool); 2], r
     let answer = world.host(Server).bind(fds[1], second);
     let told = pair.map(|(_, address, alone)| (world.words(address), alone));
     world.note(&format!("{told:?} {reuse:?}"), &answer);
-    // On our own stack those who share by SO_REUSEPORT are contexts of several shards.
-    if kind == TCP && answer.is_ok() && reuse != [libc::SO_REUSEPORT] {
+    if kind == TCP && answer.is_ok() {
         let answers = fds.map(|fd| world.host(Server).listen(fd, 1));
         world.note("listen", &answers);
     }
