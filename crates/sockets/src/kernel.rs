@@ -185,8 +185,9 @@ fn poll_with_mask(
     let bits = mask.map(SignalMask::bits);
     let mask = bits.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let (pointer, count) = (fds.as_mut_ptr(), fds.len());
-    // SAFETY: pointer and count describe `fds`, the mask is null or as long as is said, and the time
-    // is null or a `timespec`; all of them outlive the call. What handlers run is the program's.
+    // SAFETY: pointer and count describe `fds`, the mask is null or as long as is said, and the
+    // time is null or a `timespec`; all of them outlive the call. What handlers run is the
+    // program's.
     let polled =
         unsafe { libc::syscall(libc::SYS_ppoll, pointer, count, time, mask, size_of::<u64>()) };
     check(if polled < 0 { -1 } else { 0 })
