@@ -98,6 +98,22 @@ fn a_server_that_only_accepts_resets_every_connection() {
     assert!(refused.expect_err("unfit").to_string().contains("io_uring"));
 }
 
+#[test]
+fn a_process_that_does_not_start_is_told_with_its_last_words() {
+    let stop = Stop::new().expect("an eventfd");
+    let refused = |args: BaselineArgs| {
+        let outcome = serve_baseline(&args, &stop, |_| panic!("it is not ready"));
+        outcome.expect_err("it did not start").to_string()
+    };
+    // An address for documentation (RFC 5737), which no host has.
+    let nowhere = SocketAddr::from(([192, 0, 2, 1], 0));
+    let error = refused(BaselineArgs { listen: nowhere, ..args(Baseline::EpollProcesses, 2) });
+    assert!(error.contains("cannot listen on 192.0.2.1"), "{error}");
+    let program = Some("/nonexistent".into());
+    let error = refused(BaselineArgs { program, ..args(Baseline::EpollProcesses, 2) });
+    assert!(error.contains("No such file"), "{error}");
+}
+
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connecting");
     stream.set_read_timeout(Some(DEADLINE)).expect("a time-out");
