@@ -22,8 +22,8 @@
 //! - A frame of a flow reaches its shard through one queue's lock and then one ring, so that what
 //!   came over one queue stays in order.
 //! - Whoever sleeps is woken by its doorbell; by the link, if all sleep or all whose the queue is;
-//!   or after [`WATCH_PERIOD`](crate::limits::WATCH_PERIOD) to see whether those who are awake still
-//!   look after the link.
+//!   or after [`WATCH_PERIOD`](crate::limits::WATCH_PERIOD) to see whether those who are awake
+//!   still look after the link.
 //! - A ring that is full drops what comes, counted.
 
 mod attachment;

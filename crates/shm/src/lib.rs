@@ -5,7 +5,7 @@
 //! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
-//! | [`BipProducer`], [`BipConsumer`] | the ends of a bip buffer: strings of bytes between two threads |
+//! | [`BipProducer`], [`BipConsumer`] | the ends of a bip buffer: strings of bytes |
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
 //! | [`record`] | what those records say, checked once at the border |
 //!
