@@ -9,9 +9,16 @@
 //! Arming is lazy. A retransmission timer moves on with every acknowledgment; an entry that is
 //! armed earlier than asked stays where it is, and its owner, asked too early, arms it again.
 //!
+//! So is cancelling. Connections come and go much faster than their timers would, and a place that
+//! is free is taken again at once: an entry that is cancelled stays in its slot, said to be so. If
+//! it is armed again for a later tick it has the tick alone changed, and is moved when its slot's
+//! time has come; nobody else hears of it.
+//!
 //! Invariants
 //! - `tick` is the first tick that has not been expired. Every entry's tick is at or after it.
 //! - An entry never expires before its deadline, and at most one tick after it, if asked.
+//! - An entry lies in the slot of its tick, or of an earlier one.
+//! - `armed` counts the entries that were not cancelled.
 //! - Links are stored plus one, so that zeroed memory is an empty wheel: places that were never
 //!   used cost no memory.
 
@@ -28,14 +35,16 @@ const SLOTS: usize = 1 << SLOT_SHIFT;
 const TICKS_MAX: u64 = (1 << (SLOT_SHIFT * LEVELS as u32)) - 1;
 /// In `Entry::previous`: the rest is a slot, not an entry.
 const IS_SLOT: u32 = 1 << 31;
+/// In `Entry::tick`: the entry was cancelled.
+const IS_CANCELLED: u32 = 1 << 31;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     /// The next entry of the slot, plus one; 0: none.
     next: u32,
-    /// The entry before, plus one, or the slot with `IS_SLOT`; 0: not armed.
+    /// The entry before, plus one, or the slot with `IS_SLOT`; 0: in no slot.
     previous: u32,
-    /// The tick to expire at, its low 32 bits.
+    /// The tick to expire at, its low 31 bits, or `IS_CANCELLED` with those.
     tick: u32,
 }
 
@@ -44,6 +53,7 @@ struct Entry {
 pub(crate) struct Wheel {
     tick: u64,
     entries: Vec<Entry>,
+    armed: u32,
     /// First entry of each slot, plus one.
     slots: [[u32; SLOTS]; LEVELS],
     /// Which slots of a level hold something.
@@ -56,6 +66,7 @@ impl Wheel {
         Self {
             tick: now.as_nanos() >> TICK_SHIFT,
             entries: alloc::vec![Entry::default(); entries as usize],
+            armed: 0,
             slots: [[0; SLOTS]; LEVELS],
             occupied: [0; LEVELS],
         }
@@ -65,14 +76,28 @@ impl Wheel {
     pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
 
     /// Makes `entry` expire at `at`, or leaves it armed if it expires earlier already.
+    #[inline]
     pub(crate) fn arm(&mut self, entry: u32, at: Instant) {
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
         let tick = tick.clamp(self.tick, self.tick + TICKS_MAX);
-        let armed = self.entries[entry as usize];
-        if armed.previous != 0 {
-            if self.whole(armed.tick) <= tick {
-                return;
+        let lies = &mut self.entries[entry as usize];
+        let (is_linked, is_cancelled) = (lies.previous != 0, lies.is_cancelled());
+        if is_linked && whole(self.tick, lies.tick) <= tick {
+            if is_cancelled {
+                // Its slot comes early enough, and is left for the right one then.
+                lies.tick = low(tick);
+                self.armed += 1;
             }
+            return;
+        }
+        self.armed += u32::from(!is_linked || is_cancelled);
+        self.put(entry, tick);
+    }
+
+    /// Takes an entry out of the slot where it lies, if it does, and puts it where it belongs.
+    #[inline(never)]
+    fn put(&mut self, entry: u32, tick: u64) {
+        if self.entries[entry as usize].previous != 0 {
             self.unlink(entry);
         }
         self.link(entry, tick);
@@ -83,22 +108,26 @@ impl Wheel {
     pub(crate) fn is_armed_by(&self, entry: u32, at: Instant) -> bool {
         let armed = self.entries[entry as usize];
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT).max(self.tick);
-        armed.previous != 0 && self.whole(armed.tick) <= tick
+        armed.previous != 0 && !armed.is_cancelled() && whole(self.tick, armed.tick) <= tick
     }
 
     /// Disarms `entry`.
+    #[inline]
     pub(crate) fn cancel(&mut self, entry: u32) {
-        if self.entries[entry as usize].previous != 0 {
-            self.unlink(entry);
+        let entry = &mut self.entries[entry as usize];
+        if entry.previous != 0 && !entry.is_cancelled() {
+            entry.tick |= IS_CANCELLED;
+            self.armed -= 1;
         }
     }
 
     /// No earlier than this does anything expire; `None`: nothing is armed.
     pub(crate) fn next(&self) -> Option<Instant> {
-        (0..LEVELS)
-            .filter_map(|level| self.next_slot(level))
-            .min()
-            .map(|tick| Instant::from_nanos(tick << TICK_SHIFT))
+        if self.armed == 0 {
+            return None;
+        }
+        let tick = (0..LEVELS).filter_map(|level| self.next_slot(level)).min();
+        tick.map(|tick| Instant::from_nanos(tick << TICK_SHIFT))
     }
 
     /// Takes one entry whose time has come by `now`.
@@ -106,11 +135,22 @@ impl Wheel {
         let now_tick = now.as_nanos() >> TICK_SHIFT;
         while self.tick <= now_tick {
             let head = self.slots[0][slot_of(self.tick, 0)];
-            if head != 0 {
-                self.unlink(head - 1);
-                return Some(head - 1);
+            if head == 0 {
+                self.advance(now_tick);
+                continue;
             }
-            self.advance(now_tick);
+            let entry = head - 1;
+            let lies = self.unlink(entry);
+            let tick = whole(self.tick, lies.tick);
+            if lies.is_cancelled() {
+                continue;
+            }
+            if tick == self.tick {
+                self.armed -= 1;
+                return Some(entry);
+            }
+            // It was cancelled meanwhile, and armed again for later.
+            self.link(entry, tick);
         }
         None
     }
@@ -134,9 +174,11 @@ impl Wheel {
         self.occupied[level] &= !(1 << slot);
         while head != 0 {
             let entry = head - 1;
-            head = self.entries[entry as usize].next;
-            let tick = self.whole(self.entries[entry as usize].tick);
-            self.link(entry, tick);
+            let lies = core::mem::take(&mut self.entries[entry as usize]);
+            head = lies.next;
+            if !lies.is_cancelled() {
+                self.link(entry, whole(self.tick, lies.tick));
+            }
         }
     }
 
@@ -166,17 +208,19 @@ impl Wheel {
         self.slots[level][slot] = entry + 1;
         self.occupied[level] |= 1 << slot;
         let previous = IS_SLOT | (level * SLOTS + slot) as u32;
-        self.entries[entry as usize] = Entry { next, previous, tick: tick as u32 };
+        self.entries[entry as usize] = Entry { next, previous, tick: low(tick) };
     }
 
-    fn unlink(&mut self, entry: u32) {
-        let Entry { next, previous, .. } = core::mem::take(&mut self.entries[entry as usize]);
+    /// Takes an entry out of the slot where it lies; what it was.
+    fn unlink(&mut self, entry: u32) -> Entry {
+        let lay = core::mem::take(&mut self.entries[entry as usize]);
+        let Entry { next, previous, .. } = lay;
         if next != 0 {
             self.entries[next as usize - 1].previous = previous;
         }
         if previous & IS_SLOT == 0 {
             self.entries[previous as usize - 1].next = next;
-            return;
+            return lay;
         }
         let place = (previous & !IS_SLOT) as usize;
         let (level, slot) = (place / SLOTS, place % SLOTS);
@@ -184,19 +228,34 @@ impl Wheel {
         if next == 0 {
             self.occupied[level] &= !(1 << slot);
         }
+        lay
     }
+}
 
-    /// The tick that `low` is the low half of: at or after `self.tick`, less than 2^32 from it.
-    fn whole(&self, low: u32) -> u64 {
-        self.tick + u64::from(low.wrapping_sub(self.tick as u32))
+impl Entry {
+    #[inline]
+    const fn is_cancelled(self) -> bool {
+        self.tick & IS_CANCELLED != 0
     }
+}
+
+/// What an entry keeps of a tick.
+#[inline]
+const fn low(tick: u64) -> u32 {
+    tick as u32 & !IS_CANCELLED
+}
+
+/// The tick that `kept` is the low part of: at or after `from`, less than 2^31 from it.
+#[inline]
+const fn whole(from: u64, kept: u32) -> u64 {
+    from + low(kept.wrapping_sub(from as u32) as u64) as u64
 }
 
 fn slot_of(tick: u64, level: usize) -> usize {
     (tick >> (SLOT_SHIFT * level as u32)) as usize & (SLOTS - 1)
 }
 
-const _: () = assert!(TICKS_MAX < 1 << 31, "an entry keeps 32 bits of its tick");
+const _: () = assert!(TICKS_MAX < 1 << 31, "an entry keeps 31 bits of its tick");
 const _: () = assert!(size_of::<Entry>() == 12);
 
 #[cfg(test)]
