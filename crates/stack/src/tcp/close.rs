@@ -5,16 +5,14 @@
 use super::connection::Connection;
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
-use super::isn::timestamp;
-use super::replies::Reply;
-use super::state::{Action, Closed, Input, State, transition};
-use super::{Shard, Tcp};
+use super::replies::Reset;
+use super::state::{Action, Closed, Established, Input, State, transition};
+use super::{Shard, Tcp, output};
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{CloseReason, OperationError};
 use crate::id::ConnId;
 use crate::memory::Memory;
-use crate::wire::tcp::{Flags, Options, Timestamps};
 
 /// Changes the state as `input` says, with all that follows.
 pub(super) fn apply<M: Memory>(
@@ -46,9 +44,30 @@ pub(super) fn apply<M: Memory>(
     }
 }
 
-/// The RST of an abort or of giving up, which leaves with the next frames.
+/// The handshake is complete; `input` is what completed it. What may follow is a close that was
+/// asked for before.
+#[inline]
+pub(super) fn establish(conn: &mut Connection, input: Input) {
+    let established = State::Established(Established);
+    debug_assert!(transition(conn.state, input).is_some_and(|(to, _)| to == established));
+    conn.state = established;
+    if conn.facts.take(Facts::CLOSE_LATER) {
+        apply_close(conn);
+    }
+}
+
+/// The RST of an abort or of giving up, which leaves with the next frames: at `snd.nxt`, so that
+/// the peer believes it (RFC 5961 §3.2), and with a timestamp where the others have one (RFC 7323
+/// §3.2).
+#[inline]
 pub(super) fn send_reset<M>(conn: &Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    let reset = reset(conn, shard, cx);
+    let reset = Reset {
+        flow: shard.locals.flow(&conn.ends),
+        seq: conn.snd_nxt,
+        ack: conn.rcv_nxt,
+        times: output::times(conn, cx.now),
+        service: conn.cold.service,
+    };
     if shard.replies.push_reset(reset) {
         cx.counters.totals.resets_out += 1;
     } else {
@@ -59,25 +78,6 @@ pub(super) fn send_reset<M>(conn: &Connection, shard: &mut Shard, cx: &mut Cx<'_
 fn apply_close(conn: &mut Connection) {
     if let Some((state, _)) = transition(conn.state, Input::Close) {
         conn.state = state;
-    }
-}
-
-/// The RST of an abort, or of giving up: at `snd.nxt`, so that the peer believes it (RFC 5961
-/// §3.2), and with a timestamp where the others have one (RFC 7323 §3.2).
-fn reset<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> Reply {
-    let mut options = Options::default();
-    if conn.facts.has(Facts::TIMESTAMPS) {
-        let value = timestamp(cx.now, conn.cold.ts_offset);
-        options.timestamps = Some(Timestamps { value, echo: conn.ts_recent });
-    }
-    Reply {
-        flow: shard.locals.flow(&conn.ends),
-        seq: conn.snd_nxt,
-        ack: conn.rcv_nxt,
-        flags: Flags::RST | Flags::ACK,
-        window: 0,
-        options,
-        service: conn.cold.service,
     }
 }
 
@@ -159,8 +159,26 @@ impl Tcp {
     ) -> Result<(), OperationError> {
         let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
         conn.facts.set(Facts::ORPHAN);
-        self.end(cx, id.index, Input::Abort);
+        if matches!(conn.state, State::Established(_)) {
+            self.abort_established(cx, id.index);
+        } else {
+            self.end(cx, id.index, Input::Abort);
+        }
         Ok(())
+    }
+
+    /// The same as [`Tcp::end`] for what is aborted most: nobody is there to hear of its end, so it
+    /// is gone at once.
+    fn abort_established<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
+        let (conn, shard) = (&mut self.connections[index as usize], &mut self.shard);
+        shard.now = cx.now;
+        let closed = State::Closed(Closed { reason: CloseReason::Aborted });
+        debug_assert!(transition(conn.state, Input::Abort) == Some((closed, Action::SendReset)));
+        conn.state = closed;
+        send_reset(conn, shard, cx);
+        release_queues(conn, shard, cx);
+        self.release(index);
+        self.free(index);
     }
 
     /// Ends a connection, whatever its state.

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 
 use crate::config::TcpConfig;
 use crate::limits::{MSS_DEFAULT, MSS_DEFAULT_V6, MSS_MIN, WINDOW_SCALE_MAX};
+use crate::wire::headers::Offers;
 use crate::wire::tcp::{Flags, Options, Timestamps};
 
 /// Length of the IPv4 header without options, in bytes.
@@ -85,31 +86,27 @@ pub(crate) fn announced_scale(config: &TcpConfig) -> u8 {
     config.window_scale.unwrap_or_else(needed).min(WINDOW_SCALE_MAX)
 }
 
-/// The options of our SYN, in the order that `Options::emit` writes them.
-pub(crate) fn syn_options(config: &TcpConfig, mss: u16, timestamp: u32) -> Options {
-    Options {
-        mss: Some(mss),
-        window_scale: config.window_scaling.then(|| announced_scale(config)),
-        sack_permitted: config.sack,
-        timestamps: config.timestamps.then_some(Timestamps { value: timestamp, echo: 0 }),
-        ..Options::default()
-    }
+/// What our SYN offers.
+pub(crate) fn syn_options(
+    config: &TcpConfig,
+    mss: u16,
+    timestamp: u32,
+) -> (Offers, Option<Timestamps>) {
+    let window_scale = config.window_scaling.then(|| announced_scale(config));
+    let times = config.timestamps.then_some(Timestamps { value: timestamp, echo: 0 });
+    (Offers { mss: Some(mss), sack_permitted: config.sack, window_scale }, times)
 }
 
-/// The options of our SYN-ACK: those that the SYN had.
+/// What our SYN-ACK agrees to, of what the SYN had.
 pub(crate) fn syn_ack_options(
     config: &TcpConfig,
     offer: &Offer,
     mss: u16,
     timestamps: Timestamps,
-) -> Options {
-    Options {
-        mss: Some(mss),
-        window_scale: offer.window_scale.map(|_| announced_scale(config)),
-        sack_permitted: offer.sack,
-        timestamps: offer.timestamps.then_some(timestamps),
-        ..Options::default()
-    }
+) -> (Offers, Option<Timestamps>) {
+    let window_scale = offer.window_scale.map(|_| announced_scale(config));
+    let times = offer.timestamps.then_some(timestamps);
+    (Offers { mss: Some(mss), sack_permitted: offer.sack, window_scale }, times)
 }
 
 /// RFC 3168 §6.1.1: an ECN-setup SYN has ECE and CWR.
@@ -169,11 +166,12 @@ mod tests {
             sack: false,
             ..TcpConfig::default()
         };
-        let options = syn_options(&TcpConfig::default(), 1460, 7);
+        let (offers, timestamps) = syn_options(&TcpConfig::default(), 1460, 7);
+        let options = offers.and(timestamps);
         let offer = Offer::of(&config, &options, V4);
         assert_eq!((offer.window_scale, offer.timestamps, offer.sack), (None, false, false));
         let mine = syn_options(&config, 1460, 7);
-        assert_eq!(mine, Options { mss: Some(1460), ..Options::default() });
+        assert_eq!(mine, (Offers { mss: Some(1460), ..Offers::NONE }, None));
         let times = Timestamps { value: 1, echo: 2 };
         assert_eq!(syn_ack_options(&config, &offer, 1460, times), mine);
     }

@@ -28,25 +28,27 @@ pub(crate) enum Use {
 #[derive(Debug)]
 pub(crate) struct Secret {
     hasher: Sip<2, 4>,
-    /// Both addresses that a timestamp's offset was asked for last, and that.
-    last_offset: Option<((IpAddr, IpAddr), u32)>,
+    last: Option<Hosts>,
+}
+
+/// Both addresses of a flow, and what hangs on them alone. Who has to do with one peer often asks
+/// for it again and again.
+#[derive(Debug, Clone, Copy)]
+struct Hosts {
+    addresses: (IpAddr, IpAddr),
+    /// The hash's state after them.
+    hasher: Sip<2, 4>,
+    ts_offset: u32,
 }
 
 impl Secret {
     pub(crate) fn new(key: &[u8; 16]) -> Self {
-        Self { hasher: Sip::new(key), last_offset: None }
+        Self { hasher: Sip::new(key), last: None }
     }
 
     /// The hash of `flow` and `extra` for `purpose`.
     pub(crate) fn hash(&self, purpose: Use, flow: &Flow, extra: u64) -> u64 {
         self.hosts(flow).and(ports_and(purpose, flow)).and(extra).finish()
-    }
-
-    /// The hash of `flow` for `purpose`. The messages are shorter than those with something extra,
-    /// so that none stands for another.
-    #[inline]
-    fn hash_of_flow(&self, purpose: Use, flow: &Flow) -> u64 {
-        self.hosts(flow).finish_with(ports_and(purpose, flow), 5)
     }
 
     /// The hash of the addresses of `flow`, whatever its ports, for `purpose`.
@@ -73,25 +75,37 @@ impl Secret {
     }
 
     /// The first sequence number of `flow` (RFC 6528 §3): one more every 4 µs (MUST-8), from a
-    /// place that depends on the flow (SHLD-1) and on the secret (MUST-9).
-    pub(crate) fn isn(&self, flow: &Flow, now: Instant) -> SeqNum {
-        let clock = (now.as_micros() / 4) as u32;
-        SeqNum((self.hash_of_flow(Use::Isn, flow) as u32).wrapping_add(clock))
+    /// place that depends on the flow (SHLD-1) and on the secret (MUST-9). The message that is
+    /// hashed is shorter than those with something extra, so that none stands for another.
+    #[inline]
+    pub(crate) fn isn(&mut self, flow: &Flow, now: Instant) -> SeqNum {
+        let hasher = self.last_hosts(flow).hasher;
+        let place = hasher.finish_with(ports_and(Use::Isn, flow), 5) as u32;
+        SeqNum(place.wrapping_add((now.as_micros() / 4) as u32))
     }
 
     /// What is added to the millisecond clock for our timestamps to this peer. It hangs on the
     /// addresses alone, so that the timestamps of one pair of ports used again go on (RFC 6191).
     #[inline]
     pub(crate) fn timestamp_offset(&mut self, flow: &Flow) -> u32 {
-        let hosts = (flow.local, flow.remote);
-        match self.last_offset {
-            Some((last, offset)) if last == hosts => offset,
-            _ => {
-                let offset = self.hash_of_hosts(Use::Timestamp, flow) as u32;
-                self.last_offset = Some((hosts, offset));
-                offset
-            }
+        self.last_hosts(flow).ts_offset
+    }
+
+    #[inline]
+    fn last_hosts(&mut self, flow: &Flow) -> Hosts {
+        match self.last {
+            Some(last) if last.addresses == (flow.local, flow.remote) => last,
+            _ => self.other_hosts(flow),
         }
+    }
+
+    #[inline(never)]
+    fn other_hosts(&mut self, flow: &Flow) -> Hosts {
+        let addresses = (flow.local, flow.remote);
+        let ts_offset = self.hash_of_hosts(Use::Timestamp, flow) as u32;
+        let hosts = Hosts { addresses, hasher: self.hosts(flow), ts_offset };
+        self.last = Some(hosts);
+        hosts
     }
 }
 
@@ -128,12 +142,16 @@ mod tests {
 
     #[test]
     fn the_isn_ticks_every_four_microseconds_and_hangs_on_flow_and_secret() {
-        let secret = Secret::new(&[1; 16]);
-        let at = |us| secret.isn(&flow(1), Instant::from_micros(us));
-        assert_eq!(at(4).since(at(0)), 1);
-        assert_eq!(at(4_000_000).since(at(0)), 1_000_000);
-        assert_ne!(at(0), secret.isn(&flow(2), Instant::ZERO));
-        assert_ne!(at(0), Secret::new(&[2; 16]).isn(&flow(1), Instant::ZERO));
+        let mut secret = Secret::new(&[1; 16]);
+        let mut at = |us, port| secret.isn(&flow(port), Instant::from_micros(us));
+        let first = at(0, 1);
+        assert_eq!(at(4, 1).since(first), 1);
+        assert_eq!(at(4_000_000, 1).since(first), 1_000_000);
+        assert_ne!(first, at(0, 2));
+        assert_ne!(first, Secret::new(&[2; 16]).isn(&flow(1), Instant::ZERO));
+        let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
+        assert_ne!(first, secret.isn(&other, Instant::ZERO));
+        assert_eq!(first, secret.isn(&flow(1), Instant::ZERO), "whoever was asked for between");
     }
 
     #[test]
@@ -144,7 +162,8 @@ mod tests {
         let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
         assert_ne!(offset, secret.timestamp_offset(&other));
         assert_eq!(offset, secret.timestamp_offset(&flow(1)));
-        assert_ne!(secret.hash_of_flow(Use::Isn, &flow(1)), secret.hash(Use::Isn, &flow(1), 0));
+        let isn = secret.isn(&flow(1), Instant::ZERO).0;
+        assert_ne!(isn, secret.hash(Use::Isn, &flow(1), 0) as u32);
         assert_ne!(secret.hash(Use::Isn, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 0));
         assert_ne!(secret.hash(Use::Cookie, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 1));
     }

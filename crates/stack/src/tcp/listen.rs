@@ -24,12 +24,14 @@ use crate::config::SynCookies;
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{CloseReason, ListenError, OperationError};
+use crate::flow_table::Flow;
 use crate::frame::Transmit;
 use crate::id::{ListenerId, PoolId};
 use crate::ip::{Ip, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::SeqNum;
-use crate::wire::tcp::{Flags, Options, Repr, Timestamps};
+use crate::wire::control::Control;
+use crate::wire::tcp::{Flags, Options, Timestamps};
 use core::net::SocketAddr;
 
 /// Where a listener comes from.
@@ -152,7 +154,7 @@ impl Tcp {
             offer,
             sent_at_us: 0,
             sent: 0,
-            again_at: Deadline::after(cx.now, config.rto_initial),
+            again_at: Deadline::after_ms(cx.now, self.shard.syn_wait_ms),
         };
         let place = if full { None } else { self.embryos.insert(embryo) };
         let Some(index) = place else {
@@ -211,8 +213,9 @@ impl Tcp {
         if embryo.sent == 1 {
             embryo.sent_at_us = microseconds(cx.now);
         }
-        let head = syn_ack(cx, embryo);
-        Some(output::write_reply(cx, (&embryo.flow, &head, Service::default()), hop, frame))
+        let control = syn_ack(cx, embryo);
+        let hosts = (embryo.flow.local, embryo.flow.remote);
+        Some(output::write_control(cx, (hosts, Service::default()), control, hop, frame))
     }
 
     pub(super) fn forget_embryo(&mut self, index: u32) {
@@ -401,13 +404,14 @@ impl Tcp {
         if offer.ecn {
             flags = flags | Flags::ECE;
         }
+        let (offers, times) = handshake::syn_ack_options(config, &offer, mss, times);
         let reply = Reply {
             flow,
             seq: iss,
             ack: segment.seq + 1,
             flags,
             window: window::first(config.receive_buffer) as u16,
-            options: handshake::syn_ack_options(config, &offer, mss, times),
+            options: offers.and(times),
             service: Service::default(),
         };
         if self.shard.replies.push(reply) {
@@ -489,25 +493,27 @@ impl Tcp {
 }
 
 /// The SYN-ACK that answers a SYN.
-fn syn_ack<M>(cx: &Cx<'_, M>, embryo: &Embryo) -> Repr {
+#[inline]
+fn syn_ack<M>(cx: &Cx<'_, M>, embryo: &Embryo) -> Control {
     let config = &cx.config.tcp;
-    let flow = embryo.flow;
-    let mss = handshake::announced_mss(config, cx.ip.path_mtu(&flow.remote), flow.remote);
+    let Flow { remote, local_port: src_port, remote_port: dst_port, .. } = embryo.flow;
+    let mss = handshake::announced_mss(config, cx.ip.path_mtu(&remote), remote);
     let value = timestamp(cx.now, embryo.ts_offset);
     let times = Timestamps { value, echo: embryo.ts_recent };
+    let (offers, times) = handshake::syn_ack_options(config, &embryo.offer, mss, times);
     let mut flags = Flags::SYN | Flags::ACK;
     // RFC 3168 §6.1.1; the packet itself carries no mark that a router could drop it for.
     if embryo.offer.ecn {
         flags = flags | Flags::ECE;
     }
-    Repr {
-        src_port: flow.local_port,
-        dst_port: flow.remote_port,
+    Control {
+        src_port,
+        dst_port,
         seq: embryo.iss,
         ack: embryo.irs + 1,
         flags,
         window: window::first(config.receive_buffer) as u16,
-        urgent: 0,
-        options: handshake::syn_ack_options(config, &embryo.offer, mss, times),
+        times,
+        offers: Some(offers),
     }
 }

@@ -139,6 +139,8 @@ pub(crate) struct Shard {
     send_buffer_max: u32,
     /// How long an ACK may be held back; 0: not at all.
     delayed_ack_ms: u32,
+    /// How long the answer to our first SYN or SYN-ACK is waited for.
+    syn_wait_ms: u32,
     /// The addresses and routes that those without a next hop were parked under.
     epoch: u32,
     /// The time of the last call.
@@ -232,6 +234,7 @@ impl Tcp {
                 receive_buffer_max: config.tcp.receive_buffer_max,
                 send_buffer_max: config.tcp.send_buffer_max,
                 delayed_ack_ms: window::delayed_ack_ms(&config.tcp),
+                syn_wait_ms: timers::whole_ms(config.tcp.rto_initial),
                 epoch: 0,
                 now,
                 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::connection::{Begin, Connection};
 use super::deadline::Deadline;
 use super::facts::Facts;
 use super::settle::touch;
-use super::state::{Closed, Input, State, transition};
+use super::state::{Closed, Input, State, SynSent, transition};
 use super::{Found, Tcp};
 use crate::chunk::Chunk;
 use crate::cx::Cx;
@@ -18,6 +18,9 @@ use crate::id::{ConnId, PoolId};
 use crate::memory::Memory;
 use crate::seq::SeqNum;
 use crate::time::Instant;
+
+/// Where a connection begins.
+const CLOSED: State = State::Closed(Closed { reason: CloseReason::Aborted });
 
 /// The flow of a connection to be.
 struct Chosen {
@@ -53,16 +56,14 @@ impl Tcp {
         {
             iss = after + 1;
         }
-        let closed = State::Closed(Closed { reason: CloseReason::Aborted });
-        let Some((state, _)) = transition(closed, Input::OpenActive) else {
-            return Err(ConnectError::InUse);
-        };
+        let state = State::SynSent(SynSent);
+        debug_assert!(transition(CLOSED, Input::OpenActive).is_some_and(|(to, _)| to == state));
         let ends = self.shard.locals.take(&flow).ok_or(ConnectError::TooManyConnections)?;
         let begin = Begin { ends, hash, state, iss, ts_offset, pool };
         let index = self.make(cx.now, &begin, None).ok_or(ConnectError::TooManyConnections)?;
         let conn = &mut self.connections[index as usize];
         conn.facts.set(Facts::SYN_DUE);
-        conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
+        conn.cold.attend_at = Deadline::after_ms(cx.now, self.shard.syn_wait_ms);
         cx.counters.totals.connects += 1;
         self.settle_begun(cx, index);
         Ok(self.id(index))

@@ -19,7 +19,7 @@ use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
-use super::replies::{Parked, Replies, Reply};
+use super::replies::{Parked, Replies, Reply, Reset};
 use super::settle::touch;
 use super::state::{Input, State};
 use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, window};
@@ -32,13 +32,16 @@ use crate::ip::{Departing, Hop, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
+use crate::wire::control::Control;
 use crate::wire::tcp::{
     self as wire, Flags, Options, Repr, SACK_BLOCKS_MAX, SackBlock, Timestamps,
 };
 use crate::wire::{Ecn, Protocol, checksum};
 
+pub(super) use control::{times, write as write_control};
 pub(super) use usual::has_usual;
 
+mod control;
 mod usual;
 
 /// Largest payload of one frame where the link cuts it: what an IP packet holds.
@@ -204,6 +207,12 @@ impl Tcp {
         while let Some(reply) = self.shard.replies.pop() {
             if let Some(transmit) = send_reply(&mut self.shard.replies, cx, &reply, frame) {
                 return Some(transmit);
+            }
+        }
+        while let Some(reset) = self.shard.replies.pop_reset() {
+            let sent = control::send_reset(&mut self.shard.replies, cx, &reset, frame);
+            if sent.is_some() {
+                return sent;
             }
         }
         while let Some(entry) = self.next_sender() {
@@ -393,7 +402,7 @@ fn send_syn<M>(
         handshake::announced_mss(config, cx.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
     let value = timestamp(cx.now, conn.cold.ts_offset);
     let answers = matches!(conn.state, State::SynReceived(_));
-    let (mut flags, ack, options) = if answers {
+    let (mut flags, ack, (offers, times)) = if answers {
         let offer = handshake::Offer {
             mss,
             window_scale: conn.facts.has(Facts::WINDOW_SCALE).then_some(conn.snd_scale),
@@ -417,21 +426,21 @@ fn send_syn<M>(
     if conn.cold.rtt_or_syn_at_us == 0 {
         conn.cold.rtt_or_syn_at_us = microseconds(cx.now);
     }
-    let head = Repr {
+    let control = Control {
         src_port: conn.ends.local_port(),
         dst_port: conn.ends.remote_port(),
         seq: conn.snd_una,
         ack,
         flags,
         window: window::first(conn.cold.receive_buffer) as u16,
-        urgent: 0,
-        options,
+        times,
+        offers: Some(offers),
     };
     if config.path_mtu_discovery {
-        let flow = shard.locals.flow(&conn.ends);
-        return write_reply(cx, (&flow, &head, conn.cold.service), hop, frame);
+        let hosts = (shard.locals.local(&conn.ends), conn.ends.remote());
+        return write_control(cx, (hosts, conn.cold.service), control, hop, frame);
     }
-    write_empty(cx, &draft(conn, shard, cx, (head, false)), hop, frame)
+    write_empty(cx, &draft(conn, shard, cx, (control.repr(), false)), hop, frame)
 }
 
 /// A segment without payload at `at.1`.
@@ -442,7 +451,7 @@ fn send_ack<M>(
     at: (Hop, SeqNum),
     frame: &mut [u8],
 ) -> Transmit {
-    if let Some(transmit) = usual::send_ack(conn, shard, cx, at, frame) {
+    if let Some(transmit) = control::send_ack(conn, shard, cx, at, frame) {
         return transmit;
     }
     let head = head(conn, shard, cx, at.1, Flags::ACK);

@@ -19,7 +19,7 @@ use crate::flow_table::Flow;
 use crate::ip::Service;
 use crate::limits::{ACKS_AHEAD_MAX, REPLIES_MAX, REPLIES_PARKED_MAX};
 use crate::seq::SeqNum;
-use crate::wire::tcp::{Flags, Options};
+use crate::wire::tcp::{Flags, Options, Timestamps};
 
 /// A segment without payload, ready to go.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,25 @@ pub(crate) struct Reply {
     pub(crate) window: u16,
     pub(crate) options: Options,
     pub(crate) service: Service,
+}
+
+/// The RST of a connection that we ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reset {
+    pub(crate) flow: Flow,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) times: Option<Timestamps>,
+    pub(crate) service: Service,
+}
+
+impl Reset {
+    /// The same as one of the answers.
+    pub(crate) fn reply(&self) -> Reply {
+        let Self { flow, seq, ack, times, service } = *self;
+        let options = Options { timestamps: times, ..Options::default() };
+        Reply { flow, seq, ack, flags: Flags::RST | Flags::ACK, window: 0, options, service }
+    }
 }
 
 /// What becomes of a reply whose next hop was being asked for.
@@ -76,7 +95,7 @@ impl Reply {
 #[derive(Debug)]
 pub(crate) struct Replies {
     /// RSTs of connections that we ended.
-    resets: VecDeque<Reply>,
+    resets: VecDeque<Reset>,
     queue: VecDeque<Reply>,
     /// Those whose next hop is being asked for, the oldest first.
     parked: VecDeque<Reply>,
@@ -98,7 +117,8 @@ impl Replies {
     }
 
     /// Queues the RST of a connection that we ended; `false`: there is no room.
-    pub(crate) fn push_reset(&mut self, reset: Reply) -> bool {
+    #[inline]
+    pub(crate) fn push_reset(&mut self, reset: Reset) -> bool {
         let fits = self.resets.len() < self.resets.capacity();
         if fits {
             self.resets.push_back(reset);
@@ -115,8 +135,16 @@ impl Replies {
         fits
     }
 
+    /// The next answer.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Reply> {
-        take(&mut self.queue).or_else(|| take(&mut self.resets))
+        take(&mut self.queue)
+    }
+
+    /// The next RST of a connection that we ended: to be asked for when there are no answers.
+    #[inline]
+    pub(crate) fn pop_reset(&mut self) -> Option<Reset> {
+        take(&mut self.resets)
     }
 
     /// Keeps `reply` until its next hop is known. `true`: the oldest had to make room, so that a
@@ -148,7 +176,7 @@ impl Replies {
 /// Takes the first of a queue. One that is empty then begins at its first place again: only as much
 /// of its memory is ever touched as was needed at once.
 #[inline]
-fn take(queue: &mut VecDeque<Reply>) -> Option<Reply> {
+fn take<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let first = queue.pop_front()?;
     if queue.is_empty() {
         queue.clear();

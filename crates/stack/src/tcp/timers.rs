@@ -9,7 +9,7 @@
 use core::time::Duration;
 
 use super::connection::{Connection, Options, Rare};
-use super::deadline::{Deadline, Stamp};
+use super::deadline::{Deadline, Stamp, WAIT_MAX};
 use super::facts::Facts;
 use super::recovery::Timeout;
 use super::state::{Input, State, TimeWait, transition};
@@ -95,6 +95,11 @@ pub(super) fn attend(conn: &mut Connection, shard: &mut Shard, has_data: bool) {
         conn.attempts = 0;
         conn.cold.attend_at = Deadline::NEVER;
     }
+}
+
+/// A wait in whole milliseconds, not less, and at most what a deadline can name.
+pub(super) fn whole_ms(wait: Duration) -> u32 {
+    wait.min(WAIT_MAX).as_nanos().div_ceil(1_000_000) as u32
 }
 
 /// `base`, doubled `times` times, `most` at most.

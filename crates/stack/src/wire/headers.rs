@@ -16,21 +16,21 @@
 use core::net::IpAddr;
 
 use super::checksum::{finish, fold};
-use super::tcp::{CHECKSUM_OFFSET, Flags, HEADER_BYTES, Timestamps};
+use super::tcp::{CHECKSUM_OFFSET, Flags, HEADER_BYTES, Options, Timestamps};
 use super::{Ecn, Protocol, ethernet, ipv4, ipv6};
 use crate::seq::SeqNum;
 
 /// NOP, NOP, timestamps, ten bytes.
-const TIMESTAMPS: u32 = 0x0101_080a;
-const TIMESTAMPS_BYTES: usize = 12;
+pub(super) const TIMESTAMPS: u32 = 0x0101_080a;
+pub(super) const TIMESTAMPS_BYTES: usize = 12;
 /// MSS, four bytes; the MSS.
-const MSS: u32 = 0x0204_0000;
+pub(super) const MSS: u32 = 0x0204_0000;
 /// NOP, NOP, SACK permitted, two bytes.
 const SACK_PERMITTED: u32 = 0x0101_0402;
 /// The same before timestamps, instead of the NOPs there.
-const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
+pub(super) const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
 /// NOP, window scale, three bytes; the shift.
-const WINDOW_SCALE: u32 = 0x0103_0300;
+pub(super) const WINDOW_SCALE: u32 = 0x0103_0300;
 /// Words of all options that a SYN may have.
 const SYN_WORDS_MAX: usize = 5;
 const TCP: u32 = Protocol::Tcp as u32;
@@ -67,6 +67,15 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
+    /// None of them.
+    pub(crate) const NONE: Self = Self { mss: None, sack_permitted: false, window_scale: None };
+
+    /// With timestamps, the options of a SYN.
+    pub(crate) fn and(self, timestamps: Option<Timestamps>) -> Options {
+        let Self { mss, sack_permitted, window_scale } = self;
+        Options { mss, sack_permitted, window_scale, timestamps, ..Options::default() }
+    }
+
     /// The words of all options of a SYN, and how many.
     fn words(self, times: Option<Timestamps>) -> ([u32; SYN_WORDS_MAX], usize) {
         let mut words = [0; SYN_WORDS_MAX];
@@ -256,14 +265,14 @@ mod tests {
     use super::*;
     use crate::wire::{checksum, tcp};
 
-    fn options_of(headers: &Headers) -> tcp::Options {
+    fn options_of(headers: &Headers) -> Options {
         let offers = headers.offers;
-        tcp::Options {
+        Options {
             mss: offers.and_then(|offers| offers.mss),
             window_scale: offers.and_then(|offers| offers.window_scale),
             sack_permitted: offers.is_some_and(|offers| offers.sack_permitted),
             timestamps: headers.times,
-            ..tcp::Options::default()
+            ..Options::default()
         }
     }
 

@@ -16,6 +16,7 @@
 
 pub mod arp;
 pub mod checksum;
+pub(crate) mod control;
 pub mod ethernet;
 pub mod extension;
 mod field;

@@ -115,10 +115,6 @@ pub(super) fn send<M: Memory>(
 /// The headers of the next segment, but for its window.
 #[inline(always)]
 fn headers_of(conn: &Connection, shard: &Shard, now: Instant, link: LinkEnds) -> Headers {
-    let times = conn
-        .facts
-        .has(Facts::TIMESTAMPS)
-        .then(|| Timestamps { value: timestamp(now, conn.cold.ts_offset), echo: conn.ts_recent });
     Headers {
         link,
         src: shard.locals.local(&conn.ends),
@@ -132,7 +128,7 @@ fn headers_of(conn: &Connection, shard: &Shard, now: Instant, link: LinkEnds) ->
         ack: conn.rcv_nxt,
         flags: Flags::ACK,
         window: 0,
-        times,
+        times: times(conn, now),
         offers: None,
     }
 }
@@ -179,40 +175,6 @@ fn note<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, range: SeqRange) {
     if len != u32::from(conn.mss) {
         conn.cold.small_end = range.end;
     }
-}
-
-/// Sends an acknowledgment at `seq` with nothing else in it. `None`: it has to go the
-/// full way; nothing happened.
-#[inline(always)]
-pub(super) fn send_ack<M>(
-    conn: &mut Connection,
-    shard: &Shard,
-    cx: &mut Cx<'_, M>,
-    (hop, seq): (Hop, SeqNum),
-    frame: &mut [u8],
-) -> Option<Transmit> {
-    #[cfg(test)]
-    if shard.sends_full_way {
-        return None;
-    }
-    let is_plain = cx.config.tcp.path_mtu_discovery
-        && !conn.facts.has(Facts::ECE_DUE)
-        && !conn.receive.has_gap()
-        && shard.rares.get(conn).is_none();
-    if !is_plain {
-        return None;
-    }
-    let mut headers = headers_of(conn, shard, cx.now, cx.ip.usual_link(hop)?);
-    if frame.len() < headers.header_bytes() {
-        return None;
-    }
-    headers.seq = seq;
-    headers.window = window::announce(conn);
-    let transmit = finish(cx, &headers, (0, 0), frame)?;
-    conn.last_ack_sent = conn.rcv_nxt;
-    conn.cold.ack_at = Deadline::NEVER;
-    conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
-    Some(transmit)
 }
 
 /// Writes a frame whose text is in place by the way of the usual headers, if it has such.

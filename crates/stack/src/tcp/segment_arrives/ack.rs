@@ -47,7 +47,7 @@ pub(super) fn on_ack<M: Memory>(
 ) -> bool {
     if let State::SynReceived(SynReceived { passive }) = conn.state {
         on_established(conn, shard, cx, segment);
-        close::apply(conn, shard, cx, Input::AckOfSyn);
+        close::establish(conn, Input::AckOfSyn);
         if !passive {
             conn.facts.set(Facts::CONNECTED);
         }

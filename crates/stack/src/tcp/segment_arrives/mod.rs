@@ -104,7 +104,16 @@ pub(super) fn on_last_of_handshake<M: Memory>(
     debug_assert!(passes_paws(conn, cx, segment).is_ok() && is_acceptable(conn, segment));
     debug_assert!(!segment.flags.intersects(Flags::SYN | Flags::RST));
     debug_assert!(segment.has(Flags::ACK) && segment.ack == conn.snd_nxt);
-    take(conn, shard, cx, segment);
+    let says_more = !segment.payload.is_empty()
+        || segment.flags.intersects(Flags::FIN | Flags::URG)
+        || !segment.options.sack().is_empty();
+    if says_more {
+        return take(conn, shard, cx, segment);
+    }
+    // What `take` does with it: nothing is in flight, and its window is the first.
+    heard(conn, cx, segment);
+    ack::on_established(conn, shard, cx, segment);
+    close::establish(conn, Input::AckOfSyn);
 }
 
 /// §3.10.7.4 fifth to eighth, of a segment that passed what comes before.

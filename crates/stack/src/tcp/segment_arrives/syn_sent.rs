@@ -77,9 +77,11 @@ fn on_syn_ack<M: Memory>(
         confirm(cx, hop);
     }
     ack::on_established(conn, shard, cx, segment);
-    close::apply(conn, shard, cx, Input::SynAck);
-    conn.facts.set(Facts::ACK_NOW);
-    conn.facts.set(Facts::CONNECTED);
+    close::establish(conn, Input::SynAck);
+    conn.facts.set(Facts::ACK_NOW.or(Facts::CONNECTED));
+    if segment.payload.is_empty() && !segment.has(Flags::FIN) {
+        return;
+    }
     text::on_text(conn, shard, cx, segment);
     if !conn.state.is_closed() {
         text::on_fin(conn, shard, cx, segment);
