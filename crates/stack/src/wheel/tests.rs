@@ -42,6 +42,31 @@ fn a_later_arming_is_ignored_and_an_earlier_one_taken() {
 }
 
 #[test]
+fn what_was_cancelled_and_armed_again_for_later_is_not_early() {
+    let ms = Instant::from_millis;
+    let mut wheel = Wheel::new(2, Instant::ZERO);
+    for round in 0..1000 {
+        wheel.arm(0, ms(1000 + round));
+        wheel.cancel(0);
+        wheel.cancel(0);
+        assert_eq!(wheel.next(), None, "nothing waits");
+        wheel.arm(0, ms(1000 + round));
+        assert!(wheel.is_armed_by(0, ms(1000 + round)));
+        assert!(!wheel.is_armed_by(0, ms(999 + round)));
+        wheel.cancel(0);
+    }
+    wheel.arm(0, ms(5000));
+    wheel.arm(1, ms(1001));
+    assert_eq!(drain(&mut wheel, ms(4999)), [1]);
+    assert_eq!(drain(&mut wheel, ms(5001)), [0]);
+    assert_eq!((wheel.next(), drain(&mut wheel, ms(100_000))), (None, vec![]));
+    wheel.arm(0, ms(200_000));
+    wheel.cancel(0);
+    wheel.arm(0, ms(150_000));
+    assert_eq!(drain(&mut wheel, ms(150_001)), [0], "an earlier one is taken");
+}
+
+#[test]
 fn time_may_jump_far() {
     let mut wheel = Wheel::new(2, Instant::ZERO);
     wheel.arm(0, Instant::ZERO + Duration::from_secs(1_000_000));
