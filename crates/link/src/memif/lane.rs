@@ -19,8 +19,8 @@ use super::ring::{Index, Ring, Slot};
 
 /// How many slots ahead of the frame in hand bytes are asked for.
 const LOOK_AHEAD_SLOTS: u16 = 3;
-/// Bytes of a buffer that are asked for ahead to be written: a header and a short payload.
-const LOOK_AHEAD_FILLED_BYTES: usize = 128;
+/// Lines of a buffer that are asked for ahead to be written: a header and a short payload.
+const LOOK_AHEAD_FILLED_LINES: usize = 2;
 /// Bytes of a frame that are asked for ahead; a longer one is found by the processor itself.
 const LOOK_AHEAD_BYTES_MAX: usize = 256;
 
@@ -58,8 +58,8 @@ struct Place<'a> {
 }
 
 impl Buffers {
-    /// The buffer of a slot; `None`: the descriptor names a region that does not exist.
-    #[inline]
+    /// The buffer of a filled slot; `None`: the descriptor names a region that does not exist.
+    #[inline(always)]
     fn place(&self, ring: &Ring, index: u16, slot: &Slot) -> Option<Place<'_>> {
         Some(match self {
             Self::Ours { region, .. } => {
@@ -75,8 +75,20 @@ impl Buffers {
         })
     }
 
-    /// What a slot's descriptor says while it is empty: for the client only, who keeps the places.
-    #[inline]
+    /// Where the buffer of a slot lies that [`Buffers::empty`] told of. `None`: the descriptor names
+    /// a region that does not exist.
+    #[inline(always)]
+    fn region(&self, empty: &Slot) -> Option<&Region> {
+        match self {
+            Self::Ours { region, .. } => Some(region),
+            Self::Theirs { regions } => {
+                regions.get(usize::from(empty.region)).map(|region| &**region)
+            }
+        }
+    }
+
+    /// What a slot's descriptor says while it is empty: the client keeps the places itself.
+    #[inline(always)]
     fn empty(&self, ring: &Ring, index: u16) -> Slot {
         match *self {
             Self::Ours { first_offset, buffer_bytes, .. } => {
@@ -320,8 +332,8 @@ impl Sending {
         }
         let index = self.next.wrapping_add(LOOK_AHEAD_SLOTS);
         let slot = self.buffers.empty(&self.ring, index);
-        if let Some(place) = self.buffers.place(&self.ring, index, &slot) {
-            place.region.expect_to_write(place.offset, place.capacity.min(LOOK_AHEAD_FILLED_BYTES));
+        if let Some(region) = self.buffers.region(&slot) {
+            region.expect_to_write::<LOOK_AHEAD_FILLED_LINES>(slot.offset as usize);
         }
         self.ring.expect_to_write(index);
     }
@@ -332,14 +344,14 @@ impl Sending {
         if room == 0 {
             return Ok(None);
         }
-        let (slot, place) = self.checked_place(self.next)?;
-        if place.capacity >= bytes {
+        let slot = self.checked(self.next)?;
+        let mut capacity = slot.len as usize;
+        if capacity >= bytes {
             return Ok(Some(Reserved::Slot(slot)));
         }
-        let mut capacity = place.capacity;
         for filled in 1..room {
             let index = self.next.wrapping_add(filled);
-            capacity += self.checked_place(index)?.1.capacity;
+            capacity += self.checked(index)?.len as usize;
             if capacity >= bytes {
                 return Ok(Some(Reserved::Chain));
             }
@@ -357,8 +369,8 @@ impl Sending {
     ) -> Result<u16, Nonsense> {
         let Reserved::Slot(slot) = reserved else { return self.scatter(room, frame) };
         self.look_ahead(room);
-        let place = self.buffers.place(&self.ring, self.next, &slot);
-        if !place.is_some_and(|place| place.region.write(place.offset, frame)) {
+        let region = self.buffers.region(&slot);
+        if !region.is_some_and(|region| region.write(slot.offset as usize, frame)) {
             return Err(OUTSIDE);
         }
         self.ring.write(self.next, Slot { more: false, len: frame.len() as u32, ..slot });
@@ -371,9 +383,10 @@ impl Sending {
         let mut rest = frame;
         for filled in 0..room {
             let index = self.next.wrapping_add(filled);
-            let (empty, place) = self.checked_place(index)?;
-            let (now, later) = rest.split_at(rest.len().min(place.capacity));
-            if !place.region.write(place.offset, now) {
+            let empty = self.checked(index)?;
+            let (now, later) = rest.split_at(rest.len().min(empty.len as usize));
+            let region = self.buffers.region(&empty);
+            if !region.is_some_and(|region| region.write(empty.offset as usize, now)) {
                 return Err(OUTSIDE);
             }
             let more = !later.is_empty();
@@ -390,16 +403,15 @@ impl Sending {
         Err(Nonsense("a buffer shrank while it was filled"))
     }
 
-    /// The buffer of an empty slot, which has to be one: nothing can be sent around it.
-    #[inline]
-    fn checked_place(&self, index: u16) -> Result<(Slot, Place<'_>), Nonsense> {
+    /// An empty slot with its buffer, which has to be one: nothing can be sent around it.
+    #[inline(always)]
+    fn checked(&self, index: u16) -> Result<Slot, Nonsense> {
         let slot = self.buffers.empty(&self.ring, index);
-        let place = self.buffers.place(&self.ring, index, &slot);
-        let place = place.ok_or(Nonsense("a buffer in no region"))?;
-        if place.capacity == 0 || place.region.locate(place.offset, place.capacity).is_none() {
+        let region = self.buffers.region(&slot).ok_or(Nonsense("a buffer in no region"))?;
+        if slot.len == 0 || region.locate(slot.offset as usize, slot.len as usize).is_none() {
             return Err(OUTSIDE);
         }
-        Ok((slot, place))
+        Ok(slot)
     }
 
     /// What a peer without sense does.

@@ -102,25 +102,27 @@ impl Region {
 
     /// Says that `len` bytes from `offset` on will be read soon: a hint, without any effect but on
     /// the cache. A range outside the region is passed over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn expect(&self, offset: usize, len: usize) {
         let Some(first) = self.locate(offset, len) else { return };
-        for line in (0..len).step_by(CACHE_LINE_BYTES) {
-            copy::prefetch(first.as_ptr().wrapping_add(line));
+        let mut ahead = 0;
+        while ahead < len {
+            copy::prefetch(first.as_ptr().wrapping_add(ahead));
+            ahead += CACHE_LINE_BYTES;
         }
     }
 
-    /// The same for bytes that will be written.
-    #[inline]
-    pub(super) fn expect_to_write(&self, offset: usize, len: usize) {
-        let Some(first) = self.locate(offset, len) else { return };
-        for line in (0..len).step_by(CACHE_LINE_BYTES) {
-            copy::prefetch_to_write(first.as_ptr().wrapping_add(line));
+    /// The same for the cache lines that the next `LINES` begin in, which will be written.
+    #[inline(always)]
+    pub(super) fn expect_to_write<const LINES: usize>(&self, offset: usize) {
+        let Some(first) = self.locate(offset, LINES * CACHE_LINE_BYTES) else { return };
+        for line in 0..LINES {
+            copy::prefetch_to_write(first.as_ptr().wrapping_add(line * CACHE_LINE_BYTES));
         }
     }
 
     /// The address of `len` bytes from `offset` on, if all of them are inside.
-    #[inline]
+    #[inline(always)]
     pub(super) fn locate(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.bytes {
             return None;
