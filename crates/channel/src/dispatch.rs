@@ -97,6 +97,7 @@ impl Channel {
                 What::Accepted(connection, pending) => Some(accepted(connection, pending)),
                 What::Connected => Some(Event::Connect(Ok(()))),
                 What::Disconnected => Some(Event::Disconnect(Ok(()))),
+                What::Over(result) => Some(Event::End(result)),
                 What::Read(buffer, len) => {
                     self.state.adopt(buffer, len).map(|data| Event::Read(Ok(data)))
                 }
@@ -134,10 +135,12 @@ impl Channel {
 
     /// What is ready, or was fetched already.
     fn next_fetched(&mut self) -> Option<Completion> {
-        self.next_ready().or_else(|| {
-            self.driver.harvest(&mut self.state);
-            self.next_ready()
-        })
+        let ready = self.take_ready();
+        if ready.is_some() {
+            return ready;
+        }
+        self.driver.harvest(&mut self.state);
+        self.take_ready()
     }
 
     fn next_ready(&mut self) -> Option<Completion> {

@@ -1,7 +1,7 @@
 //! Completions on their way to the program, oldest first.
 //!
 //! Nearly all completions are "these bytes arrived", "so many bytes went out" and, with short
-//! connections, "this one was accepted", or "established", or "ended". They are kept as three words
+//! connections, "this one was accepted", or "established", or "ended", or "over". They are kept as three words
 //! each and become a `Completion` only when they are handed out; a full one is eight words, and
 //! moving it about costs more than making it. The rest is kept whole, in a queue of its own that
 //! keeps the same order.
@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use crate::buffer::ReadBuf;
 use crate::completion::{Accepted, Connection, Event};
+use crate::error::OpError;
 use crate::handle::Handle;
 use crate::kernel::pool::{Held, Pool};
 
@@ -26,7 +27,7 @@ struct Entry {
     /// Slot (low half) and length (high half).
     slot_and_len: u64,
     /// `OTHER`, `WRITTEN`, `READ` and above it a held buffer's index, `ACCEPTED` and above it the
-    /// connection's handle in this channel, `CONNECTED`, or `DISCONNECTED`.
+    /// connection's handle in this channel, `CONNECTED`, `DISCONNECTED`, `OVER` or `RESET`.
     what: u64,
 }
 
@@ -36,6 +37,8 @@ const READ: u64 = 2;
 const ACCEPTED: u64 = 3;
 const CONNECTED: u64 = 4;
 const DISCONNECTED: u64 = 5;
+const OVER: u64 = 6;
+const RESET: u64 = 7;
 const WHAT_BITS: u32 = 8;
 const WHAT_MASK: u64 = (1 << WHAT_BITS) - 1;
 
@@ -70,6 +73,8 @@ pub(crate) enum What {
     Connected,
     /// It is ended.
     Disconnected,
+    /// It is over in both directions: in order, or by the peer's reset.
+    Over(Result<(), OpError>),
 }
 
 /// The queue.
@@ -124,6 +129,17 @@ impl Ready {
         self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: DISCONNECTED });
     }
 
+    /// A connection is over in both directions, whose end was awaited.
+    #[inline(always)]
+    pub(crate) fn push_over(&mut self, handle: Handle, slot: u32, result: Result<(), OpError>) {
+        let what = match result {
+            Ok(()) => OVER,
+            Err(OpError::Reset) => RESET,
+            Err(_) => return self.push(handle, slot, Event::End(result)),
+        };
+        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what });
+    }
+
     /// Anything.
     pub(crate) fn push(&mut self, handle: Handle, slot: u32, event: Event) {
         self.others.push_back(event);
@@ -148,6 +164,8 @@ impl Ready {
             ACCEPTED => What::Accepted(Handle::beside(handle, what >> WHAT_BITS), len),
             CONNECTED => What::Connected,
             DISCONNECTED => What::Disconnected,
+            OVER => What::Over(Ok(())),
+            RESET => What::Over(Err(OpError::Reset)),
             _ => return None,
         };
         Some(Common { handle, slot, what })
@@ -180,6 +198,8 @@ impl Ready {
             ACCEPTED => Some(accepted(Handle::beside(handle, what >> WHAT_BITS), len as u32)),
             CONNECTED => Some(Event::Connect(Ok(()))),
             DISCONNECTED => Some(Event::Disconnect(Ok(()))),
+            OVER => Some(Event::End(Ok(()))),
+            RESET => Some(Event::End(Err(OpError::Reset))),
             _ => self.others.pop_front(),
         }
     }
@@ -260,6 +280,23 @@ mod tests {
             let Some(Event::Accept(Ok(accepted))) = ready.pop(&pool) else { panic!() };
             let Connection::Lwsocket(seen) = accepted.connection else { panic!() };
             assert_eq!((seen, accepted.pending), (connection, u32::MAX));
+        }
+    }
+
+    #[test]
+    fn an_end_is_told_as_it_was() {
+        let (pool, mut ready) = (Pool::new(64, 4).unwrap(), Ready::default());
+        for (result, is_common) in
+            [(Ok(()), true), (Err(OpError::Reset), true), (Err(OpError::TimedOut), false)]
+        {
+            ready.push_over(Handle::NONE, 7, result);
+            let told = ready.common().map(|common| match common.what {
+                What::Over(told) => told,
+                _ => panic!("it is an end"),
+            });
+            assert_eq!(told, is_common.then_some(result));
+            let Some(Event::End(told)) = ready.pop(&pool) else { panic!("it is an end") };
+            assert_eq!((told, ready.is_empty()), (result, true));
         }
     }
 

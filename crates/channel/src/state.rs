@@ -108,6 +108,12 @@ impl State {
         &self.slots[index as usize]
     }
 
+    /// The slot is a listener's.
+    #[inline]
+    pub(crate) fn is_listener(&self, index: u32) -> bool {
+        self.peek(index).kind == Kind::Listener
+    }
+
     /// The slots in use, with their indices.
     pub(crate) fn live_slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let indexed = self.slots.iter().enumerate().map(|(index, slot)| (index as u32, slot));
@@ -252,7 +258,15 @@ impl State {
         self.free.push(index);
     }
 
+    #[inline(always)]
     fn cancel_deadline(&mut self, index: u32) {
+        if self.slot(index).deadline.is_some() {
+            self.cancel_timer(index);
+        }
+    }
+
+    #[inline(never)]
+    fn cancel_timer(&mut self, index: u32) {
         if let Some(key) = self.slot(index).deadline.take() {
             self.timers.cancel(key);
         }
@@ -544,6 +558,7 @@ impl State {
     }
 
     /// The receiving direction ended; reads that wait and reads to come are told.
+    #[inline]
     pub(crate) fn on_receive_end(&mut self, index: u32, end: End) {
         let slot = self.slot(index);
         if slot.end == End::Not {
@@ -551,15 +566,17 @@ impl State {
             let unheard = end == End::Eof && slot.flags.reset;
             slot.end = if unheard { End::Failed(OpError::Reset) } else { end };
         }
-        if slot.is_live() {
+        if slot.is_live() && slot.first_read.is_some() {
             self.answer_reads(index);
         }
     }
 
     /// The connection is over in both directions: who waits for that is told.
+    #[inline]
     pub(crate) fn on_end(&mut self, index: u32, result: Result<(), OpError>) {
         if std::mem::take(&mut self.slot(index).flags.end_awaited) {
-            self.complete(index, Event::End(result));
+            let handle = self.handle(index);
+            self.ready.push_over(handle, index, result);
         }
     }
 

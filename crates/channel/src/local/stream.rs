@@ -281,7 +281,9 @@ impl Local {
     /// Resets the connection at once.
     pub(super) fn reset(&mut self, state: &mut State, slot: u32) {
         self.abort(state, slot);
-        state.on_send_failed(slot, OpError::Cancelled);
+        if !state.peek(slot).writes.is_empty() {
+            state.on_send_failed(slot, OpError::Cancelled);
+        }
         state.complete_disconnect(slot);
         if state.peek(slot).phase == Phase::Starting {
             return self.connected(state, slot, Err(OpError::Aborted));

@@ -54,8 +54,13 @@ impl State {
 
     /// A connection arrived: gives it to the accept that waits, or holds it.
     pub(crate) fn on_accepted(&mut self, listener: u32, arrived: Arrived) -> Handed {
-        let heir = self.heir(listener);
-        let Some(queues) = self.slot(heir).listener() else {
+        let mut heir = listener;
+        let mut queues = self.slots[listener as usize].listener();
+        if let Some(other) = queues.as_deref().and_then(|queues| queues.heir) {
+            heir = other;
+            queues = self.slots[heir as usize].listener();
+        }
+        let Some(queues) = queues else {
             self.counters.connections_dropped += 1;
             return Handed::Refused;
         };
@@ -65,7 +70,7 @@ impl State {
         };
         let accept = *credit;
         queues.use_credit();
-        let pending = queues.held.len() as u32;
+        let pending = (queues.held.len() as u32, queues.connection);
         self.counters.accepted += 1;
         self.hand_out(heir, arrived, accept, pending)
     }
@@ -75,7 +80,7 @@ impl State {
         listener: u32,
         arrived: Arrived,
         accept: Accept,
-        pending: u32,
+        (pending, kind): (u32, Kind),
     ) -> Handed {
         let arrived = match (arrived, accept.kind) {
             (Arrived::Fd(fd, unread), AcceptAs::Fd) if unread.is_empty() => {
@@ -85,7 +90,6 @@ impl State {
             }
             (arrived, _) => arrived,
         };
-        let kind = self.slot(listener).listener().map_or(Kind::Tcp, |queues| queues.connection);
         let Ok(index) = self.allocate(kind, accept.cookie) else {
             self.counters.connections_dropped += 1;
             self.complete(listener, Event::Accept(Err(OpError::TableFull)));
