@@ -20,7 +20,7 @@ use super::facts::Facts;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
 use super::replies::{Parked, Replies, Reply, Reset};
-use super::settle::touch;
+use super::settle::{is_silent, touch};
 use super::state::{Input, State};
 use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, window};
 use crate::counters::Drop;
@@ -245,9 +245,10 @@ impl Tcp {
             self.park(cx, index);
             return None;
         };
-        let usual = usual::send(conn, shard, cx, (hop, index), frame);
-        if usual.is_some() {
-            return usual;
+        if conn.send.bytes() > 0
+            && let Some(usual) = usual::send(conn, shard, cx, (hop, index), frame)
+        {
+            return Some(usual);
         }
         let transmit = if conn.facts.has(Facts::SYN_DUE) {
             Some(send_syn(conn, shard, cx, (hop, frame)))
@@ -256,7 +257,9 @@ impl Tcp {
             Some(send_ack(conn, shard, cx, (hop, conn.snd_una - 1), frame))
         } else if conn.facts.has(Facts::PURE_ACK) {
             Some(send_ack(conn, shard, cx, (hop, conn.snd_nxt), frame))
-        } else if let Some(data) = next_data(conn, shard) {
+        } else if !is_silent(conn)
+            && let Some(data) = next_data(conn, shard)
+        {
             send_data(conn, shard, cx, (hop, data), frame)
         } else if conn.facts.has(Facts::ACK_NOW) {
             Some(send_ack(conn, shard, cx, (hop, conn.snd_nxt), frame))

@@ -251,7 +251,7 @@ const DUE: Facts = Facts::SYN_DUE.or(Facts::PROBE_DUE).or(Facts::ACK_NOW).or(Fac
 /// There is nothing in flight and nothing to send, as long as neither the peer nor the application
 /// says something; and no timer runs that would have to be stopped for that.
 #[inline]
-fn is_silent(conn: &Connection) -> bool {
+pub(super) fn is_silent(conn: &Connection) -> bool {
     conn.send.bytes() == 0
         && conn.flight() == 0
         && conn.state.may_send()
