@@ -1,10 +1,10 @@
 //! Completions on their way to the program, oldest first.
 //!
 //! Nearly all completions are "these bytes arrived", "so many bytes went out" and, with short
-//! connections, "this one was accepted", or "established", or "ended", or "over". They are kept as three words
-//! each and become a `Completion` only when they are handed out; a full one is eight words, and
-//! moving it about costs more than making it. The rest is kept whole, in a queue of its own that
-//! keeps the same order.
+//! connections, "this one was accepted", or "established", or "ended", or "over". They are kept as
+//! three words each and become a `Completion` only when they are handed out; a full one is eight
+//! words, and moving it about costs more than making it. The rest is kept whole, in a queue of its
+//! own that keeps the same order.
 //!
 //! Invariants
 //! - `others` holds one event for each entry of kind `Other`, in the same order.
