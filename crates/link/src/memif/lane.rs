@@ -75,8 +75,8 @@ impl Buffers {
         })
     }
 
-    /// Where the buffer of a slot lies that [`Buffers::empty`] told of. `None`: the descriptor names
-    /// a region that does not exist.
+    /// Where the buffer of a slot lies that [`Buffers::empty`] told of. `None`: the descriptor
+    /// names a region that does not exist.
     #[inline(always)]
     fn region(&self, empty: &Slot) -> Option<&Region> {
         match self {
