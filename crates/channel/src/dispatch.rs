@@ -56,7 +56,17 @@ impl Channel {
         if self.check_fork().is_err() {
             return None;
         }
-        self.next_read().or_else(|| self.next_fetched())
+        self.next_read().or_else(|| self.next_behind_reads())
+    }
+
+    /// What `next_read` leaves.
+    #[inline(never)]
+    fn next_behind_reads(&mut self) -> Option<Completion> {
+        if self.state.woken || self.state.has_ready() {
+            return self.next_fetched();
+        }
+        self.driver.harvest_rest(&mut self.state);
+        self.next_ready()
     }
 
     /// By far the most frequent completion is made right where it is wanted.
@@ -143,7 +153,15 @@ impl Channel {
         self.take_ready()
     }
 
+    #[inline]
     fn next_ready(&mut self) -> Option<Completion> {
+        if !(self.state.woken || self.state.has_ready()) {
+            return None;
+        }
+        self.pop_ready()
+    }
+
+    fn pop_ready(&mut self) -> Option<Completion> {
         if self.state.woken {
             self.on_woken();
         }

@@ -207,18 +207,26 @@ impl Channel {
     pub fn write_copied(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
-        if self.state.slot(index).can_send_at_once()
-            && !bytes.is_empty()
-            && self.driver.sends_silently()
-            && let Some(bytes) = ReadBuf::copied(&self.state.send_pool, bytes)
-        {
+        if self.state.slot(index).can_send_at_once() && !bytes.is_empty() {
             self.state.admit()?;
-            self.driver.send_silently(&mut self.state, index, bytes);
-        } else {
-            let mut copy = self.alloc(bytes.len());
-            copy.extend_from_slice(bytes);
-            self.queue_quiet(handle, copy.into())?;
+            if self.driver.send_copied(&mut self.state, index, bytes) {
+                return Ok(self.state.unsent_bytes(index));
+            }
+            // It is admitted where it is queued.
+            self.state.counters.operations -= 1;
         }
+        self.queue_copy((handle, index), bytes)
+    }
+
+    #[inline(never)]
+    fn queue_copy(
+        &mut self,
+        (handle, index): (Handle, u32),
+        bytes: &[u8],
+    ) -> Result<usize, Misuse> {
+        let mut copy = self.alloc(bytes.len());
+        copy.extend_from_slice(bytes);
+        self.queue_quiet(handle, copy.into())?;
         Ok(self.state.unsent_bytes(index))
     }
 

@@ -636,10 +636,12 @@ impl State {
     pub(crate) fn unsent_bytes(&self, index: u32) -> usize {
         let slot = self.peek(index);
         let silent = slot.silent_bytes as usize;
-        if slot.writes.is_empty() {
-            return silent;
-        }
-        silent + self.writes.iter(slot.writes).map(|write| write.len - write.done).sum::<usize>()
+        if slot.writes.is_empty() { silent } else { silent + self.queued_bytes(slot) }
+    }
+
+    #[inline(never)]
+    fn queued_bytes(&self, slot: &Slot) -> usize {
+        self.writes.iter(slot.writes).map(|write| write.len - write.done).sum::<usize>()
     }
 
     /// A quiet write went past the queue, but not all of it went out: now it is the oldest in it.

@@ -66,6 +66,21 @@ pub(crate) trait Driver {
     /// queue of writes. Only where `sends_silently` says so.
     fn send_silently(&mut self, _state: &mut State, _slot: u32, _bytes: ReadBuf) {}
 
+    /// As `send_silently`, of a copy of `bytes`, which are not none. `false`: it may not be called,
+    /// or there is no memory for a copy now, and nothing was done.
+    #[inline]
+    fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
+        if !self.sends_silently() {
+            return false;
+        }
+        let copy = ReadBuf::copied(&state.send_pool, bytes);
+        let has_memory = copy.is_some();
+        if let Some(copy) = copy {
+            self.send_silently(state, slot, copy);
+        }
+        has_memory
+    }
+
     /// The next completion, if it is an answer fetched already that needs no queue: bytes for the
     /// one read that waits for them. Asked for only when no completion is ready.
     fn next_read(&mut self, _state: &mut State) -> Option<(Whose, ReadBuf)> {
@@ -108,6 +123,11 @@ pub(crate) trait Driver {
     /// Turn answers that were fetched already into completions, until there is one or no answer
     /// is left. No system call.
     fn harvest(&mut self, state: &mut State);
+
+    /// As `harvest`, right after `next_read` had nothing while no completion was ready.
+    fn harvest_rest(&mut self, state: &mut State) {
+        self.harvest(state);
+    }
 
     /// Sees to it that `wait` ends when the next of `state.timers` is due, and that
     /// `state.timers_due` is set then. `false`: the driver cannot, and whoever calls `wait` has to
@@ -257,6 +277,11 @@ impl Driver for AnyDriver {
     }
 
     #[inline(always)]
+    fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
+        on_driver!(self, driver => driver.send_copied(state, slot, bytes))
+    }
+
+    #[inline(always)]
     fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
         on_driver!(self, driver => driver.next_read(state))
     }
@@ -304,6 +329,11 @@ impl Driver for AnyDriver {
     #[inline]
     fn harvest(&mut self, state: &mut State) {
         on_driver!(self, driver => driver.harvest(state))
+    }
+
+    #[inline]
+    fn harvest_rest(&mut self, state: &mut State) {
+        on_driver!(self, driver => driver.harvest_rest(state))
     }
 
     #[inline]

@@ -203,6 +203,25 @@ impl Pool {
         }
     }
 
+    /// A copy of `bytes` in a buffer, with one surrendered owner; `None`: no buffer is free, or
+    /// none is long enough.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn surrender_copy(&self, bytes: &[u8]) -> Option<u16> {
+        if bytes.len() > self.buffer_len {
+            return None;
+        }
+        let index = self.free.pop()?;
+        self.owners[usize::from(index)].set(SURRENDERED);
+        let to = self.address(index);
+        // SAFETY: `to` is valid for `buffer_len` bytes, of which `bytes` has no more, as checked
+        // above, which the kernel zeroed at first touch; the buffer was free, so nobody else has a
+        // reference into it, and this one ends here.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), bytes.len()) };
+        to.copy_from_slice(bytes);
+        Some(index)
+    }
+
     /// A surrendered owner less.
     #[cfg(feature = "local")]
     #[inline]
@@ -606,6 +625,22 @@ mod tests {
         pool.give_up(index);
         assert_eq!(pool.free_count(), 4);
         assert!(Span::from_vec(vec![1]).surrender(&pool).is_err());
+    }
+
+    #[cfg(feature = "local")]
+    #[test]
+    fn a_copy_is_owned_without_a_name_from_the_start() {
+        let pool = Pool::new(64, 2).unwrap();
+        assert_eq!(pool.surrender_copy(&[7; 65]), None, "no buffer is so long");
+        let copies = [&b"abc"[..], &[9; 64]].map(|bytes| pool.surrender_copy(bytes).unwrap());
+        assert_eq!(pool.surrender_copy(b"d"), None, "none is free");
+        assert_eq!(&pool.surrendered(copies[0])[..3], b"abc");
+        assert_eq!(pool.surrendered(copies[1]), &[9; 64]);
+        pool.give_up(copies[0]);
+        let span = pool.reclaim(copies[1], 0, 64).unwrap();
+        assert_eq!((pool.free_count(), span.bytes()), (1, &[9; 64][..]));
+        drop(span);
+        assert_eq!(pool.free_count(), 2);
     }
 
     #[test]

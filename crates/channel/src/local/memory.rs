@@ -91,6 +91,13 @@ impl ChannelMemory {
         }
     }
 
+    /// Keeps a copy of what the program goes on using; `None`: there is no buffer for it.
+    #[inline]
+    pub(super) fn keep_copy(&mut self, bytes: &[u8]) -> Option<Chunk> {
+        let index = self.send_pool.surrender_copy(bytes)?;
+        Some(Chunk { buf: BufId(u32::from(index) | FILLED), offset: 0, len: bytes.len() as u32 })
+    }
+
     fn keep_apart(&mut self, payload: Payload) -> Chunk {
         let len = payload.len() as u32;
         let index = self.payloads.insert(payload) as u32;

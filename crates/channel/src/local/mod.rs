@@ -279,6 +279,11 @@ impl Driver for Local {
     }
 
     #[inline]
+    fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
+        self.send_copy_at_once(state, slot, bytes)
+    }
+
+    #[inline]
     fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
         self.next_received(state)
     }
@@ -368,6 +373,11 @@ impl Driver for Local {
 
     fn harvest(&mut self, state: &mut State) {
         self.take_events(state);
+        self.kernel.harvest(state);
+    }
+
+    /// The stack has been asked already, and has nothing more to say.
+    fn harvest_rest(&mut self, state: &mut State) {
         self.kernel.harvest(state);
     }
 

@@ -79,6 +79,12 @@ impl Apart {
         Ok(sent)
     }
 
+    /// Copies what there is room for; what is left of `bytes`, after an error all.
+    pub(super) fn send_copy<'bytes>(&mut self, conn: ConnId, bytes: &'bytes [u8]) -> &'bytes [u8] {
+        let sent = self.session.send(conn, bytes).unwrap_or(0);
+        bytes.get(sent..).unwrap_or_default()
+    }
+
     fn event(&mut self) -> Option<Told> {
         let told = self.session.event()?;
         Some(match told {

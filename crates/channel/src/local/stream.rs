@@ -187,6 +187,37 @@ impl Local {
         }
     }
 
+    /// As `send_at_once`, of a copy of `bytes`. `false`: there is no memory for it now, and nothing
+    /// was done.
+    #[inline]
+    pub(super) fn send_copy_at_once(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
+        if bytes.len() > PIECES_FROM {
+            return false;
+        }
+        let Some(conn) = self.conn(state, slot) else { return false };
+        let now = self.now;
+        let refused = match &mut self.server {
+            Placed::Inline(server) => {
+                let (stack, memory) = server.parts();
+                let Some(chunk) = memory.keep_copy(bytes) else { return false };
+                match stack.send(now, conn, chunk, memory) {
+                    Ok(()) => None,
+                    Err(_) => memory.give_back(chunk),
+                }
+            }
+            // Its own copy is on the way to the server; one before it would be one too many.
+            Placed::Apart(apart) => match apart.send_copy(conn, bytes) {
+                rest if rest.is_empty() => None,
+                rest => Some(Payload::Vec(rest.to_vec())),
+            },
+        };
+        match refused {
+            None => self.ask(state),
+            Some(refused) => self.write_quietly(state, slot, refused),
+        }
+        true
+    }
+
     #[inline(never)]
     fn write_quietly(&mut self, state: &mut State, slot: u32, payload: Payload) {
         let len = payload.len();
