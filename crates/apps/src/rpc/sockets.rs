@@ -256,17 +256,18 @@ impl SocketShard {
 
     fn run(&mut self, plan: &ShardPlan) -> Result<(), Error> {
         let mut events = [EpollEvent::default(); EVENTS];
-        let mut ticked = Ticks::now();
+        let mut now = Ticks::now();
+        let mut ticked = now;
         let mut deadline = None;
         loop {
-            let wait = TICK.saturating_sub(Ticks::now().since(ticked));
+            let wait = TICK.saturating_sub(now.since(ticked));
             let count = match self.sockets.epoll_wait(self.epoll, &mut events, Some(wait)) {
                 Ok(count) => count,
                 Err(Error::Interrupted) => 0,
                 Err(error) => return Err(error),
             };
             events[..count].iter().for_each(|event| self.on_event(*event));
-            let now = Ticks::now();
+            now = Ticks::now();
             if now.since(ticked) >= TICK {
                 ticked = now;
                 self.watch_listeners();
