@@ -9,7 +9,7 @@ use megapipe::{Channel, ConnInfo, Handle, TcpState};
 
 use crate::descriptors::Fd;
 use crate::error::Error;
-use crate::flags::OpenFlags;
+use crate::flags::{Events, OpenFlags};
 use crate::kernel;
 use crate::options::{Facts, Options, Value, holds_pointers, tells_beside_stream};
 use crate::readiness::Progress;
@@ -93,6 +93,19 @@ impl Sockets {
             };
             kernel::set_option(socket, at.0, at.1, value)?;
             target.options.note(at.0, at.1, value);
+        }
+        if at == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            self.notify_lowered(fd)?;
+        }
+        Ok(())
+    }
+
+    /// The low-water mark of a stream was set: what waits may be enough now, as Linux looks then.
+    #[cold]
+    fn notify_lowered(&mut self, fd: Fd) -> Result<(), Error> {
+        let object = self.table.object(fd)?;
+        if self.readiness(object).contains(Events::READABLE) {
+            self.notify(object, Events::READABLE);
         }
         Ok(())
     }
