@@ -5,12 +5,14 @@
 //! An *item* is one descriptor in one set. What happens to an object reaches its items
 //! ([`Sockets::notify`]), and those that asked for it join their set's ready queue; `epoll_wait`
 //! takes them from there and asks each object what it is ready for *now*. An item that is level
-//! triggered goes back to the end of the queue after it was told, so that the next call looks at
-//! it again; an edge-triggered one does not. Members that are the process's are the kernel's part
+//! triggered stays at the end of the queue after it was told, so that the next call looks at it
+//! again; an edge-triggered one does not. A read that leaves an object not ready for what an item
+//! asks settles the item where it is ([`Epolls::settle`]): the next call passes over it. Members that are the process's are the kernel's part
 //! of the set (`process.rs`).
 //!
 //! Invariants
-//! - An item is in its set's queue exactly while `queued` is set.
+//! - An item is in its set's queue exactly while `queued` is set. One that is not `due` has been
+//!   looked at since something last happened to its object, and has nothing to tell.
 //! - An item that was taken out of its set while queued stays, without an object, until the queue
 //!   gives it back.
 
@@ -71,10 +73,8 @@ struct Set {
     object: u32,
     /// Its part with descriptors of the process, once it has some.
     kernels: Option<KernelSet>,
-    /// Items that may have something to tell, oldest first.
+    /// Items that may have something to tell, oldest first; and such as are settled.
     ready: Vec<u32>,
-    /// Empty; memory for those that will have to be looked at again.
-    again: Vec<u32>,
     members: Vec<u32>,
 }
 
@@ -91,12 +91,26 @@ struct Item {
     /// Where it is among the set's members.
     place: u32,
     queued: bool,
+    due: bool,
 }
 
 impl Epolls {
     /// The kernel's part of a set.
     pub(crate) fn kernels(&mut self, set: u32) -> &mut Option<KernelSet> {
         &mut self.sets[set as usize].kernels
+    }
+
+    /// A call has looked at an object, which is ready for `ready` now: the items from `first` on,
+    /// which watch it, have nothing to tell but that.
+    #[inline]
+    pub(crate) fn settle(&mut self, first: u32, ready: Events) {
+        let mut at = first;
+        while let Some(item) = self.items.get_mut(at as usize) {
+            if !item.events.intersects(ready) {
+                item.due = false;
+            }
+            at = item.next;
+        }
     }
 
     /// The set's own object, if there is such a set.
@@ -111,13 +125,7 @@ impl Sockets {
             return Err(Error::InvalidArgument);
         }
         let fd = self.table.lowest_free(0)?;
-        let set = Set {
-            object: NIL,
-            kernels: None,
-            ready: Vec::new(),
-            again: Vec::new(),
-            members: Vec::new(),
-        };
+        let set = Set { object: NIL, kernels: None, ready: Vec::new(), members: Vec::new() };
         let set = self.epolls.sets.insert(set);
         let object = self.insert(Kind::Epoll(set as u32), false);
         self.epolls.sets[set].object = object;
@@ -253,7 +261,8 @@ impl Sockets {
         let place = members.len() as u32;
         let EpollEvent { events, data } = event;
         let events = events | Events::ALWAYS;
-        let item = Item { set, object, fd, events, data, next: NIL, place, queued: false };
+        let (next, queued, due) = (NIL, false, false);
+        let item = Item { set, object, fd, events, data, next, place, queued, due };
         let item = self.epolls.items.insert(item) as u32;
         self.epolls.sets[set as usize].members.push(item);
         self.link(object, item);
@@ -331,7 +340,8 @@ impl Sockets {
             items[*moved as usize].place = place;
         }
         if queued {
-            items[item as usize].object = NIL;
+            let item = &mut items[item as usize];
+            (item.object, item.due) = (NIL, false);
         } else {
             items.remove(item as usize);
         }
@@ -364,10 +374,17 @@ impl Sockets {
     #[inline]
     pub(crate) fn notify(&mut self, object: u32, happened: Events) {
         let Some(entry) = self.objects.get(object as usize) else { return };
+        let watchers = entry.watchers;
         if entry.sleepers > 0 {
             self.wakes.push(object);
         }
-        let mut item = entry.watchers;
+        self.notify_watchers(watchers, happened);
+    }
+
+    /// As `notify`, for the items from `first` on.
+    #[inline]
+    pub(crate) fn notify_watchers(&mut self, first: u32, happened: Events) {
+        let mut item = first;
         while item != NIL {
             let Item { events, next, .. } = self.epolls.items[item as usize];
             if events.intersects(happened) {
@@ -387,6 +404,7 @@ impl Sockets {
         let Epolls { sets, items } = &mut self.epolls;
         let entry = &mut items[item as usize];
         let set = &mut sets[entry.set as usize];
+        entry.due = true;
         if !entry.queued {
             entry.queued = true;
             set.ready.push(item);
@@ -412,7 +430,7 @@ impl Sockets {
         let tells = |item: &u32| {
             let item = &items[*item as usize];
             let asked = item.events.difference(HOW);
-            item.object != NIL && self.readiness(item.object).intersects(asked)
+            item.due && self.readiness(item.object).intersects(asked)
         };
         let Set { ready, kernels, .. } = &sets[set as usize];
         if ready.iter().any(tells) || kernels.as_ref().is_some_and(KernelSet::is_readable) {
@@ -470,8 +488,28 @@ impl Sockets {
 
     /// What a set has to tell now, as far as there is room for it: the kernel's part first, then
     /// ours.
+    #[inline]
     fn collect(&mut self, set: u32, out: &mut [EpollEvent]) -> Result<usize, Error> {
-        let own = self.epolls.sets[set as usize].ready.len();
+        let Set { ready, kernels, .. } = &self.epolls.sets[set as usize];
+        let own = ready.len();
+        if kernels.is_some() {
+            return self.collect_both(set, out, own);
+        }
+        match ready[..] {
+            [] => Ok(0),
+            // Of one connection: it stays where it is, until it is due again.
+            [only] if !self.epolls.items[only as usize].due => Ok(0),
+            _ => Ok(self.collect_own(set, out)),
+        }
+    }
+
+    #[inline(never)]
+    fn collect_both(
+        &mut self,
+        set: u32,
+        out: &mut [EpollEvent],
+        own: usize,
+    ) -> Result<usize, Error> {
         let kernels = self.collect_kernels(set, out, own)?;
         let count = kernels + self.collect_own(set, &mut out[kernels..]);
         // Ours had the only place and did not need it.
@@ -479,46 +517,65 @@ impl Sockets {
     }
 
     /// What the items that are in the queue now have to tell. Each is looked at once; those that
-    /// are told again, because they are level triggered, join the queue's end afterwards.
+    /// are told again, because they are level triggered, stay, behind those that were not looked
+    /// at.
     fn collect_own(&mut self, set: u32, out: &mut [EpollEvent]) -> usize {
-        let entry = &mut self.epolls.sets[set as usize];
-        let (mut ready, mut again) =
-            (std::mem::take(&mut entry.ready), std::mem::take(&mut entry.again));
-        let (mut count, mut looked) = (0, 0);
-        for index in &ready {
-            let Some(place) = out.get_mut(count) else { break };
+        let mut ready = std::mem::take(&mut self.epolls.sets[set as usize].ready);
+        let (mut count, mut looked, mut kept) = (0, 0, 0);
+        while let Some(index) = ready.get(looked).copied()
+            && let Some(place) = out.get_mut(count)
+        {
             looked += 1;
-            let Item { object, events, data, .. } = self.epolls.items[*index as usize];
-            if object == NIL {
-                self.epolls.items.remove(*index as usize);
-                continue;
-            }
-            let happened = self.readiness(object) & events.difference(HOW);
-            let item = &mut self.epolls.items[*index as usize];
-            if happened.is_empty() {
-                item.queued = false;
-                continue;
-            }
-            *place = EpollEvent { events: happened, data };
+            let Some((event, stays)) = self.ask_item(index) else { continue };
+            *place = event;
             count += 1;
-            if !events.intersects(ONCE) {
-                again.push(*index);
-                continue;
-            }
-            item.queued = false;
-            if events.contains(Events::ONE_SHOT) {
-                item.events &= HOW;
+            if stays {
+                ready[kept] = index;
+                kept += 1;
             }
         }
         if looked == ready.len() {
-            ready.clear();
-            std::mem::swap(&mut ready, &mut again);
+            ready.truncate(kept);
         } else {
-            ready.drain(..looked);
-            ready.append(&mut again);
+            ready.drain(kept..looked);
+            ready.rotate_left(kept);
         }
-        let entry = &mut self.epolls.sets[set as usize];
-        (entry.ready, entry.again) = (ready, again);
+        self.epolls.sets[set as usize].ready = ready;
         count
+    }
+
+    /// What an item of a queue has to tell, and whether it stays there. One that has nothing to
+    /// tell leaves it.
+    #[inline]
+    fn ask_item(&mut self, index: u32) -> Option<(EpollEvent, bool)> {
+        let Self { objects, epolls: Epolls { items, .. }, .. } = self;
+        let mut item = &mut items[index as usize];
+        if !item.due {
+            item.queued = false;
+            if item.object == NIL {
+                items.remove(index as usize);
+            }
+            return None;
+        }
+        let ready = match objects.get(item.object as usize).map(|entry| &entry.kind) {
+            Some(Kind::Stream(stream)) => stream.readiness(),
+            _ => {
+                let object = item.object;
+                let ready = self.readiness(object);
+                item = &mut self.epolls.items[index as usize];
+                ready
+            }
+        };
+        // What an object is ready for has none of the bits of `HOW`.
+        let events = item.events & ready;
+        let stays = !events.is_empty() && !item.events.intersects(ONCE);
+        (item.queued, item.due) = (stays, stays);
+        if events.is_empty() {
+            return None;
+        }
+        if item.events.contains(Events::ONE_SHOT) {
+            item.events &= HOW;
+        }
+        Some((EpollEvent { events, data: item.data }, stays))
     }
 }

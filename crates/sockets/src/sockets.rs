@@ -118,22 +118,27 @@ impl Wait {
     }
 }
 
-/// What a descriptor stands for (POSIX's open file description).
+/// What a descriptor stands for (POSIX's open file description). Each begins a line of the cache,
+/// with what every message touches in front.
+#[repr(C, align(64))]
 pub(crate) struct Object {
-    pub(crate) kind: Kind,
-    /// Descriptors that stand for it.
-    pub(crate) descriptors: u32,
-    /// Calls on it do not wait.
-    pub(crate) nonblocking: bool,
     /// The first item of a set that watches it.
     pub(crate) watchers: u32,
     /// Threads that wait for it.
     pub(crate) sleepers: u32,
-    /// The turn in which a call on it last found nothing.
-    pub(crate) blocked_in: u32,
     /// The turn in which bytes were last read from it.
     pub(crate) served_in: u32,
+    /// The turn in which a call on it last found nothing.
+    pub(crate) blocked_in: u32,
+    /// Descriptors that stand for it.
+    pub(crate) descriptors: u32,
+    /// Calls on it do not wait.
+    pub(crate) nonblocking: bool,
+    pub(crate) kind: Kind,
 }
+
+// A place of the table that is free costs no line of its own.
+const _: () = assert!(size_of::<Option<Object>>() == size_of::<Object>());
 
 #[expect(clippy::large_enum_variant, reason = "nearly all are connections; a box is an allocation")]
 pub(crate) enum Kind {

@@ -10,11 +10,9 @@
 //!
 //! Invariants
 //! - `reading` is set exactly while a read is with the channel.
-//! - `unread` is the sum of the lengths in `inbox`, and no buffer there is empty.
 //! - `handle` is in the channel while `progress` is not `Closed`, and until the socket closes if it
 //!   ever was.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -36,6 +34,9 @@ use crate::sockets::{Attempt, Kind, Sockets, Wait};
 use crate::urgent::Mark;
 
 mod at_once;
+mod inbox;
+
+use inbox::Inbox;
 
 /// How far `connect` is, as calls are answered by it: an attempt that has ended is told of once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,32 +57,33 @@ pub enum Shutdown {
     Both,
 }
 
-/// A stream socket that does not listen.
+/// A stream socket that does not listen. In the order in which it is written here: what each message
+/// touches comes first, and lies in two lines of the cache together with the object's own record.
+#[repr(C)]
 pub(crate) struct Stream {
     /// Its name in the channel; `Handle::NONE`: it was never connected.
     pub(crate) handle: Handle,
+    pub(crate) inbox: Inbox,
+    /// The urgent byte that the peer has marked, until it is read past.
+    pub(crate) mark: Option<Mark>,
+    /// The next call that asks is told.
+    pub(crate) error: Option<Error>,
     pub(crate) progress: Progress,
     pub(crate) connecting: Connecting,
     pub(crate) shut: Shut,
     /// The peer's end was seen: reading gives the end, whatever comes after.
     ended: bool,
-    /// The next call that asks is told.
-    pub(crate) error: Option<Error>,
-    pub(crate) inbox: VecDeque<ReadBuf>,
-    unread: usize,
     reading: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,
-    /// A close waits until the peer has everything.
-    pub(crate) lingers: bool,
-    /// The urgent byte that the peer has marked, until it is read past.
-    pub(crate) mark: Option<Mark>,
     /// What was written last was urgent, and our own stack has not got it yet.
     owes_mark: bool,
     /// The same of the end of a record (MSG_EOR).
     owes_record_end: bool,
     /// The last write said that more would come (MSG_MORE), and our own stack knows.
     more: bool,
+    /// A close waits until the peer has everything.
+    pub(crate) lingers: bool,
     pub(crate) is_v6: bool,
     pub(crate) options: Options,
     pub(crate) blank: Blank,
@@ -112,8 +114,7 @@ impl Stream {
             shut: Shut { receive: false, send: false },
             ended: false,
             error: None,
-            inbox: VecDeque::new(),
-            unread: 0,
+            inbox: Inbox::new(),
             reading: false,
             congested: false,
             lingers: false,
@@ -142,22 +143,27 @@ impl Stream {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn readiness(&self) -> Events {
         // What nearly all are, nearly always.
         if self.is_plainly_open() && !self.shut.send && self.mark.is_none() {
             let mut events = Events::empty();
-            if self.unread >= self.options.low_water() {
+            if self.unread() >= self.options.low_water() {
                 events = events.union(Events::READABLE);
             }
             return if self.congested { events } else { events.union(Events::WRITABLE) };
         }
+        self.readiness_by_facts()
+    }
+
+    #[inline(never)]
+    fn readiness_by_facts(&self) -> Events {
         readiness::of_stream(StreamFacts {
             progress: self.progress,
             shut: self.shut,
-            has_data: self.unread >= self.options.low_water() + self.unreadable(),
+            has_data: self.unread() >= self.options.low_water() + self.unreadable(),
             has_room: !self.congested,
-            is_urgent: self.mark.is_some_and(|mark| mark.is_waiting(self.unread)),
+            is_urgent: self.mark.is_some_and(|mark| mark.is_waiting(self.unread())),
             has_error: self.error.is_some(),
         })
     }
@@ -178,16 +184,17 @@ impl Stream {
     }
 
     /// Bytes that wait.
+    #[inline]
     pub(crate) const fn unread(&self) -> usize {
-        self.unread
+        self.inbox.unread()
     }
 
     fn wants_more(&self) -> bool {
         !self.reading
             && !self.ended
             && matches!(self.progress, Progress::Connected)
-            && self.unread < INBOX_BYTES_MAX
-            && self.inbox.len() < INBOX_BUFFERS_MAX
+            && self.unread() < INBOX_BYTES_MAX
+            && self.inbox.buffer_count() < INBOX_BUFFERS_MAX
     }
 
     /// Asks the channel for what comes next, unless enough waits for the program.
@@ -209,36 +216,21 @@ impl Stream {
     #[inline]
     fn take(&mut self, len: usize, peeks: bool, mut each: impl FnMut(&[u8])) {
         // By far the most often, all that came is one buffer, and there is room for it.
-        if self.unread <= len
+        if self.unread() <= len
             && !peeks
-            && self.inbox.len() == 1
-            && let Some(bytes) = self.inbox.pop_front()
+            && let Some(bytes) = self.inbox.take_only()
         {
             each(&bytes);
-            self.unread = 0;
             return;
         }
         self.take_parts(len, peeks, &mut each);
     }
 
     fn take_parts(&mut self, len: usize, peeks: bool, each: &mut dyn FnMut(&[u8])) {
-        let mut taken = 0;
-        let mut place = 0;
-        while taken < len {
-            let Some(front) = self.inbox.get_mut(place) else { break };
-            let step = front.len().min(len - taken);
-            each(&front[..step]);
-            taken += step;
-            if peeks {
-                place += 1;
-            } else if step == front.len() {
-                self.inbox.pop_front();
-            } else {
-                front.split_to(step);
-            }
-        }
-        if !peeks {
-            self.unread -= taken;
+        if peeks {
+            self.inbox.peek(len, each);
+        } else {
+            self.inbox.take(len, each);
         }
     }
 
@@ -249,14 +241,8 @@ impl Stream {
     }
 
     /// The byte behind `ahead` others, if it has come.
-    pub(crate) fn byte_at(&self, mut ahead: usize) -> Option<u8> {
-        for bytes in &self.inbox {
-            match bytes.get(ahead) {
-                Some(byte) => return Some(*byte),
-                None => ahead -= bytes.len(),
-            }
-        }
-        None
+    pub(crate) fn byte_at(&self, ahead: usize) -> Option<u8> {
+        self.inbox.byte_at(ahead)
     }
 
     /// As `take`, where the peer has marked a byte.
@@ -268,7 +254,7 @@ impl Stream {
         to: &mut Scatter<'_, '_>,
         discards: bool,
     ) {
-        let step = mark.step((to.filled(), len), self.unread, self.is_inline());
+        let step = mark.step((to.filled(), len), self.unread(), self.is_inline());
         if peeks {
             let mut skip = step.skip;
             return self.take_parts(step.most + step.skip, true, &mut |bytes| {
@@ -281,10 +267,10 @@ impl Stream {
             self.mark = None;
         }
         self.skip(step.skip);
-        let before = self.unread;
+        let before = self.unread();
         self.take_parts(step.most, false, &mut |bytes| to.put(bytes, discards));
         if let Some(mark) = &mut self.mark {
-            mark.ahead -= before - self.unread;
+            mark.ahead -= before - self.inbox.unread();
         }
     }
 
@@ -335,22 +321,28 @@ impl Sockets {
         }
     }
 
-    /// Bytes came; not none.
+    /// Bytes came; not none. (Whoever waits or watches is found in the record at hand, as by
+    /// `notify`.)
     #[inline]
     pub(crate) fn on_bytes(&mut self, object: u32, bytes: ReadBuf) {
-        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        let Self { objects, channel, .. } = self;
+        let Some(entry) = objects.get_mut(object as usize) else { return };
+        let Kind::Stream(stream) = &mut entry.kind else { return };
         stream.reading = false;
         if stream.shut == Shut::BOTH {
             return self.refuse(object);
         }
-        stream.unread += bytes.len();
-        stream.inbox.push_back(bytes);
+        stream.inbox.push(bytes);
         stream.ask(channel);
         let happened = match stream.mark {
             None => Events::READABLE,
             Some(_) => Events::READABLE | Events::PRI,
         };
-        self.notify(object, happened);
+        let watchers = entry.watchers;
+        if entry.sleepers > 0 {
+            self.wakes.push(object);
+        }
+        self.notify_watchers(watchers, happened);
     }
 
     /// No more bytes come, in order or because of an error.
@@ -570,7 +562,7 @@ impl Sockets {
         let mut looked_again = false;
         loop {
             let turns = self.turns();
-            let Self { objects, channel, .. } = self;
+            let Self { objects, channel, epolls, .. } = self;
             let Some(entry) = objects.get_mut(object as usize) else {
                 return Attempt::Done(Err(Error::BadDescriptor));
             };
@@ -583,7 +575,7 @@ impl Sockets {
                 true => wanted,
                 false => wanted.min(stream.options.low_water()).max(1),
             };
-            if stream.unread > 0 {
+            if stream.unread() > 0 {
                 if wanted == 0 && to.filled() == 0 {
                     return Attempt::Done(Ok(0));
                 }
@@ -597,6 +589,7 @@ impl Sockets {
                 }
                 stream.ask(channel);
             }
+            epolls.settle(entry.watchers, stream.readiness());
             let filled = to.filled();
             let is_enough = to.left() == 0 || filled >= target;
             if filled > 0 && (is_enough || stream.why_short()) {

@@ -14,13 +14,12 @@ impl Stream {
     /// piece. How many bytes that were; `None`: it is not so.
     #[inline]
     fn take_whole(&mut self, to: &mut Scatter<'_, '_>) -> Option<usize> {
-        let len = self.unread;
-        if self.inbox.len() != 1 || len < self.options.low_water() || self.mark.is_some() {
+        let len = self.unread();
+        if len < self.options.low_water() || self.mark.is_some() {
             return None;
         }
         let room = to.only_piece()?.get_mut(..len)?;
-        room.copy_from_slice(&self.inbox.pop_front()?);
-        self.unread = 0;
+        room.copy_from_slice(&self.inbox.take_only()?);
         Some(len)
     }
 
@@ -42,11 +41,12 @@ impl Sockets {
     #[inline]
     pub(crate) fn read_at_once(&mut self, object: u32, to: &mut Scatter<'_, '_>) -> Option<usize> {
         let turns = self.turns();
-        let Self { objects, channel, .. } = self;
+        let Self { objects, channel, epolls, .. } = self;
         let entry = objects.get_mut(object as usize)?;
         let Kind::Stream(stream) = &mut entry.kind else { return None };
         let len = stream.take_whole(to)?;
         stream.ask(channel);
+        epolls.settle(entry.watchers, stream.readiness());
         entry.served_in = turns;
         Some(len)
     }

@@ -19,6 +19,7 @@ mod plain;
 mod random;
 mod random_mixed;
 mod sets;
+mod settled;
 mod sharing;
 mod signals;
 mod threads;
