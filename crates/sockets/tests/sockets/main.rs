@@ -23,6 +23,7 @@ mod settled;
 mod sharing;
 mod signals;
 mod threads;
+mod turns;
 mod urgent;
 mod waiting;
 mod waking;

@@ -13,13 +13,15 @@ use megapipe_sockets::{Config, Context};
 
 use crate::host::{Answer, Ctl, Fd, Host};
 use crate::linux::Linux;
+use crate::turns;
 
 /// Rounds of settling, in which both hosts hear of everything that is on its way.
 const ROUNDS: usize = 6;
 /// Times that a world settles for one thing that has to come.
 const SETTLES_MAX: usize = 1000;
 /// How much longer than usual a world settles, one try after the other: what is still on its way
-/// after a short while depends on who else has the processor, and answers must not.
+/// after a short while depends on who else has the processor, and answers must not. From the second
+/// try on it also waits until everybody has had the processor, however long that takes.
 const PATIENCES: [u32; 3] = [1, 5, 40];
 /// Where our own stack runs.
 pub(crate) const PLACEMENTS: [Placement; 3] =
@@ -89,7 +91,12 @@ impl World {
     pub(crate) fn settle(&mut self) {
         for _ in 0..ROUNDS {
             let patience = self.patience;
-            self.hosts.iter_mut().for_each(|host| host.settle(patience));
+            for host in &mut self.hosts {
+                host.settle(patience);
+                if patience > PATIENCES[0] {
+                    turns::let_all_have_one();
+                }
+            }
         }
     }
 
