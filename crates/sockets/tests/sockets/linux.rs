@@ -1,6 +1,7 @@
 //! Linux's own sockets.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,6 +22,22 @@ use crate::host::{Answer, Ctl, Fd, Host, by_data};
 #[derive(Default)]
 pub(crate) struct Linux {
     open: BTreeMap<Fd, OwnedFd>,
+    /// Numbers that it has closed, of which others may have made use since.
+    closed: BTreeSet<Fd>,
+}
+
+thread_local! {
+    /// What the hosts of this thread, which are one program, have open.
+    static OPEN: RefCell<BTreeSet<Fd>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// A number that no process has.
+const NOBODYS: Fd = i32::MAX;
+
+impl Drop for Linux {
+    fn drop(&mut self) {
+        OPEN.with_borrow_mut(|open| self.open.keys().for_each(|fd| drop(open.remove(fd))));
+    }
 }
 
 impl Linux {
@@ -32,7 +49,16 @@ impl Linux {
     pub(crate) fn keep(&mut self, fd: OwnedFd) -> Fd {
         let number = fd.as_raw_fd();
         self.open.insert(number, fd);
+        OPEN.with_borrow_mut(|open| open.insert(number));
         number
+    }
+
+    /// What the kernel is to be asked about, where it is asked by number. The tests of a process
+    /// are many programs, and what one has closed another one may have opened under the same
+    /// number: to this program it is nobody's.
+    fn number(&self, fd: Fd) -> Fd {
+        let is_others = self.closed.contains(&fd) && !OPEN.with_borrow(|open| open.contains(&fd));
+        if is_others { NOBODYS } else { fd }
     }
 }
 
@@ -103,7 +129,11 @@ impl Host for Linux {
     }
 
     fn close(&mut self, fd: Fd) -> Answer<()> {
-        self.open.remove(&fd).map(drop).ok_or(libc::EBADF)
+        let closed = self.open.remove(&fd).ok_or(libc::EBADF)?;
+        OPEN.with_borrow_mut(|open| open.remove(&fd));
+        self.closed.insert(fd);
+        drop(closed);
+        Ok(())
     }
 
     fn recv(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Vec<u8>> {
@@ -254,7 +284,7 @@ impl Host for Linux {
     fn poll(&mut self, fds: &[(Fd, i16)]) -> Answer<Vec<i16>> {
         let mut polled: Vec<libc::pollfd> = fds
             .iter()
-            .map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 })
+            .map(|(fd, events)| libc::pollfd { fd: self.number(*fd), events: *events, revents: 0 })
             .collect();
         // SAFETY: pointer and length describe `polled`, which outlives the call.
         checked(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 0) })?;
@@ -306,6 +336,7 @@ impl Host for Linux {
             Ctl::Modify => libc::EPOLL_CTL_MOD,
             Ctl::Delete => libc::EPOLL_CTL_DEL,
         };
+        let (epoll, fd) = (self.number(epoll), self.number(fd));
         let mut event = libc::epoll_event { events, u64: data };
         // SAFETY: the record outlives the call; numbers that stand for nothing are refused.
         checked(unsafe { libc::epoll_ctl(epoll, op, fd, &raw mut event) }).map(drop)
