@@ -28,6 +28,14 @@ impl Channel {
         std::mem::replace(&mut self.state.interrupted, false)
     }
 
+    /// When the last turn of our own stack began, on the clock of its server
+    /// ([`crate::ServerConfig::clock`]): for a program that would otherwise ask the clock after each
+    /// `dispatch`. `None` on the kernel.
+    #[inline]
+    pub fn turned_at(&self) -> Option<Duration> {
+        self.driver.turned_at()
+    }
+
     /// The next completion. When none is left, hands over what is queued and waits, at most
     /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over,
     /// or that a signal ended it ([`crate::Config::interruptible`]).

@@ -191,22 +191,31 @@ impl Context {
             Attempt::Done(result) => return result,
             Attempt::Wait(wait) => wait,
         };
-        let deadline = wait.timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
+        let mut left = wait.timeout;
+        let deadline = left.and_then(|timeout| self.sockets.now().checked_add(timeout));
         loop {
             if is_interrupted() {
                 return interrupted(&mut self.sockets, wait, attempt);
             }
-            let left = deadline.map(|at| at.saturating_sub(self.sockets.now()));
             match wait.mask {
                 None => self.sockets.turn(left)?,
                 Some(mask) => self.sockets.turn_with_mask(left, mask)?,
             }
-            let is_over = deadline.is_some_and(|at| at <= self.sockets.now());
-            match attempt(&mut self.sockets, is_over) {
+            // Mostly it is there now, and nobody needs to know the time.
+            match attempt(&mut self.sockets, false) {
                 Attempt::Done(result) => return result,
                 Attempt::Wait(again) => wait = again,
             }
-            debug_assert!(!is_over, "an attempt that asks to wait when the time is over: {wait:?}");
+            if let Some(at) = deadline {
+                let rest = at.saturating_sub(self.sockets.now());
+                if rest.is_zero()
+                    && let Attempt::Done(result) = attempt(&mut self.sockets, true)
+                {
+                    return result;
+                }
+                debug_assert!(!rest.is_zero(), "it asks to wait when the time is over: {wait:?}");
+                left = Some(rest);
+            }
             if self.sockets.is_ended_by_signal(wait) {
                 return interrupted(&mut self.sockets, wait, attempt);
             }

@@ -190,6 +190,8 @@ pub struct Sockets {
     /// A completion came, for anybody, since this was last looked at.
     pub(crate) happened: bool,
     clock: Clock,
+    /// It is the stack's as well.
+    shares_clock: bool,
     turns: u32,
     /// On the clock.
     turned_at: Duration,
@@ -216,6 +218,9 @@ impl Sockets {
             }
             _ => (Vec::new(), StackDefaults::of(&ServerConfig::default())),
         };
+        let shares_clock = matches!(
+            &channel.backend, Backend::Local(network) if network.settings().clock == clock
+        );
         let is_local = channel.backend.name() == "local";
         defaults.tells_arrivals = channel.placement == Placement::Inline;
         Ok(Self {
@@ -236,6 +241,7 @@ impl Sockets {
             happened: false,
             turns: 0,
             turned_at: clock.elapsed(),
+            shares_clock,
             clock,
             freshness,
             handed_over: 0,
@@ -445,7 +451,10 @@ impl Sockets {
             self.on_completion(completion);
             next = self.channel.dispatch_ready();
         }
-        self.turned_at = self.now();
+        self.turned_at = match self.channel.turned_at() {
+            Some(at) if self.shares_clock => at,
+            _ => self.now(),
+        };
         self.interrupted = self.channel.take_interrupted();
         Ok(())
     }

@@ -198,11 +198,15 @@ impl Stream {
     }
 
     /// Asks the channel for what comes next, unless enough waits for the program.
-    #[inline]
+    #[inline(always)]
     fn ask(&mut self, channel: &mut Channel) {
-        if self.reading {
-            return;
+        if !self.reading {
+            self.ask_anew(channel);
         }
+    }
+
+    #[inline]
+    fn ask_anew(&mut self, channel: &mut Channel) {
         if self.wants_more() {
             // A handle that the channel does not take any more has ended, which it tells itself.
             self.reading = channel.read(self.handle, READ_BYTES).is_ok();

@@ -140,6 +140,11 @@ pub(crate) trait Driver {
     /// (`None`: for ever).
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError>;
 
+    /// When the last turn of our own stack began, on its clock.
+    fn turned_at(&self) -> Option<Duration> {
+        None
+    }
+
     /// Hand over what is queued, and get ready for sleep on `descriptors`.
     fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError>;
 
@@ -343,6 +348,11 @@ impl Driver for AnyDriver {
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         on_driver!(self, driver => driver.wait(state, timeout))
+    }
+
+    #[inline]
+    fn turned_at(&self) -> Option<Duration> {
+        on_driver!(self, driver => driver.turned_at())
     }
 
     fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {

@@ -385,6 +385,11 @@ impl Driver for Local {
         self.turn_until_ready(state, timeout)
     }
 
+    #[inline]
+    fn turned_at(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.now.as_nanos()))
+    }
+
     fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
         self.turn_until_idle(state)
     }
