@@ -207,7 +207,7 @@ impl Local {
             }
             // Its own copy is on the way to the server; one before it would be one too many.
             Placed::Apart(apart) => match apart.send_copy(conn, bytes) {
-                rest if rest.is_empty() => None,
+                [] => None,
                 rest => Some(Payload::Vec(rest.to_vec())),
             },
         };
