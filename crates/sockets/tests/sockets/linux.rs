@@ -36,7 +36,7 @@ const NOBODYS: Fd = i32::MAX;
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        OPEN.with_borrow_mut(|open| self.open.keys().for_each(|fd| drop(open.remove(fd))));
+        OPEN.with_borrow_mut(|open| open.retain(|fd| !self.open.contains_key(fd)));
     }
 }
 
