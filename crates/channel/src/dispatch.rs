@@ -29,8 +29,8 @@ impl Channel {
     }
 
     /// When the last turn of our own stack began, on the clock of its server
-    /// ([`crate::ServerConfig::clock`]): for a program that would otherwise ask the clock after each
-    /// `dispatch`. `None` on the kernel.
+    /// ([`crate::ServerConfig::clock`]): for a program that would otherwise ask the clock after
+    /// each `dispatch`. `None` on the kernel.
     #[inline]
     pub fn turned_at(&self) -> Option<Duration> {
         self.driver.turned_at()

@@ -7,8 +7,8 @@
 //! takes them from there and asks each object what it is ready for *now*. An item that is level
 //! triggered stays at the end of the queue after it was told, so that the next call looks at it
 //! again; an edge-triggered one does not. A read that leaves an object not ready for what an item
-//! asks settles the item where it is ([`Epolls::settle`]): the next call passes over it. Members that are the process's are the kernel's part
-//! of the set (`process.rs`).
+//! asks settles the item where it is ([`Epolls::settle`]): the next call passes over it. Members
+//! that are the process's are the kernel's part of the set (`process.rs`).
 //!
 //! Invariants
 //! - An item is in its set's queue exactly while `queued` is set. One that is not `due` has been

@@ -57,8 +57,9 @@ pub enum Shutdown {
     Both,
 }
 
-/// A stream socket that does not listen. In the order in which it is written here: what each message
-/// touches comes first, and lies in two lines of the cache together with the object's own record.
+/// A stream socket that does not listen. In the order in which it is written here: what each
+/// message touches comes first, and lies in two lines of the cache together with the object's own
+/// record.
 #[repr(C)]
 pub(crate) struct Stream {
     /// Its name in the channel; `Handle::NONE`: it was never connected.

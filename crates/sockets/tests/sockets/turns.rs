@@ -1,4 +1,4 @@
-//! Has everybody who was to run had the processor? On a busy machine that takes as long as it takes.
+//! Has everybody who was to run had the processor? On a busy machine that takes its time.
 //!
 //! What is on its way between two hosts is carried by threads: the stacks' own in two of the three
 //! placements, and on Linux the kernel's that delivers what a sender could not deliver itself
