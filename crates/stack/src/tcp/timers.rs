@@ -22,7 +22,8 @@ use crate::time::Instant;
 
 /// How long to wait for a record to become free.
 const STARVED_WAIT: Duration = Duration::from_millis(10);
-/// So many timeouts of full-sized segments in a row are a black hole's doing (RFC 4821 §7.7).
+/// So many timeouts of segments that every path need not take are a black hole's doing (RFC 4821
+/// §7.7).
 const BLACK_HOLE_TIMEOUTS: u8 = 3;
 
 /// The earliest deadline of a connection.
@@ -202,12 +203,14 @@ fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
     shard.rares.options(conn).user_timeout_ms == 0 && !(conn.snd_wnd == 0 && answers)
 }
 
-/// RFC 4821 §7.7: segments of full size vanish, and no ICMP says why. Smaller ones may pass.
+/// RFC 4821 §7.7: large segments vanish, and no ICMP says why. Smaller ones may pass. A segment
+/// need not be full for that: the last one of a message may be too large as well.
 fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) {
     let config = &cx.config.tcp;
+    let floor = if conn.ends.remote().is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
     if !config.path_mtu_discovery
         || !config.black_hole_detection
-        || conn.flight() < u32::from(conn.mss)
+        || conn.flight() <= u32::from(floor)
     {
         return;
     }
@@ -216,7 +219,6 @@ fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M
     if rare.full_timeouts < BLACK_HOLE_TIMEOUTS {
         return;
     }
-    let floor = if conn.ends.remote().is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
     let next = if conn.mss > BLACK_HOLE_MSS { BLACK_HOLE_MSS.max(floor) } else { floor };
     let mss = conn.mss_within(next);
     if mss < conn.mss {

@@ -175,13 +175,18 @@ fn passes_paws<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> R
 
 /// §3.4 and §3.10.7.4 first: part of the segment lies in the window. A closed window still takes
 /// what is at `rcv.nxt`: its ACK, URG and RST count (MUST-66), its text does not.
+///
+/// An ACK without text may stand at the window's right edge, which the letter of §3.4 leaves out:
+/// there it stands when the peer has filled the window and what filled it was lost. Two ends to
+/// which that happens at once would not hear one another any more.
 fn is_acceptable(conn: &Connection, segment: &Segment<'_>) -> bool {
     let (seq, len, wnd) = (segment.seq, segment.len(), conn.rcv_wnd());
     if seq == conn.rcv_nxt {
         return true;
     }
     if len == 0 {
-        return seq.within(conn.rcv_nxt, wnd);
+        let edge = u32::from(!segment.has(Flags::RST));
+        return seq.within(conn.rcv_nxt, wnd + edge);
     }
     let last = segment.end() - 1;
     seq.within(conn.rcv_nxt, wnd)

@@ -355,6 +355,23 @@ fn nothing_is_sent_beyond_the_peers_window_and_shrinking_it_does_no_harm() {
     assert_eq!(peer.cores(), [(ACK, 2001, 1, 1000), (PA, 3001, 1, 1000)]);
 }
 
+/// The peer has filled the window, and nothing of it came: all that it says lies at the edge.
+#[test]
+fn an_ack_at_the_edge_of_the_window_counts_and_a_reset_there_does_not() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    let edge = 1 + peer.host.conn(conn).rcv_wnd();
+    peer.send(conn, &[0; 1000]);
+    peer.out();
+    peer.inject(A, edge, 1001, &[]);
+    assert_eq!((peer.cores(), peer.host.memory.in_use()), (vec![], 0));
+    peer.inject(Flags::RST, edge, 0, &[]);
+    peer.inject(A, edge + 1, 1001, &[]);
+    assert_eq!(peer.dropped(Drop::OutsideWindow), 2);
+    peer.inject(A, edge, 1001, b"x");
+    assert_eq!(peer.dropped(Drop::OutsideWindow), 3);
+    assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
+}
+
 #[test]
 fn a_zero_window_is_probed_for_ever_while_probes_are_answered() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
@@ -760,6 +777,16 @@ fn a_black_hole_is_found() {
     let again = peer.wait(4_000);
     assert!(again.iter().any(|out| out.len == 1024), "{:?}", again.last());
     assert_eq!(peer.host.tcp.info(conn).unwrap().mss, 1024);
+}
+
+#[test]
+fn a_message_in_one_segment_gets_through_a_black_hole() {
+    let syn = Options { mss: Some(1460), ..Options::default() };
+    let (mut peer, conn) = Peer::accepted(|_| {}, syn);
+    peer.send(conn, &[0; 1200]);
+    assert_eq!(peer.out().len(), 1);
+    let again = peer.wait(60_000);
+    assert!(again.iter().any(|out| out.len == 536), "{:?}", again.last());
 }
 
 #[test]
