@@ -109,6 +109,25 @@ fn run_pingpong() {
     }
 }
 
+#[test]
+fn mtcps_calls_used_wrongly_answer_on_the_stack_as_on_linux() {
+    let test = "mtcps_calls_used_wrongly_answer_on_the_stack_as_on_linux";
+    let Some(prefix) = prefix(test) else { return };
+    compile(prefix, &sources().join("tests/mtcp_misuse.c"), "mtcp-misuse-local", C11);
+    within("misuse", run_misuse);
+}
+
+fn run_misuse() {
+    let prefix = prefix("mtcps_calls_used_wrongly").expect("it was there");
+    let conf = prefix.join("tests/mtcp-misuse-local.conf");
+    let text = "io = tap\nport = tap0\naddress = 10.76.0.2/24\nnum_cores = 1\n\
+                max_concurrency = 1000\n";
+    std::fs::write(&conf, text).expect("a file");
+    let mut command = Command::new(prefix.join("tests/mtcp-misuse-local"));
+    let (status, text) = run(command.arg(&conf).arg("10.76.0.2"));
+    assert!(status.success(), "{status}\n{text}");
+}
+
 /// The program registers its socket a moment after it has said where it listens.
 fn connect(address: &std::net::SocketAddr) -> TcpStream {
     let start = std::time::Instant::now();

@@ -140,6 +140,32 @@ fn calls_do_what_mtcps_do() {
 }
 
 #[test]
+fn calls_used_wrongly_answer_as_linuxs_do() {
+    let Some(prefix) = prefix("calls_used_wrongly_answer_as_linuxs_do") else { return };
+    let scratch = Scratch::new("misuse");
+    let program = compile(prefix, &sources().join("tests/mtcp_misuse.c"), "mtcp-misuse", C11);
+    // As an editor on another system leaves it, with a comment that is not UTF-8.
+    let text = b"io = kernel\r\n# gr\xfc\xdfe\r\nnum_cores = 1\r\nmax_concurrency=1000\r\n";
+    let conf = scratch.write("crlf.conf", text);
+    let (status, text) = run(Command::new(&program).arg(&conf).arg("127.0.0.1"));
+    assert!(status.success(), "{status}\n{text}");
+}
+
+#[test]
+fn a_configuration_file_that_never_ends_is_refused() {
+    let Some(prefix) = prefix("a_configuration_file_that_never_ends_is_refused") else { return };
+    let program = example(prefix, "mtcp_web_server");
+    let scratch = Scratch::new("endless");
+    let long = [b"io = kernel\n".as_slice(), &vec![b'#'; 2 << 20]].concat();
+    for conf in [scratch.write("long.conf", &long), PathBuf::from("/dev/zero"), scratch.0.clone()] {
+        let mut command = Command::new(&program);
+        let (status, text) = run(command.arg(&conf).arg(&scratch.0).arg("80"));
+        let named = text.contains("mtcp_init: ") && text.contains(&*conf.to_string_lossy());
+        assert!(!status.success() && named, "{status}\n{text}");
+    }
+}
+
+#[test]
 fn curl_gets_pages_from_the_web_server_on_each_of_its_cores() {
     let test = "curl_gets_pages_from_the_web_server_on_each_of_its_cores";
     let Some(prefix) = prefix(test) else { return };

@@ -10,6 +10,9 @@ pub(crate) const DISPATCH_MANY_MAX: usize = 1024;
 /// Parts of one `mp_readv()` or `mp_writev()`, as `IOV_MAX` of Linux.
 pub(crate) const PARTS_MAX: usize = 1024;
 
+/// Bytes that one call of mTCP's API moves at most, as Linux's calls do (read(2), Notes).
+pub(crate) const MOVED_BYTES_MAX: usize = 0x7fff_f000;
+
 /// Words of 64 bits in the largest CPU mask.
 pub(crate) const MASK_WORDS_MAX: usize = channel::limits::CPUS_MAX / 64;
 
@@ -45,5 +48,5 @@ pub(crate) const MTCP_BUFFERS_MIN: u16 = 64;
 /// As above.
 pub(crate) const MTCP_BUFFERS_MAX: u16 = 4096;
 
-/// Bytes of a configuration file that are worth reading.
+/// Bytes of the longest configuration file.
 pub(crate) const MTCP_FILE_BYTES_MAX: u64 = 1 << 20;

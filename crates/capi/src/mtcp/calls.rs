@@ -12,7 +12,7 @@ use super::context::{Waiting, mctx_t, with_context};
 use crate::address;
 use crate::border::{finish, status};
 use crate::error::{CallError, Failure};
-use crate::limits::PARTS_MAX;
+use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX};
 use crate::pending::Sender;
 
 /// Makes a socket: AF_INET or AF_INET6, SOCK_STREAM (or MTCP_SOCK_STREAM, which is the same).
@@ -156,10 +156,12 @@ pub unsafe extern "C" fn mtcp_readv(
         let piece = |index| {
             // SAFETY: the program promises `num_iov` pieces.
             let piece = unsafe { iov.wrapping_add(index).read() };
+            let len = piece_bytes(&piece)?;
             // SAFETY: it promises that each is writable memory of its own.
-            IoSliceMut::new(unsafe { memory_mut(piece.iov_base.cast(), piece.iov_len) })
+            Ok(IoSliceMut::new(unsafe { memory_mut(piece.iov_base.cast(), len) }))
         };
-        let mut pieces: Vec<IoSliceMut<'_>> = (0..count).map(piece).collect();
+        let pieces: Result<Vec<IoSliceMut<'_>>, Failure> = (0..count).map(piece).collect();
+        let mut pieces = pieces?;
         let len = with_context(mctx, |waiting| Ok(waiting.readv(sockid, &mut pieces)?))?;
         Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
     };
@@ -198,10 +200,12 @@ pub unsafe extern "C" fn mtcp_writev(
         let piece = |index| {
             // SAFETY: the program promises `num_iov` pieces.
             let piece = unsafe { iov.wrapping_add(index).read() };
+            let len = piece_bytes(&piece)?;
             // SAFETY: it promises that each is readable memory.
-            IoSlice::new(unsafe { memory(piece.iov_base.cast_const().cast(), piece.iov_len) })
+            Ok(IoSlice::new(unsafe { memory(piece.iov_base.cast_const().cast(), len) }))
         };
-        let pieces: Vec<IoSlice<'_>> = (0..count).map(piece).collect();
+        let pieces: Result<Vec<IoSlice<'_>>, Failure> = (0..count).map(piece).collect();
+        let pieces = pieces?;
         let len = with_context(mctx, |waiting| Ok(waiting.writev(sockid, &pieces)?))?;
         Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
     };
@@ -213,6 +217,10 @@ pub unsafe extern "C" fn mtcp_writev(
 /// # Safety
 /// `addr` is null or points to `addrlen` readable bytes.
 unsafe fn inet(addr: *const sockaddr, addrlen: socklen_t) -> Result<SocketAddr, Failure> {
+    if !addr.is_null() && (addrlen as usize) < size_of::<libc::sockaddr_in>() {
+        // Whatever its family says, Linux asks for that much.
+        return Err(CallError::Argument("addrlen").into());
+    }
     // SAFETY: the caller keeps the contract.
     match unsafe { address::read(addr, addrlen, "addr") }? {
         Address::Inet(inet) => Ok(inet),
@@ -275,15 +283,27 @@ fn parts(iov: *const iovec, count: c_int) -> Result<usize, Failure> {
     Ok(count)
 }
 
-/// Memory of the program's; none of it where the pointer is null.
+/// How many bytes a piece has; one that has some lies somewhere.
+fn piece_bytes(piece: &iovec) -> Result<usize, Failure> {
+    if piece.iov_len > isize::MAX as usize {
+        return Err(CallError::Argument("iov_len").into());
+    }
+    if piece.iov_base.is_null() && piece.iov_len > 0 {
+        return Err(CallError::Null("iov_base").into());
+    }
+    Ok(piece.iov_len)
+}
+
+/// Memory of the program's, as much of it as one call moves; none where the pointer is null.
 ///
 /// # Safety
-/// `at` is null, or points to `len` bytes that are readable and not written as long as `'a` lasts.
+/// `at` is null, or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable and
+/// not written as long as `'a` lasts.
 unsafe fn memory<'a>(at: *const u8, len: usize) -> &'a [u8] {
     match at.is_null() {
         true => &[],
         // SAFETY: the caller promises the bytes.
-        false => unsafe { std::slice::from_raw_parts(at, len) },
+        false => unsafe { std::slice::from_raw_parts(at, len.min(MOVED_BYTES_MAX)) },
     }
 }
 
@@ -293,6 +313,6 @@ unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
     match at.is_null() {
         true => &mut [],
         // SAFETY: the caller promises the bytes.
-        false => unsafe { std::slice::from_raw_parts_mut(at, len) },
+        false => unsafe { std::slice::from_raw_parts_mut(at, len.min(MOVED_BYTES_MAX)) },
     }
 }

@@ -124,8 +124,8 @@ pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
 
 fn init_from(path: &Path) -> Result<(), Failure> {
     let mut setup = setup();
-    let mut conf = setup.conf().clone();
-    conf.warnings.clear();
+    // Of an earlier file nothing counts but numbers, which the program may have changed since.
+    let mut conf = Conf { numbers: setup.conf().numbers, ..Conf::new(cores()) };
     let failed = |reason: String| CallError::File { path: path.display().to_string(), reason };
     let text = text_of(path).map_err(|error| failed(error.to_string()))?;
     conf.read(&text).map_err(|error| failed(error.to_string()))?;
@@ -140,9 +140,13 @@ fn init_from(path: &Path) -> Result<(), Failure> {
 }
 
 fn text_of(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MTCP_FILE_BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MTCP_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MTCP_FILE_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    // A comment may be in any encoding.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Routes to our only device are what the address's prefix and the gateway say anyway; neighbours
