@@ -50,6 +50,10 @@ pub const MEMIF_SPINS_BEFORE_SLEEP: u32 = 64;
 pub const MEMIF_CLIENTS_PER_LOOK: usize = 8;
 /// How long a peer may take over one message of the control channel, in milliseconds.
 pub const MEMIF_MESSAGE_TIMEOUT_MS: u64 = 2_000;
+/// Messages of one client until it is connected: INIT, its regions and rings, CONNECT, and some
+/// ACKs that nobody asked for.
+pub const MEMIF_HANDSHAKE_MESSAGES_MAX: u32 =
+    2 + MEMIF_REGION_COUNT_MAX as u32 + 2 * MEMIF_QUEUE_COUNT_MAX as u32 + 8;
 const _: () = assert!(1u32 << MEMIF_RING_SIZE_LOG2_MAX <= (u16::MAX as u32).div_ceil(2));
 const _: () = assert!(MEMIF_RING_SIZE_LOG2_MIN < MEMIF_RING_SIZE_LOG2_MAX);
 const _: () = assert!(MEMIF_BUFFER_BYTES_MIN <= MEMIF_BUFFER_BYTES_MAX);

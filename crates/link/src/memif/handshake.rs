@@ -23,8 +23,8 @@
 use super::control::{AddRing, Hello, Init, Message, Name, SECRET_BYTES, Text, VERSION};
 use super::ring::{RING_ALIGNMENT, ring_bytes};
 use crate::limits::{
-    MEMIF_QUEUE_COUNT_MAX, MEMIF_REGION_BYTES_MAX, MEMIF_REGION_COUNT_MAX,
-    MEMIF_RING_SIZE_LOG2_MAX, MEMIF_RING_SIZE_LOG2_MIN,
+    MEMIF_HANDSHAKE_MESSAGES_MAX, MEMIF_QUEUE_COUNT_MAX, MEMIF_REGION_BYTES_MAX,
+    MEMIF_REGION_COUNT_MAX, MEMIF_RING_SIZE_LOG2_MAX, MEMIF_RING_SIZE_LOG2_MIN,
 };
 
 /// What both sides have to agree about.
@@ -83,6 +83,9 @@ pub(super) enum Reply {
 pub(super) struct ServerHandshake<F> {
     terms: Terms,
     peer: Option<Name>,
+    /// What the client has said so far. Each message gets an answer and time for the next one: a
+    /// client that never comes to an end would keep all others out.
+    message_count: u32,
     /// The regions offered, in order.
     pub(super) regions: Vec<RegionOffer<F>>,
     /// The rings from the client to us, in order.
@@ -97,6 +100,7 @@ impl<F> ServerHandshake<F> {
         Self {
             terms,
             peer: None,
+            message_count: 0,
             regions: Vec::new(),
             to_server: Vec::new(),
             to_client: Vec::new(),
@@ -130,6 +134,10 @@ impl<F> ServerHandshake<F> {
 
     /// Takes the client's next message and says what to answer.
     pub(super) fn on_message(&mut self, message: Message, fd: Option<F>) -> Result<Reply, Refusal> {
+        self.message_count += 1;
+        if self.message_count > MEMIF_HANDSHAKE_MESSAGES_MAX {
+            return Err(Refusal("too many messages"));
+        }
         match message {
             Message::Ack => Ok(Reply::Ack),
             Message::Init(init) if self.peer.is_none() => self.on_init(&init),

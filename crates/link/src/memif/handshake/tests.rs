@@ -44,6 +44,35 @@ fn a_whole_handshake_connects() {
 }
 
 #[test]
+fn a_client_comes_to_an_end() {
+    let mut server = started();
+    let answered = (0..10_000).take_while(|_| server.on_message(Message::Ack, None).is_ok());
+    assert!(answered.count() < 300);
+    let connect = Message::Connect { name: Text::new("port") };
+    assert_eq!(refused(&mut server, connect, None), "too many messages");
+}
+
+/// The largest offer that there may be passes.
+#[test]
+fn all_regions_and_rings_may_be_named() {
+    let terms = Terms { queue_count: MEMIF_QUEUE_COUNT_MAX, ..terms() };
+    let mut server = ServerHandshake::new(terms.clone());
+    assert_eq!(server.on_message(init(&terms), None), Ok(Reply::Ack));
+    for index in 0..MEMIF_REGION_COUNT_MAX as u16 {
+        let region = Message::AddRegion { index, bytes: 4096 };
+        assert_eq!(server.on_message(region, Some(1)), Ok(Reply::Ack));
+    }
+    for to_server in [true, false] {
+        for index in 0..MEMIF_QUEUE_COUNT_MAX {
+            let message = Message::AddRing(ring(to_server, index));
+            assert_eq!(server.on_message(message, Some(2)), Ok(Reply::Ack));
+        }
+    }
+    let connect = Message::Connect { name: Text::new("port") };
+    assert_eq!(server.on_message(connect, None), Ok(Reply::Connected));
+}
+
+#[test]
 fn nothing_comes_before_init() {
     let mut server = ServerHandshake::new(terms());
     let region = Message::AddRegion { index: 0, bytes: 4096 };
