@@ -136,6 +136,14 @@ impl Host {
         self.with(shard, now, |program, hands| program.start(hands, here));
     }
 
+    /// Opens what the first two hosts open towards each other; each does so when the world begins.
+    pub(crate) fn cross(&mut self, scenario: &Scenario, now: Instant) -> Result<(), Violation> {
+        let (now, first) = (self.local(now), self.index == 0);
+        let ends = (address(scenario, self.index), address(scenario, usize::from(first)));
+        (0..self.shards.len())
+            .try_for_each(|shard| self.with(shard, now, |it, hands| it.cross(hands, ends, first)))
+    }
+
     /// Begins connections, if any are left to begin.
     pub(crate) fn begin(&mut self, now: Instant) -> Result<(), Violation> {
         let (index, now) = (self.index, self.local(now));

@@ -1,7 +1,8 @@
 //! Many hosts with the real stack, on one virtual clock, from one seed.
 //!
 //! A seed decides everything: how many hosts there are, what their links lose, repeat, reorder,
-//! corrupt and delay, how wrong their clocks run, what their applications do and when they die.
+//! corrupt and delay, when they are cut, how large a packet the way between them takes, how wrong
+//! their clocks run, what their applications do and when they die.
 //! Nothing else does: a seed that fails once fails again, at the same event.
 //!
 //! Where to start reading: `scenario.rs` for what a seed decides, `world.rs` for the loop,
@@ -17,6 +18,7 @@ mod host;
 mod network;
 mod pattern;
 mod program;
+mod router;
 mod scenario;
 mod world;
 

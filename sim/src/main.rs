@@ -100,13 +100,14 @@ fn many(args: &Args) -> ExitCode {
     });
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} steered \
-         from shard to shard, {} passed on), {} events \
+        "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} too large, \
+         {} steered from shard to shard, {} passed on), {} events \
          in {seconds:.1} s ({:.1} million a minute), {:.0} s of the worlds' time",
         done - failed,
         total.connections,
         total.frames,
         total.frames_harmed,
+        total.packets_too_large,
         total.frames_steered,
         total.frames_passed_on,
         total.events,
@@ -125,6 +126,7 @@ fn add(total: &mut Outcome, outcome: &Outcome) {
     total.events += outcome.events;
     total.frames += outcome.frames;
     total.frames_harmed += outcome.frames_harmed;
+    total.packets_too_large += outcome.packets_too_large;
     total.frames_steered += outcome.frames_steered;
     total.frames_passed_on += outcome.frames_passed_on;
     total.connections += outcome.connections;

@@ -1,5 +1,6 @@
 //! The network: every host is on one segment, behind a link of its own that delays, loses,
-//! repeats, reorders and corrupts.
+//! repeats, reorders and corrupts. Between them is a way that may take no more than so large a
+//! packet, and says so (`router.rs`) or does not.
 //!
 //! Pure: a frame and the time go in, the times at which it arrives (none, one, two) come out.
 
@@ -7,12 +8,14 @@ use std::time::Duration;
 
 use megapipe_stack::Instant;
 
+use crate::router;
 use crate::scenario::Scenario;
 
 /// A frame on its way to a host.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
+    pub(crate) host: usize,
     pub(crate) frame: Vec<u8>,
 }
 
@@ -23,26 +26,40 @@ pub(crate) struct Network {
     rng: fastrand::Rng,
     /// When the link to a host has sent what it was given.
     busy_until: Vec<Instant>,
-    /// A host's link is cut.
-    cut: Vec<bool>,
+    /// How many times over a host's link is cut.
+    cut: Vec<u32>,
+    /// When the world began.
+    began: Instant,
     pub(crate) lost: u64,
+    /// Packets that were too large for their way.
+    pub(crate) too_large: u64,
     pub(crate) corrupted: u64,
 }
 
 impl Network {
-    pub(crate) fn new(scenario: &Scenario) -> Self {
+    pub(crate) fn new(scenario: &Scenario, began: Instant) -> Self {
         Self {
             scenario: scenario.clone(),
             rng: fastrand::Rng::with_seed(scenario.seed ^ 0x6e65_7477_6f72_6b00),
             busy_until: vec![Instant::ZERO; scenario.hosts],
-            cut: vec![false; scenario.hosts],
+            cut: vec![0; scenario.hosts],
+            began,
             lost: 0,
+            too_large: 0,
             corrupted: 0,
         }
     }
 
+    /// Cuts a host's link, or mends one cut.
     pub(crate) fn set_cut(&mut self, host: usize, cut: bool) {
-        self.cut[host] = cut;
+        self.cut[host] = if cut { self.cut[host] + 1 } else { self.cut[host].saturating_sub(1) };
+    }
+
+    /// The largest packet that the way takes; `None`: any.
+    fn path_mtu(&self, now: Instant) -> Option<u16> {
+        let age = now.since(self.began);
+        let changes = self.scenario.path_mtu.iter();
+        changes.take_while(|(after, _)| *after <= age).last().map(|(_, mtu)| *mtu)
     }
 
     /// `frame` leaves host `from` at `now` for host `to`; each time that it arrives.
@@ -54,9 +71,20 @@ impl Network {
         frame: &[u8],
     ) -> Vec<Arrival> {
         let faults = self.scenario.faults;
-        if self.cut[from] || self.cut[to] || self.happens(faults.loss) {
+        if self.cut[from] > 0 || self.cut[to] > 0 || self.happens(faults.loss) {
             self.lost += 1;
             return Vec::new();
+        }
+        if let Some(mtu) = self.path_mtu(now)
+            && router::is_too_large(&self.scenario, frame, mtu)
+        {
+            self.too_large += 1;
+            let at = now + self.scenario.delay;
+            let told = (!self.scenario.black_hole).then(|| {
+                let frame = router::too_large(&self.scenario, from, frame, mtu);
+                Arrival { at, host: from, frame }
+            });
+            return told.into_iter().collect();
         }
         let Some(sent) = self.queue(now, to, frame.len()) else {
             self.lost += 1;
@@ -73,9 +101,9 @@ impl Network {
         let mut arrivals = Vec::with_capacity(2);
         if self.happens(faults.duplication) {
             let again = at + Duration::from_micros(self.rng.u64(..1_000));
-            arrivals.push(Arrival { at: again, frame: frame.clone() });
+            arrivals.push(Arrival { at: again, host: to, frame: frame.clone() });
         }
-        arrivals.push(Arrival { at, frame });
+        arrivals.push(Arrival { at, host: to, frame });
         arrivals
     }
 

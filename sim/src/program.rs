@@ -2,12 +2,13 @@
 //!
 //! A client sends a header and its pattern, a server answers with its own pattern; each closes its
 //! direction when it has sent everything. Both may stall before they read on, and reset a
-//! connection at any moment.
+//! connection at any moment. In some worlds servers close before they have read anything, and some
+//! connections have no server: both ends open them, at the same moment (RFC 9293 §3.5).
 //!
 //! Invariant: an end that the stack has closed, or that was reset here, is forgotten at once.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use megapipe_stack::{
@@ -22,6 +23,9 @@ use crate::scenario::{Kind, Scenario};
 
 /// Where servers listen.
 pub(crate) const PORT: u16 = 7;
+
+/// The first port of connections that both ends open.
+const CROSSING_PORT: u16 = 20_000;
 
 /// How long an application that has no buffer waits before it tries again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -39,6 +43,8 @@ struct End {
     sent: u64,
     to_send: u64,
     shut: bool,
+    /// The handshake is over.
+    is_open: bool,
     /// It reads on, or sends on, no earlier.
     stalled_until: Option<Instant>,
 }
@@ -135,21 +141,58 @@ impl Program {
                 .map_err(|error| Violation::NotBegun { host, why: error.to_string() })?;
             let (request, response) = stream.patterns();
             let end = End {
-                conn,
-                header: None,
                 stream: Some(stream),
                 receiver: Some(Receiver::new(stream.number, response, stream.response_bytes)),
                 pattern: request,
                 prelude: stream.header().to_vec(),
-                sent: 0,
                 to_send: stream.request_bytes,
-                shut: false,
-                stalled_until: None,
+                ..End::new(conn)
             };
             self.ends.insert(conn.index, end);
         }
         let pause = Duration::from_micros(1 << self.rng.u32(4..17));
         self.begin_at = (!self.to_begin.is_empty()).then(|| hands.now + pause);
+        Ok(())
+    }
+
+    /// Opens the connections that `peer`, the other host's address, opens at this very moment, too.
+    /// `first`: which of the two this is.
+    pub(crate) fn cross(
+        &mut self,
+        hands: &mut Hands<'_>,
+        (here, peer): (IpAddr, IpAddr),
+        first: bool,
+    ) -> Result<(), Violation> {
+        let mut rng = fastrand::Rng::with_seed(self.scenario.seed ^ 0x6372_6f73_7300);
+        for number in 0..self.scenario.crossing {
+            let mut bytes = || rng.u64(..=self.scenario.bytes_max);
+            let (mut sent, mut expected) = (bytes(), bytes());
+            let stream =
+                Stream { number: rng.u64(..), request_bytes: sent, response_bytes: expected };
+            let (mut ours, mut theirs) = stream.patterns();
+            if !first {
+                (sent, expected) = (expected, sent);
+                (ours, theirs) = (theirs, ours);
+            }
+            let at = |ip| SocketAddr::new(ip, CROSSING_PORT + number);
+            if !(hands.arrives)(at(here), at(peer)) {
+                continue;
+            }
+            let memory = (PoolId::default(), &mut *hands.memory);
+            let conn = hands.stack.connect(hands.now, at(peer), Some(at(here)), memory);
+            let host = usize::from(!first);
+            let conn =
+                conn.map_err(|error| Violation::NotBegun { host, why: error.to_string() })?;
+            let receiver = Some(Receiver::new(stream.number, theirs, expected));
+            let end = End {
+                stream: Some(stream),
+                receiver,
+                pattern: ours,
+                to_send: sent,
+                ..End::new(conn)
+            };
+            self.ends.insert(conn.index, end);
+        }
         Ok(())
     }
 
@@ -187,6 +230,9 @@ impl Program {
                 self.accept(hands, conn);
             }
             Event::Connected { conn } => {
+                if let Some(end) = self.ends.get_mut(&conn.index) {
+                    end.is_open = true;
+                }
                 let _ = hands.stack.receive(hands.now, conn);
                 self.go_on(hands, conn);
             }
@@ -203,7 +249,10 @@ impl Program {
                 if let Some(end) = self.ends.remove(&conn.index)
                     && let Some(receiver) = end.receiver
                 {
-                    receiver.on_closed(reason, may_fail)?;
+                    // Who asks for a neighbour while the link is cut hears nothing, and a handshake
+                    // that is under way fails (RFC 1122 §2.3.2.2, §4.2.3.9).
+                    let is_asked = self.scenario.ethernet && !self.scenario.outages.is_empty();
+                    receiver.on_closed(reason, may_fail || is_asked && !end.is_open)?;
                     self.finished += 1;
                 }
             }
@@ -213,20 +262,13 @@ impl Program {
     }
 
     fn accept(&mut self, hands: &mut Hands<'_>, conn: ConnId) {
-        let end = End {
-            conn,
-            header: Some(Vec::with_capacity(HEADER_BYTES)),
-            stream: None,
-            receiver: None,
-            pattern: Pattern::new(0),
-            prelude: Vec::new(),
-            sent: 0,
-            to_send: u64::MAX,
-            shut: false,
-            stalled_until: None,
-        };
-        self.ends.insert(conn.index, end);
+        let shut = self.scenario.silent_servers;
+        let header = Some(Vec::with_capacity(HEADER_BYTES));
+        self.ends.insert(conn.index, End { header, shut, is_open: true, ..End::new(conn) });
         let _ = hands.stack.receive(hands.now, conn);
+        if shut {
+            let _ = hands.stack.shutdown(hands.now, conn, hands.memory);
+        }
     }
 
     fn on_received(
@@ -266,6 +308,23 @@ impl Program {
 }
 
 impl End {
+    /// An end that has nothing to send yet.
+    const fn new(conn: ConnId) -> Self {
+        Self {
+            conn,
+            header: None,
+            stream: None,
+            receiver: None,
+            pattern: Pattern::new(0),
+            prelude: Vec::new(),
+            sent: 0,
+            to_send: u64::MAX,
+            shut: false,
+            is_open: false,
+            stalled_until: None,
+        }
+    }
+
     /// Takes the header from the front of what a server receives; the rest.
     fn read_header<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let Some(header) = &mut self.header else { return bytes };

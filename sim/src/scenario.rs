@@ -89,6 +89,17 @@ pub struct Scenario {
     pub abort: u32,
     /// When hosts die and come back.
     pub deaths: Vec<(usize, Duration)>,
+    /// When a host's link is cut, and for how long.
+    pub outages: Vec<(usize, Duration, Duration)>,
+    /// What the way between hosts takes from some time on, in bytes of an IP packet; until the
+    /// first: anything.
+    pub path_mtu: Vec<(Duration, u16)>,
+    /// The way says nothing about packets that it does not take (RFC 2923 §2.1).
+    pub black_hole: bool,
+    /// Servers have nothing to say and close at once, so that both ends close at about one time.
+    pub silent_servers: bool,
+    /// Connections that two hosts open towards each other at the same moment.
+    pub crossing: u16,
     /// Size of the buffers that payload lies in.
     pub buf_bytes: u32,
     /// How long after the last act everything has to be quiet.
@@ -112,6 +123,7 @@ impl Scenario {
     fn of_kind(seed: u64, kind: Kind, rng: &mut fastrand::Rng) -> Self {
         // Drawn apart, so that the rest of a seed's world is what it was before hosts had shards.
         let mut of_shards = fastrand::Rng::with_seed(seed ^ 0x7368_6172_6473_0000);
+        let mut of_ways = fastrand::Rng::with_seed(seed ^ 0x7761_7973_0000_0000);
         let hosts = match kind {
             Kind::Fairness => rng.usize(3..6),
             Kind::Short => rng.usize(2..9),
@@ -125,7 +137,7 @@ impl Scenario {
             Kind::Fairness => (1, 1 << 40),
         };
         let delay = Duration::from_micros(1 << rng.u32(4..16));
-        Self {
+        let mut scenario = Self {
             seed,
             kind,
             hosts,
@@ -168,6 +180,50 @@ impl Scenario {
                 .map(|_| Duration::from_millis(of_shards.u64(1..4_000)))
                 .map(|at| (kind == Kind::Deaths).then_some(at))
                 .collect(),
+            outages: Vec::new(),
+            path_mtu: Vec::new(),
+            black_hole: false,
+            silent_servers: false,
+            crossing: 0,
+        };
+        if kind != Kind::Fairness {
+            scenario.draw_ways(&mut of_ways);
+        }
+        scenario
+    }
+
+    /// What happens to the ways between hosts, and what is rare at their ends.
+    fn draw_ways(&mut self, rng: &mut fastrand::Rng) {
+        if rng.u32(..3) == 0 {
+            let outage = |rng: &mut fastrand::Rng| {
+                let begins = Duration::from_millis(rng.u64(..3_000));
+                (rng.usize(..self.hosts), begins, Duration::from_millis(1 << rng.u32(4..15)))
+            };
+            self.outages = (0..rng.usize(1..4)).map(|_| outage(rng)).collect();
+        }
+        if rng.u32(..3) == 0 {
+            // RFC 791 lets links take 68 bytes; hosts of ours send no smaller packets than 576.
+            let sizes: &[u16] =
+                if self.v6 { &[1280, 1400, 1492] } else { &[576, 1006, 1280, 1400, 1492] };
+            let change = |rng: &mut fastrand::Rng| {
+                (Duration::from_millis(rng.u64(..2_000)), sizes[rng.usize(..sizes.len())])
+            };
+            self.path_mtu = (0..rng.usize(1..4)).map(|_| change(rng)).collect();
+            self.path_mtu.sort_unstable();
+            self.black_hole = rng.u32(..4) == 0;
+        }
+        self.silent_servers = rng.u32(..5) == 0;
+        if rng.u32(..4) == 0 {
+            self.crossing = rng.u16(1..8);
+        }
+        for tcp in &mut self.tcp {
+            match rng.u32(..12) {
+                // Less than a segment, and more than any window without a scale.
+                0 => (tcp.receive_buffer, tcp.receive_buffer_max) = (256, 256 << rng.u32(..4)),
+                1 => (tcp.receive_buffer, tcp.receive_buffer_max) = (1 << 20, 1 << 30),
+                2 => (tcp.send_buffer, tcp.send_buffer_max) = (256, 256 << rng.u32(..4)),
+                _ => {}
+            }
         }
     }
 

@@ -36,6 +36,8 @@ enum What {
     Wake(usize),
     Die(usize),
     Revive(usize),
+    Cut(usize),
+    Mend(usize),
 }
 
 /// How a run went.
@@ -47,6 +49,8 @@ pub struct Outcome {
     pub frames: u64,
     /// Frames that the network lost or corrupted.
     pub frames_harmed: u64,
+    /// Packets that were too large for their way.
+    pub packets_too_large: u64,
     /// Frames that one shard read for another.
     pub frames_steered: u64,
     /// Frames that a shard passed on to the one that had their flow before listeners came.
@@ -89,7 +93,7 @@ impl World {
             alive: vec![true; hosts.len()],
             wakes: vec![None; hosts.len()],
             lives: 1,
-            network: Network::new(&scenario),
+            network: Network::new(&scenario, now),
             segments: Segments::default(),
             events: BinaryHeap::new(),
             order: 0,
@@ -99,6 +103,10 @@ impl World {
             hosts,
             scenario,
         };
+        for (host, at, lasts) in world.scenario.outages.clone() {
+            world.happen(now + at, What::Cut(host));
+            world.happen(now + at + lasts, What::Mend(host));
+        }
         for (host, at) in world.scenario.deaths.clone() {
             world.happen(now + at, What::Die(host));
             world.happen(now + at + Duration::from_secs(2), What::Revive(host));
@@ -118,6 +126,9 @@ impl World {
     /// # Errors
     /// The first [`Violation`].
     pub fn run(mut self) -> Result<Outcome, Violation> {
+        for host in &mut self.hosts[..2] {
+            host.cross(&self.scenario, self.now)?;
+        }
         for host in 0..self.hosts.len() {
             self.hosts[host].begin(self.now)?;
             self.run_host(host)?;
@@ -128,6 +139,7 @@ impl World {
             self.until_quiet()?;
         }
         self.outcome.frames_harmed = self.network.lost + self.network.corrupted;
+        self.outcome.packets_too_large = self.network.too_large;
         self.outcome.frames_steered += self.hosts.iter().map(|host| host.steered).sum::<u64>();
         self.outcome.frames_passed_on += self.hosts.iter().map(|host| host.passed_on).sum::<u64>();
         self.outcome.connections = self.hosts.iter().map(Host::connections_ended).sum();
@@ -208,7 +220,9 @@ impl World {
                     self.run_host(host)?;
                 }
             }
-            What::Die(host) => {
+            What::Cut(host) => self.network.set_cut(host, true),
+            What::Mend(host) => self.network.set_cut(host, false),
+            What::Die(host) if self.alive[host] => {
                 self.alive[host] = false;
                 self.network.set_cut(host, true);
             }
@@ -222,7 +236,7 @@ impl World {
                 self.hosts[host] = Host::new(scenario, host, lives, self.now, Vec::new());
                 self.run_host(host)?;
             }
-            What::Arrive(..) | What::Revive(_) => {}
+            What::Arrive(..) | What::Die(_) | What::Revive(_) => {}
         }
         Ok(true)
     }
@@ -244,7 +258,7 @@ impl World {
             for to in receivers(scenario, host, frame) {
                 for arrival in network.carry(*now, host, to, frame) {
                     *order += 1;
-                    let what = What::Arrive(to, arrival.frame);
+                    let what = What::Arrive(arrival.host, arrival.frame);
                     events.push(Reverse((arrival.at, *order, what)));
                 }
             }
@@ -304,7 +318,7 @@ fn streams(scenario: &Scenario, host: usize, rng: &mut fastrand::Rng) -> Vec<(St
             let stream = Stream {
                 number: rng.u64(..),
                 request_bytes: if fair { scenario.bytes_max } else { bytes(rng) },
-                response_bytes: if fair { 0 } else { bytes(rng) },
+                response_bytes: if fair || scenario.silent_servers { 0 } else { bytes(rng) },
             };
             (stream, SocketAddr::new(address(scenario, to), PORT))
         })

@@ -78,8 +78,9 @@ impl Segments {
         if flags & SYN != 0 {
             let said = self.flows.entry((from, to)).or_default();
             if said.end != Some(seq + 1) || !said.began {
+                let is_another = said.began;
                 *said = Said { shift: segment.shift, began: true, ..Said::default() };
-                self.doubt_peer(segment);
+                self.doubt_peer(segment, is_another);
             }
         }
         let mine = self.flows.get(&(from, to)).copied().unwrap_or_default();
@@ -116,11 +117,12 @@ impl Segments {
 
 impl Segments {
     /// A SYN that answers none of the peer's begins the flow anew, be it by an old duplicate: what
-    /// the peer says until its own next SYN may be about the flow as it was.
-    fn doubt_peer(&mut self, segment: &Segment) {
+    /// the peer says until its own next SYN may be about the flow as it was. So does another answer
+    /// to the same SYN, from a listener that came in between: the peer may have taken the first.
+    fn doubt_peer(&mut self, segment: &Segment, is_another: bool) {
         let peer = self.flows.entry((segment.to, segment.from)).or_default();
         let answers = segment.flags & ACK != 0 && peer.end == Some(segment.ack);
-        peer.began &= answers;
+        peer.began &= answers && !is_another;
     }
 }
 
@@ -260,6 +262,16 @@ mod tests {
     fn an_acknowledgment_of_nothing_is_seen() {
         let seen = established().check(1, &segment(2, 1, ACK, 5_001, 1_002));
         assert!(matches!(seen, Err(Violation::AckOfNothing { host: 1, .. })), "{seen:?}");
+    }
+
+    #[test]
+    fn either_of_two_answers_may_be_taken() {
+        let mut segments = Segments::default();
+        segments.check(0, &segment(1, 2, SYN, 1_000, 0)).unwrap();
+        segments.check(1, &segment(2, 1, SYN | ACK, 5_000, 1_001)).unwrap();
+        segments.check(1, &segment(2, 1, SYN | ACK, 3_000, 1_001)).unwrap();
+        assert_eq!(segments.check(0, &segment(1, 2, ACK, 1_001, 5_001)), Ok(()));
+        assert_eq!(segments.check(0, &segment(1, 2, ACK, 1_001, 3_001)), Ok(()));
     }
 
     #[test]
