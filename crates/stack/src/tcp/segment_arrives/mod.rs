@@ -146,7 +146,9 @@ fn crosses(conn: &Connection, segment: &Segment<'_>) -> bool {
         && segment.ack == conn.snd_nxt
 }
 
-/// It establishes the connection; our ACK says so, in case that our SYN-ACK is lost.
+/// It establishes the connection; our ACK says so, in case that our SYN-ACK is lost. There is
+/// nothing else to it: it acknowledges our SYN, and its window is a SYN's, which is never scaled
+/// (RFC 7323 §2.2).
 fn on_crossing<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
@@ -154,7 +156,10 @@ fn on_crossing<M: Memory>(
     segment: &Segment<'_>,
 ) {
     heard(conn, cx, segment);
-    if ack::on_ack(conn, shard, cx, segment) {
+    ack::on_established(conn, shard, cx, segment);
+    close::apply(conn, shard, cx, Input::AckOfSyn);
+    if !conn.state.is_closed() {
+        conn.facts.set(Facts::CONNECTED);
         conn.facts.set(Facts::ACK_NOW);
     }
 }

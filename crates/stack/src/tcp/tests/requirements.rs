@@ -8,7 +8,7 @@ use super::*;
 use crate::counters::Drop;
 use crate::error::{CloseReason, ConnectError, ListenError};
 use crate::ip::{IcmpErrorKind, Unreachable};
-use crate::wire::tcp::Flags;
+use crate::wire::tcp::{Flags, Options};
 
 /// No congestion window is in the way.
 fn at_once(config: &mut Config) {
@@ -46,6 +46,22 @@ fn must_11_a_reset_in_a_simultaneous_open_refuses() {
     assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::SynReceived);
     peer.inject(R, 1, 0, &[]);
     assert_eq!(peer.last_event(), closed(conn, CloseReason::Refused));
+}
+
+#[test]
+fn must_10_windows_of_a_simultaneous_open_are_not_scaled() {
+    let (mut peer, conn, _) = connecting(|_| {});
+    peer.options = Options { window_scale: Some(7), ..plain() };
+    peer.window = 3000;
+    peer.inject(S, 0, 0, &[]);
+    peer.out();
+    peer.inject(S | A, 0, 1, &[]);
+    peer.options = Options::default();
+    assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
+    assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
+    assert_eq!(peer.host.conn(conn).snd_wnd, 3000);
+    peer.inject(A, 1, 1, &[]);
+    assert_eq!(peer.host.conn(conn).snd_wnd, 3000 << 7);
 }
 
 #[test]
