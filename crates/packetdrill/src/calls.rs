@@ -18,7 +18,7 @@ use megapipe_sockets::{
     Bsd, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, Received, Shutdown,
 };
 
-use crate::limits::PARTS_MAX;
+use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX};
 use crate::world::World;
 
 /// A pointer is null that must not be.
@@ -540,24 +540,26 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
 }
 
 /// # Safety
-/// `at` is null or points to `len` readable bytes, which nobody changes while `'a` lasts.
+/// `at` is null or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable, and
+/// nobody changes them while `'a` lasts.
 unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8], Error> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(FAULT),
         // SAFETY: the caller promises the bytes.
-        (false, _) => Ok(unsafe { slice::from_raw_parts(at.cast(), len) }),
+        (false, _) => Ok(unsafe { slice::from_raw_parts(at.cast(), len.min(MOVED_BYTES_MAX)) }),
     }
 }
 
 /// # Safety
-/// `at` is null or points to `len` writable bytes, which nobody else uses while `'a` lasts.
+/// `at` is null or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are writable, and
+/// nobody else uses them while `'a` lasts.
 unsafe fn memory_mut<'a>(at: *mut c_void, len: usize) -> Result<&'a mut [u8], Error> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(FAULT),
         // SAFETY: the caller promises the bytes.
-        (false, _) => Ok(unsafe { slice::from_raw_parts_mut(at.cast(), len) }),
+        (false, _) => Ok(unsafe { slice::from_raw_parts_mut(at.cast(), len.min(MOVED_BYTES_MAX)) }),
     }
 }
 
@@ -593,7 +595,11 @@ unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iove
         Some(0) => Ok(&[]),
         Some(count) if count <= PARTS_MAX && !at.is_null() => {
             // SAFETY: the caller promises the records.
-            Ok(unsafe { slice::from_raw_parts(at, count) })
+            let pieces = unsafe { slice::from_raw_parts(at, count) };
+            match pieces.iter().any(|piece| piece.iov_len > isize::MAX as usize) {
+                true => Err(Error::InvalidArgument),
+                false => Ok(pieces),
+            }
         }
         Some(count) if count <= PARTS_MAX => Err(FAULT),
         _ => Err(Error::InvalidArgument),

@@ -17,5 +17,7 @@ pub(crate) const LOOK_TIME: Duration = Duration::from_micros(50);
 pub(crate) const EPOCH_US: u64 = 1_700_000_000_000_000;
 /// Pieces of one readv(2), writev(2), sendmsg(2) or recvmsg(2), as Linux has it.
 pub(crate) const PARTS_MAX: usize = 1024;
+/// Bytes that one call moves at most, as on Linux (read(2), Notes).
+pub(crate) const MOVED_BYTES_MAX: usize = 0x7fff_f000;
 /// Descriptors of the world.
 pub(crate) const DESCRIPTORS: u32 = 4096;

@@ -88,6 +88,7 @@ enum { FIN = 1, SYN = 2, RST = 4, PSH = 8, ACK = 16, OUR_PORT = 8080 };
 
 /* Another one for each connection: an earlier one may be in TIME-WAIT. */
 static uint32_t peer_port = 45678;
+static uint32_t our_port = OUR_PORT;
 
 static uint16_t folded(uint32_t sum)
 {
@@ -135,7 +136,7 @@ static void inject(struct segment segment)
     put32(packet + 16, 0xc0a80001);
     put16(packet + 10, folded(sum_of(packet, 20, 0)));
     put16(tcp, peer_port);
-    put16(tcp + 2, OUR_PORT);
+    put16(tcp + 2, our_port);
     put32(tcp + 4, segment.seq);
     put32(tcp + 8, segment.ack);
     tcp[12] = 5 << 4;
@@ -313,6 +314,68 @@ static void blocking_calls(void)
     CHECK(pd.close(pd.userdata, accept.fd) == 0);
 }
 
+static void *wait_blocking(void *argument)
+{
+    struct blocking *call = argument;
+    struct epoll_event event;
+
+    __atomic_store_n(&call->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+    call->result = pd.epoll_wait(pd.userdata, call->fd, &event, 1, 70);
+    call->over_us = now_us();
+    __atomic_store_n(&call->over, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void *connect_blocking(void *argument)
+{
+    struct blocking *call = argument;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(80)};
+
+    address.sin_addr.s_addr = htonl(0xc0000201);
+    __atomic_store_n(&call->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+    call->result = pd.connect(pd.userdata, call->fd, (struct sockaddr *)&address, sizeof address);
+    if (call->result < 0)
+        call->result = -errno;
+    call->over_us = now_us();
+    __atomic_store_n(&call->over, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* A wait with a limit ends when virtual time gets there; a connect when its answer comes. */
+static void blocking_waits(void)
+{
+    struct blocking wait = {.fd = pd.epoll_create(pd.userdata, 1)}, connect;
+    uint8_t packet[64];
+    size_t size = 30;
+    long long began_us = now_us(), time_us;
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, wait_blocking, &wait) == 0);
+    wait_until_asleep(&wait);
+    CHECK(pd.usleep(pd.userdata, 50000) == 0);
+    CHECK(!__atomic_load_n(&wait.over, __ATOMIC_ACQUIRE));
+    CHECK(pd.usleep(pd.userdata, 50000) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(wait.result == 0);
+    CHECK(wait.over_us - began_us >= 69000 && wait.over_us - began_us < 110000);
+    CHECK(pd.close(pd.userdata, wait.fd) == 0);
+    connect = (struct blocking){.fd = pd.socket(pd.userdata, AF_INET, SOCK_STREAM, 0)};
+    CHECK(connect.fd >= 0);
+    CHECK(pthread_create(&thread, NULL, connect_blocking, &connect) == 0);
+    wait_until_asleep(&connect);
+    /* A SYN, of which there is room for the beginning. */
+    CHECK(pd.netdev_receive(pd.userdata, packet, &size, &time_us) == 0);
+    CHECK(size == 30 && packet[9] == IPPROTO_TCP);
+    our_port = (uint32_t)(packet[20] << 8 | packet[21]);
+    peer_port = 80;
+    inject((struct segment){.flags = RST | ACK, .ack = get32(packet + 24) + 1});
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(connect.result == -ECONNREFUSED);
+    CHECK(pd.close(pd.userdata, connect.fd) == 0);
+    our_port = OUR_PORT;
+    peer_port = 46000;
+}
+
 static void data_and_timers(void)
 {
     int fd = listener(), connection, count = 0;
@@ -380,6 +443,7 @@ static void sets_and_pipes(void)
 
 static void nothing_comes(void)
 {
+    static uint8_t noise[70000];
     uint8_t packet[64];
     size_t size = sizeof packet;
     long long time_us;
@@ -393,6 +457,46 @@ static void nothing_comes(void)
     CHECK(pd.read(pd.userdata, 3, NULL, 5) == -1 && errno == EFAULT);
     CHECK(pd.netdev_receive(pd.userdata, packet, NULL, &time_us) == -1 && errno == EFAULT);
     CHECK(pd.netdev_send(pd.userdata, "nonsense", 8) == 0);
+    CHECK(pd.netdev_send(pd.userdata, NULL, 0) == 0);
+    CHECK(pd.netdev_send(pd.userdata, NULL, 8) == -1 && errno == EFAULT);
+    for (size = 0; size < sizeof noise; size += 1 + size / 8) {
+        memset(noise, (int)(0x45 + size % 32), sizeof noise);
+        CHECK(pd.netdev_send(pd.userdata, noise, size) == 0);
+    }
+    CHECK(pd.usleep(pd.userdata, 0) == 0);
+}
+
+/* Pointers to nowhere, descriptors of nobody, and lengths that cannot be. */
+static void nonsense(void)
+{
+    int fd = pd.socket(pd.userdata, AF_INET, SOCK_STREAM, 0), ends[2];
+    struct iovec endless = {ends, SIZE_MAX}, nowhere = {NULL, 4};
+    char text[8];
+
+    CHECK(fd >= 0 && pd.pipe(pd.userdata, ends) == 0);
+    CHECK(pd.bind(pd.userdata, fd, NULL, 16) == -1 && errno == EFAULT);
+    CHECK(pd.connect(pd.userdata, fd, NULL, 16) == -1 && errno == EFAULT);
+    CHECK(pd.accept(pd.userdata, fd, NULL, NULL) == -1 && errno == EINVAL);
+    CHECK(pd.recvmsg(pd.userdata, fd, NULL, 0) == -1 && errno == EFAULT);
+    CHECK(pd.sendmsg(pd.userdata, fd, NULL, 0) == -1 && errno == EFAULT);
+    CHECK(pd.getsockopt(pd.userdata, fd, SOL_SOCKET, SO_ERROR, NULL, NULL) == -1);
+    CHECK(errno == EFAULT);
+    CHECK(pd.setsockopt(pd.userdata, fd, SOL_SOCKET, SO_KEEPALIVE, NULL, 4) == -1);
+    CHECK(errno == EFAULT);
+    CHECK(pd.poll(pd.userdata, NULL, 1, 0) == -1 && errno == EFAULT);
+    CHECK(pd.poll(pd.userdata, NULL, (nfds_t)-1, 0) == -1 && errno == EINVAL);
+    CHECK(pd.epoll_create(pd.userdata, 0) == -1 && errno == EINVAL);
+    CHECK(pd.pipe(pd.userdata, NULL) == -1 && errno == EFAULT);
+    CHECK(pd.fcntl(pd.userdata, 999, F_GETFL) == -1 && errno == EBADF);
+    CHECK(pd.ioctl(pd.userdata, 999, FIONREAD, ends) == -1 && errno == EBADF);
+    CHECK(pd.writev(pd.userdata, ends[1], &endless, 1) == -1 && errno == EINVAL);
+    CHECK(pd.readv(pd.userdata, ends[0], &nowhere, 1) == -1 && errno == EFAULT);
+    CHECK(pd.readv(pd.userdata, ends[0], &nowhere, -1) == -1 && errno == EINVAL);
+    CHECK(pd.write(pd.userdata, ends[1], "pipe", 4) == 4);
+    CHECK(pd.read(pd.userdata, ends[0], text, SIZE_MAX) == 4);
+    CHECK(pd.fcntl(pd.userdata, fd, F_GETFL) == O_RDWR);
+    CHECK(pd.close(pd.userdata, ends[0]) == 0 && pd.close(pd.userdata, ends[1]) == 0);
+    CHECK(pd.close(pd.userdata, fd) == 0 && pd.close(pd.userdata, fd) == -1);
 }
 
 /* A knob is turned: the delay of an ACK, as packets see it. */
@@ -416,6 +520,9 @@ static void knobs(void)
     init("turbo=1", &pd);
     CHECK(pd.userdata == NULL);
     CHECK(pd.socket(pd.userdata, AF_INET, SOCK_STREAM, 0) == -1 && errno == ENODEV);
+    CHECK(pd.gettimeofday(pd.userdata, NULL, NULL) == -1 && errno == ENODEV);
+    CHECK(pd.netdev_receive(pd.userdata, NULL, NULL, NULL) == -1 && errno == ENODEV);
+    CHECK(pd.usleep(pd.userdata, 1) == -1 && errno == ENODEV);
     pd.free(pd.userdata);
 }
 
@@ -437,9 +544,11 @@ int main(int argc, char **argv)
         CHECK(entries[index] != NULL);
     time_is_virtual();
     blocking_calls();
+    blocking_waits();
     data_and_timers();
     sets_and_pipes();
     nothing_comes();
+    nonsense();
     pd.free(pd.userdata);
     knobs();
     return 0;
