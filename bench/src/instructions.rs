@@ -1,9 +1,10 @@
-//! What a received segment costs the stack, in instructions.
+//! What a received segment costs the stack, and its answer, in instructions.
 //!
 //! `megapipe bench segments` carries segments of 64 bytes between two stacks in one thread.
-//! Callgrind counts in `measured_segment`: one frame in, its event out. It stops where the stack
-//! calls the buffers ([`Outside`]): allocating one and copying to it is their owner's, and comes on
-//! top. Nothing here does I/O, so that the count is the same on every machine of the architecture.
+//! Callgrind counts in `measured_segment`: one frame in, its event out; or in
+//! `measured_segment_out`: a command to send, its frame out. It stops where the stack calls the
+//! buffers ([`Outside`]): allocating one and copying to it is their owner's, and comes on top.
+//! Nothing here does I/O, so that the count is the same on every machine of the architecture.
 
 use crate::process;
 use megapipe_stack::{
@@ -45,13 +46,15 @@ pub enum InstructionsError {
     Unexpected(String),
 }
 
-/// What a segment with 64 bytes does besides bringing them.
+/// Which segment with 64 bytes is counted, and what it does besides carrying them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum SegmentKind {
     /// It acknowledges nothing new.
     Text,
     /// It acknowledges the answer to the one before it.
     Request,
+    /// It leaves, and acknowledges the request.
+    Answer,
 }
 
 /// Runs `megapipe bench segments` under callgrind. Blocks for some seconds.
@@ -59,12 +62,13 @@ pub(crate) fn per_segment(program: &Path, kind: SegmentKind) -> Result<f64, Inst
     let name = match kind {
         SegmentKind::Text => "text",
         SegmentKind::Request => "request",
+        SegmentKind::Answer => "answer",
     };
     per_segment_of(Command::new(program).args(["bench", "segments", name]))
 }
 
 /// Runs a program that does nothing but [`carry_segments`] under callgrind; instructions for each
-/// segment, from the frame to its event. Blocks for some seconds.
+/// segment, from the frame to its event, or from the command to the frame. Blocks for some seconds.
 ///
 /// # Errors
 /// [`InstructionsError`]: no valgrind, or nothing was counted.
@@ -161,6 +165,11 @@ impl Memory for Outside<'_> {
     }
 
     #[inline(never)]
+    fn store(&mut self, pool: PoolId, bytes: &[u8]) -> Option<(BufId, u16)> {
+        self.0.store(pool, bytes)
+    }
+
+    #[inline(never)]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
         self.0.copy_out(chunk, to)
     }
@@ -179,9 +188,13 @@ impl Host {
     }
 
     fn send(&mut self, now: Instant, conn: ConnId) -> Result<(), InstructionsError> {
-        let buf = self.memory.alloc(PoolId(0)).ok_or_else(|| unexpected("no buffer"))?;
-        let chunk = Chunk { buf, offset: 0, len: MESSAGE_BYTES };
+        let chunk = self.message()?;
         self.stack.send(now, conn, chunk, &mut self.memory).map_err(unexpected)
+    }
+
+    fn message(&mut self) -> Result<Chunk, InstructionsError> {
+        let buf = self.memory.alloc(PoolId(0)).ok_or_else(|| unexpected("no buffer"))?;
+        Ok(Chunk { buf, offset: 0, len: MESSAGE_BYTES })
     }
 
     /// Takes events until there is none; the last one.
@@ -209,12 +222,32 @@ fn carry(now: Instant, from: &mut Host, to: &mut Host) {
     }
 }
 
-/// What is counted: one frame in, its event out.
+/// What is counted of a segment that arrives: one frame in, its event out.
 #[inline(never)]
 fn measured_segment(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
     let Host { stack, memory } = host;
     stack.on_frame(now, frame, Received::default(), &mut Outside(memory));
     stack.poll_event()
+}
+
+/// The same, not counted.
+fn arrive(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
+    let Host { stack, memory } = host;
+    stack.on_frame(now, frame, Received::default(), memory);
+    stack.poll_event()
+}
+
+/// What is counted of a segment that leaves: a command, and its frame; how long that is.
+#[inline(never)]
+fn measured_segment_out(
+    host: &mut Host,
+    now: Instant,
+    (conn, chunk): (ConnId, Chunk),
+    frame: &mut [u8],
+) -> Option<usize> {
+    let Host { stack, memory } = host;
+    stack.send(now, conn, chunk, &mut Outside(memory)).ok()?;
+    stack.poll_transmit(now, frame, &mut Outside(memory)).map(|sent| sent.len)
 }
 
 fn establish(
@@ -253,7 +286,12 @@ pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
         client.send(now, there)?;
         let sent = client.stack.poll_transmit(now, &mut frame, &mut client.memory);
         let sent = sent.ok_or_else(|| unexpected("no segment"))?;
-        match measured_segment(&mut server, now, &frame[..sent.len]) {
+        let segment = &frame[..sent.len];
+        let event = match kind {
+            SegmentKind::Text | SegmentKind::Request => measured_segment(&mut server, now, segment),
+            SegmentKind::Answer => arrive(&mut server, now, segment),
+        };
+        match event {
             Some(Event::Received { chunk, .. }) if chunk.len == MESSAGE_BYTES => {
                 server.memory.free(chunk.buf);
             }
@@ -270,6 +308,14 @@ pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
                 server.send(now, here)?;
                 client.stack.receive(now, there).map_err(unexpected)?;
             }
+            SegmentKind::Answer => {
+                let what = (here, server.message()?);
+                let len = measured_segment_out(&mut server, now, what, &mut frame);
+                let len = len.ok_or_else(|| unexpected("no answer"))?;
+                client.stack.receive(now, there).map_err(unexpected)?;
+                let Host { stack, memory } = &mut client;
+                stack.on_frame(now, &frame[..len], Received::default(), memory);
+            }
         }
         carry(now, &mut server, &mut client);
         client.drain();
@@ -283,7 +329,7 @@ mod tests {
 
     #[test]
     fn each_segment_has_its_event() {
-        for kind in [SegmentKind::Text, SegmentKind::Request] {
+        for kind in [SegmentKind::Text, SegmentKind::Request, SegmentKind::Answer] {
             assert_eq!(carry_segments(kind).unwrap(), SEGMENTS);
         }
     }

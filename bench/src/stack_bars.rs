@@ -203,6 +203,8 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
         bars.push(instructions_bar(&bench, SegmentKind::Text, text));
         let request = "the same of one that also acknowledges the answer before it";
         bars.push(instructions_bar(&bench, SegmentKind::Request, request));
+        let answer = "the same of the 64 B answer to that, from the command to its frame";
+        bars.push(instructions_bar(&bench, SegmentKind::Answer, answer));
     }
     bars::finish(&bench, points, &bars, args)
 }

@@ -9,6 +9,7 @@
 //!   before, up to its event;
 //! - `data`: a segment of 64 bytes that acknowledges nothing new, up to its event;
 //! - `acks`: a segment without text that acknowledges one of 64 bytes;
+//! - `answers`: the answer of 64 bytes to such a request, from the command to its frame;
 //! - `connections`: all turns of a server in a connection with one transaction;
 //! - `resets`: all turns of a server that resets each connection as it accepts it.
 
@@ -95,6 +96,11 @@ impl Memory for Outside<'_> {
     }
 
     #[inline(never)]
+    fn store(&mut self, pool: PoolId, bytes: &[u8]) -> Option<(BufId, u16)> {
+        self.0.store(pool, bytes)
+    }
+
+    #[inline(never)]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
         self.0.copy_out(chunk, to)
     }
@@ -127,6 +133,19 @@ fn measured(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
     let Host { stack, memory } = host;
     stack.on_frame(now, frame, Received::default(), &mut Outside(memory));
     stack.poll_event()
+}
+
+/// The part that is counted of an answer: a command, and its frame; how long that is.
+#[inline(never)]
+fn measured_answer(
+    host: &mut Host,
+    now: Instant,
+    (conn, chunk): (ConnId, Chunk),
+    frame: &mut [u8],
+) -> usize {
+    let Host { stack, memory } = host;
+    stack.send(now, conn, chunk, &mut Outside(memory)).expect("send");
+    stack.poll_transmit(now, frame, &mut Outside(memory)).expect("a frame").len
 }
 
 fn establish(client: &mut Host, server: &mut Host, now: Instant) -> (ConnId, ConnId) {
@@ -272,6 +291,7 @@ fn main() {
         Some("resets") => connections(Service::Reset),
         Some("data") => data(),
         Some("acks") => acks(),
+        Some("answers") => answers(),
         Some("requests") | None => requests(),
         Some(other) => panic!("nothing is called {other}"),
     }
@@ -334,6 +354,28 @@ fn requests() {
         let len = scene.request(&mut frame);
         scene.arrive(&frame[..len]);
         scene.answer();
+    }
+}
+
+fn answers() {
+    let mut scene = Scene::new();
+    let mut frame = [0; 2048];
+    for _ in 0..SEGMENTS {
+        scene.now += Duration::from_micros(50);
+        let len = scene.request(&mut frame);
+        let Scene { server, client, here, there, now } = &mut scene;
+        server.stack.receive(*now, *here).expect("receive");
+        server.stack.on_frame(*now, &frame[..len], Received::default(), &mut server.memory);
+        let Some(Event::Received { chunk, .. }) = server.stack.poll_event() else {
+            panic!("no request");
+        };
+        let len = measured_answer(server, *now, (*here, chunk), &mut frame);
+        client.stack.receive(*now, *there).expect("receive");
+        client.stack.on_frame(*now, &frame[..len], Received::default(), &mut client.memory);
+        let Some(Event::Received { chunk, .. }) = client.stack.poll_event() else {
+            panic!("no answer");
+        };
+        client.memory.free(chunk.buf);
     }
 }
 

@@ -28,6 +28,18 @@ pub trait Memory {
     /// Copies `from` into `buf` at `offset`; the sum of what was copied.
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16;
 
+    /// A free buffer of `pool` with `bytes` at its start, and their sum: what the stack asks for
+    /// each segment. `None`: the pool is empty, or its buffers are too small.
+    #[inline]
+    fn store(&mut self, pool: PoolId, bytes: &[u8]) -> Option<(BufId, u16)> {
+        let buf = self.alloc(pool)?;
+        if bytes.len() > self.buf_bytes(buf) as usize {
+            self.free(buf);
+            return None;
+        }
+        Some((buf, self.copy_in(buf, 0, bytes)))
+    }
+
     /// Copies bytes of `chunk` to `to`, which is as long as the chunk; the sum of `to`.
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16;
 }

@@ -284,6 +284,15 @@ impl Stack {
 
     /// The next thing that happened; `None`: nothing more.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.tcp.poll_bytes() {
+            return Some(event);
+        }
+        self.poll_any_event()
+    }
+
+    /// Apart, so that it does not stand in the way of the most usual event.
+    #[inline(never)]
+    fn poll_any_event(&mut self) -> Option<Event> {
         match self.tcp.poll_event(self.now) {
             None => self.udp.poll_event(),
             event => event,

@@ -57,10 +57,10 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// `micros` microseconds before, or the first moment.
+    /// `micros` microseconds before: less than all that passed since the first moment.
     #[inline(always)]
     pub(crate) const fn micros_ago(self, micros: u32) -> Self {
-        Self(self.0.saturating_sub(micros as u64 * 1_000))
+        Self(self.0.wrapping_sub(micros as u64 * 1_000))
     }
 
     /// How long ago `earlier` was; zero if it is later than `self`.

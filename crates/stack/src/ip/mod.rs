@@ -360,10 +360,18 @@ impl Ip {
         self.neighbours.is_current(hop.place)
     }
 
+    /// The link has addresses.
+    #[inline(always)]
+    pub(crate) const fn has_neighbours(&self) -> bool {
+        matches!(self.medium, Medium::Ethernet(_))
+    }
+
     /// The peer behind `hop` made progress, so the neighbour is there (RFC 4861 §7.3.1).
     #[inline(always)]
     pub(crate) fn confirm(&mut self, now: Instant, hop: Option<Hop>) {
-        if let (Medium::Ethernet(_), Some(hop)) = (self.medium, hop) {
+        if self.has_neighbours()
+            && let Some(hop) = hop
+        {
             self.confirm_neighbour(now, hop);
         }
     }

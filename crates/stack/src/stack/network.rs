@@ -131,6 +131,7 @@ impl Stack {
     ///
     /// What is wrong with one of them; the old ones stay.
     pub fn set_routes(&mut self, routes: &[Route]) -> Result<(), ConfigError> {
+        self.tcp.forget_ways();
         self.ip.set_routes(routes)
     }
 
@@ -141,6 +142,7 @@ impl Stack {
     ///
     /// What is wrong with one of them; the old ones stay.
     pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
+        self.tcp.forget_ways();
         self.ip.set_addresses(self.now, addresses)
     }
 }

@@ -66,10 +66,12 @@ pub(crate) struct Deadline(u32);
 impl Deadline {
     /// None.
     pub(crate) const NEVER: Self = Self(0);
+    /// There is one, and before anybody waits for it, it is decided when.
+    pub(crate) const UNDATED: Self = Self(u32::MAX);
 
-    /// The one number that means something else is a millisecond late.
+    /// The numbers that mean something else are a millisecond or two late.
     const fn of(ms: u32) -> Self {
-        Self(if ms == 0 { 1 } else { ms })
+        Self(if ms.wrapping_add(1) <= 1 { 1 } else { ms })
     }
 
     /// `wait` from now, in whole milliseconds, not earlier.
@@ -88,16 +90,22 @@ impl Deadline {
         self != Self::NEVER
     }
 
+    /// It is set, and it is known to when.
+    pub(crate) fn is_dated(self) -> bool {
+        self.is_set() && self != Self::UNDATED
+    }
+
     /// It is set, and `now` is at or past it.
     pub(crate) fn has_come(self, now: Instant) -> bool {
-        self.is_set() && (now.as_millis() as u32).wrapping_sub(self.0) as i32 >= 0
+        self.is_dated() && (now.as_millis() as u32).wrapping_sub(self.0) as i32 >= 0
     }
 
     /// The moment, as seen from `now`.
     pub(crate) fn get(self, now: Instant) -> Option<Instant> {
         let now_ms = now.as_millis();
         let ahead = self.0.wrapping_sub(now_ms as u32) as i32;
-        self.is_set().then(|| Instant::from_millis(now_ms.saturating_add_signed(i64::from(ahead))))
+        self.is_dated()
+            .then(|| Instant::from_millis(now_ms.saturating_add_signed(i64::from(ahead))))
     }
 }
 
@@ -112,13 +120,19 @@ mod tests {
             let wait = Duration::from_millis(wait_ms);
             let deadline = Deadline::after(now, wait);
             assert!(!deadline.has_come(now));
-            assert!(deadline.has_come(now + wait + Duration::from_millis(1)));
+            assert!(deadline.has_come(now + wait + Duration::from_millis(2)));
             let at = deadline.get(now).unwrap();
-            assert!(at.since(now) >= wait && at.since(now).as_millis() as u64 <= wait_ms + 1);
+            assert!(at.since(now) >= wait && at.since(now).as_millis() as u64 <= wait_ms + 2);
             assert_eq!(deadline.get(now + wait), Some(at));
         }
         assert_eq!(Deadline::NEVER.get(now), None);
         assert!(!Deadline::NEVER.has_come(now));
+        assert!(Deadline::UNDATED.is_set() && !Deadline::UNDATED.is_dated());
+        assert_eq!(Deadline::UNDATED.get(now), None);
+        assert!(!Deadline::UNDATED.has_come(now));
+        for ms in [0, u32::MAX] {
+            assert!(Deadline::of(ms).is_dated());
+        }
     }
 
     #[test]

@@ -11,7 +11,6 @@ use super::connection::Connection;
 use super::facts::Facts;
 use super::settle::touch;
 use super::state::State;
-use super::turns::Turn;
 use super::window;
 use super::{Shard, Tcp};
 use crate::chunk::Chunk;
@@ -51,11 +50,18 @@ pub(super) fn has_news(conn: &Connection) -> bool {
 }
 
 /// The same of an established connection that has an application: acknowledgments or bytes came.
-#[inline]
 pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
     (conn.facts.has(Facts::CREDIT) && conn.receive.ready_bytes() > 0)
         || (conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
         || conn.facts.any(Facts::CONNECTED.or(Facts::URGENT))
+}
+
+/// Something happened to a connection that was touched before in this turn: if it was asked what it
+/// has to report since then, or may have been, it has its turn again.
+pub(super) fn announce_again(conn: &Connection, shard: &mut Shard, index: u32) {
+    if shard.touched.told() > 0 && has_news(conn) {
+        shard.events.put(index);
+    }
 }
 
 /// Nothing but bytes can be reported, and nothing follows from that.
@@ -117,22 +123,65 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
 }
 
 impl Tcp {
-    /// The next event, of whichever connection or listener has waited longest.
+    /// The next event if it is the most usual one: bytes, in one buffer, came for a connection that
+    /// was touched in this turn, and nobody has waited longer. `None` says nothing:
+    /// [`Tcp::poll_event`] does.
     #[inline(always)]
-    pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
-        self.shard.now = now;
-        let Turn::Of(entry) = self.shard.events.next()? else { return self.next_event(None) };
-        match self.next_bytes(entry) {
-            None => self.next_event(Some(entry)),
-            event => event,
+    pub(crate) fn poll_bytes(&mut self) -> Option<Event> {
+        let Self { connections, shard, places, .. } = self;
+        if !shard.events.is_empty() {
+            return None;
         }
+        let index = shard.touched.untold()?;
+        let conn = connections.get_mut(index as usize)?;
+        if !has_bytes_alone(conn) {
+            return None;
+        }
+        let chunk = conn.receive.pop_only()?;
+        shard.touched.pass();
+        conn.facts.clear(Facts::CREDIT);
+        conn.cold.taken_bytes += chunk.len;
+        let conn = ConnId { index, generation: places.generation(index) };
+        Some(Event::Received { conn, chunk })
     }
 
-    /// The event of an entry that has nothing to tell but that bytes came, as most have.
-    #[inline(always)]
-    fn next_bytes(&mut self, entry: u32) -> Option<Event> {
-        // Listeners lie beyond the connections.
-        let conn = self.connections.get_mut(entry as usize)?;
+    /// The next event, of whichever connection or listener has waited longest.
+    pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        self.shard.now = now;
+        while let Some(entry) = self.next_to_ask() {
+            let event = match entry.checked_sub(self.embryos_from) {
+                Some(listener) => self.next_incoming(listener),
+                None => match self.next_bytes(entry) {
+                    None => self.next_of_connection(entry),
+                    event => event,
+                },
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    /// Whose turn it is: first who was announced, then who was touched in this turn.
+    fn next_to_ask(&mut self) -> Option<u32> {
+        let Self { connections, shard, .. } = self;
+        if let Some(entry) = shard.events.pop() {
+            return Some(entry);
+        }
+        while let Some(index) = shard.touched.untold() {
+            shard.touched.pass();
+            // Those that are over were announced.
+            if !connections[index as usize].facts.has(Facts::RELEASED) {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// The event of a connection that has nothing to tell but that bytes came, as most have.
+    fn next_bytes(&mut self, index: u32) -> Option<Event> {
+        let conn = &mut self.connections[index as usize];
         if !has_bytes_alone(conn) {
             return None;
         }
@@ -140,26 +189,9 @@ impl Tcp {
         conn.facts.clear(Facts::CREDIT);
         conn.cold.taken_bytes += chunk.len;
         if conn.facts.has(Facts::ACK_NOW) {
-            touch(conn, &mut self.shard, entry);
+            touch(conn, &mut self.shard, index);
         }
-        Some(Event::Received { conn: self.id(entry), chunk })
-    }
-
-    /// The event of `entry`, or else of those that come after it.
-    #[inline(never)]
-    fn next_event(&mut self, entry: Option<u32>) -> Option<Event> {
-        let mut next = entry.or_else(|| self.shard.events.pop());
-        while let Some(entry) = next {
-            let event = match entry.checked_sub(self.embryos_from) {
-                Some(listener) => self.next_incoming(listener),
-                None => self.next_of_connection(entry),
-            };
-            if event.is_some() {
-                return event;
-            }
-            next = self.shard.events.pop();
-        }
-        None
+        Some(Event::Received { conn: self.id(index), chunk })
     }
 
     #[inline(always)]

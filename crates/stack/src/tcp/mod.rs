@@ -174,14 +174,13 @@ pub(crate) struct Tcp {
 #[derive(Debug)]
 struct Train {
     template: Template,
-    /// Not released; nobody's, if there is no such connection.
+    /// Not released; nobody's, if there is no such connection. Both addresses are good under the
+    /// addresses and routes of now.
     index: u32,
-    /// Both addresses were good under the addresses and routes of then.
-    epoch: u32,
 }
 
 impl Train {
-    const NONE: Self = Self { template: Template::NONE, index: u32::MAX, epoch: 0 };
+    const NONE: Self = Self { template: Template::NONE, index: u32::MAX };
 }
 
 /// What an entry of the flow table is.
@@ -251,6 +250,11 @@ impl Tcp {
     #[cfg(test)]
     pub(crate) const fn send_full_way(&mut self, on: bool) {
         self.shard.sends_full_way = on;
+    }
+
+    /// Addresses or routes are about to change: what is known under those of now is forgotten.
+    pub(crate) const fn forget_ways(&mut self) {
+        self.train = Train::NONE;
     }
 
     /// A segment for one of our addresses.

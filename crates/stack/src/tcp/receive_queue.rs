@@ -242,12 +242,7 @@ impl ReceiveQueue {
         store: &mut Store<'_, M>,
         bytes: &[u8],
     ) -> Option<(Chunk, u16)> {
-        let buf = store.memory.alloc(store.pool)?;
-        if bytes.len() > store.memory.buf_bytes(buf) as usize {
-            store.memory.free(buf);
-            return None;
-        }
-        let sum = store.memory.copy_in(buf, 0, bytes);
+        let (buf, sum) = store.memory.store(store.pool, bytes)?;
         Some((Chunk { buf, offset: 0, len: bytes.len() as u32 }, sum))
     }
 
@@ -273,7 +268,16 @@ impl ReceiveQueue {
     /// The oldest bytes in order. The buffer is the caller's.
     #[inline(always)]
     pub(crate) fn pop(&mut self, nodes: &mut ChunkNodes) -> Option<Chunk> {
-        let Some(chunk) = self.only() else { return self.pop_node(nodes) };
+        if self.ready_tail != NO_NODE {
+            return self.pop_node(nodes);
+        }
+        self.pop_only()
+    }
+
+    /// The same, if it is the only one.
+    #[inline(always)]
+    pub(crate) fn pop_only(&mut self) -> Option<Chunk> {
+        let chunk = self.only()?;
         (self.ready_head, self.ready_tail, self.ready_bytes) = (0, 0, 0);
         Some(chunk)
     }

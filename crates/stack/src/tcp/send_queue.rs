@@ -12,28 +12,52 @@
 //!     acknowledged already
 //! ```
 //!
-//! Each node says where its first byte lies, by a count that goes on as long as the queue is not
-//! empty: where the queue ends follows from the tail, and where `snd.una` is from that and `bytes`.
+//! Each node says where its first byte lies, by a count that goes on as long as nodes are in use:
+//! where the queue ends follows from the tail, and where `snd.una` is from that and `bytes`.
+//!
+//! A request, or an answer, is mostly one chunk, and acknowledged before the next: it needs no node.
+//! The queue names it itself, and what is acknowledged of it is not part of it any more.
 //!
 //! Invariants
 //! - `bytes` is the sum of the chunks' lengths less what is acknowledged of the head.
 //! - The cursor is a node of the list, or 0: sending on from where one stopped costs no walk.
+//! - A chunk without a node is the only one of its queue.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::chunks::{ChunkNodes, Full, Node};
 use crate::chunk::Chunk;
+use crate::id::BufId;
 use crate::memory::Memory;
 use crate::seq::SeqNum;
 
+/// In `tail`.
+const NO_NODE: u32 = u32::MAX;
+
 /// The send queue of one connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct SendQueue {
+    /// The first node; the only chunk's buffer, if that has no node.
     head: u32,
+    /// The last node; 0: none; [`NO_NODE`]: `head` is a buffer.
     tail: u32,
+    /// A node; where the only chunk begins in its buffer.
     cursor: u32,
     chunks: u32,
     bytes: u32,
+}
+
+/// Without the name of a buffer, which says nothing: queues with the same bytes look the same.
+impl fmt::Debug for SendQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.only().is_none().then_some((self.head, self.tail, self.cursor));
+        f.debug_struct("SendQueue")
+            .field("nodes", &nodes)
+            .field("chunks", &self.chunks)
+            .field("bytes", &self.bytes)
+            .finish()
+    }
 }
 
 impl SendQueue {
@@ -47,18 +71,40 @@ impl SendQueue {
         self.chunks
     }
 
+    /// The chunk that has no node.
+    #[inline(always)]
+    const fn only(&self) -> Option<Chunk> {
+        let chunk = Chunk { buf: BufId(self.head), offset: self.cursor, len: self.bytes };
+        if self.tail == NO_NODE { Some(chunk) } else { None }
+    }
+
     /// Takes over a chunk.
     ///
     /// # Errors
     /// [`Full`] if the shard has no node left; nothing was taken.
+    #[inline(always)]
     pub(crate) fn push(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> Result<(), Full> {
+        if self.tail != 0 {
+            return self.push_behind(nodes, chunk);
+        }
+        let Chunk { buf, offset, len } = chunk;
+        *self = Self { head: buf.0, tail: NO_NODE, cursor: offset, chunks: 1, bytes: len };
+        Ok(())
+    }
+
+    /// The same where others wait.
+    #[inline(never)]
+    fn push_behind(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> Result<(), Full> {
+        if let Some(only) = self.only() {
+            if nodes.free() < 2 {
+                return Err(Full);
+            }
+            let link = nodes.take(only, SeqNum(0))?;
+            (self.head, self.tail, self.cursor) = (link, link, 0);
+        }
         let end = self.end(nodes);
         let link = nodes.take(chunk, end)?;
-        if self.tail == 0 {
-            self.head = link;
-        } else {
-            nodes.at_mut(self.tail).next = link;
-        }
+        nodes.at_mut(self.tail).next = link;
         self.tail = link;
         self.chunks += 1;
         self.bytes += chunk.len;
@@ -67,6 +113,7 @@ impl SendQueue {
 
     /// Copies the bytes from `offset` (counted from `snd.una`) on into `to`, and answers their sum
     /// as [`Memory::copy_out`] does. What lies past the queue's end becomes zeroes.
+    #[inline(always)]
     pub(crate) fn copy_out<M: Memory>(
         &mut self,
         nodes: &ChunkNodes,
@@ -74,12 +121,41 @@ impl SendQueue {
         offset: u32,
         to: &mut [u8],
     ) -> u16 {
+        // Most segments are of one chunk, and most chunks go in one segment.
+        if let Some(only) = self.only()
+            && let Some(left) = only.len.checked_sub(offset)
+            && to.len() <= left as usize
+        {
+            let len = to.len() as u32;
+            return memory.copy_out(Chunk { offset: only.offset + offset, len, ..only }, to);
+        }
+        self.copy_any(nodes, memory, offset, to)
+    }
+
+    #[inline(never)]
+    fn copy_any<M: Memory>(
+        &mut self,
+        nodes: &ChunkNodes,
+        memory: &M,
+        offset: u32,
+        to: &mut [u8],
+    ) -> u16 {
+        if let Some(only) = self.only() {
+            // It ends before `to` does.
+            let there = only.len.saturating_sub(offset).min(to.len() as u32);
+            let (head, tail) = to.split_at_mut(there as usize);
+            tail.fill(0);
+            if there == 0 {
+                return 0;
+            }
+            let piece = Chunk { offset: only.offset + offset, len: there, ..only };
+            return memory.copy_out(piece, head);
+        }
         let at = self.front(nodes) + offset;
         self.seek(nodes, at);
         if self.cursor != 0 {
             let node = nodes.at(self.cursor);
             let skip = at.since(node.seq);
-            // Most segments are of one chunk, and most chunks go in one segment.
             if u64::from(skip) + to.len() as u64 <= u64::from(node.chunk.len) {
                 let Chunk { buf, offset, .. } = node.chunk;
                 let piece = Chunk { buf, offset: offset + skip, len: to.len() as u32 };
@@ -122,6 +198,20 @@ impl SendQueue {
         sum as u16
     }
 
+    /// It is one chunk without a node, and no longer than `bytes`.
+    #[inline(always)]
+    pub(crate) const fn is_only(&self, bytes: u32) -> bool {
+        self.tail == NO_NODE && self.bytes <= bytes
+    }
+
+    /// The buffer of the only chunk, which is acknowledged.
+    #[inline(always)]
+    pub(crate) fn take_only(&mut self) -> BufId {
+        let buf = BufId(self.head);
+        *self = Self::default();
+        buf
+    }
+
     /// The first `bytes` are acknowledged: gives up the chunks that are done, and says how many.
     #[inline(always)]
     pub(crate) fn acknowledge<M: Memory>(
@@ -130,14 +220,11 @@ impl SendQueue {
         memory: &mut M,
         bytes: u32,
     ) -> u32 {
-        if self.chunks != 1 || bytes < self.bytes {
+        if !self.is_only(bytes) {
             return self.acknowledge_part(nodes, memory, bytes);
         }
         // A request, or an answer, whole.
-        let buf = nodes.at(self.head).chunk.buf;
-        nodes.give_back(self.head);
-        *self = Self::default();
-        memory.free(buf);
+        memory.free(self.take_only());
         1
     }
 
@@ -148,7 +235,13 @@ impl SendQueue {
         memory: &mut M,
         bytes: u32,
     ) -> u32 {
-        if self.head == 0 {
+        if self.tail == 0 {
+            return 0;
+        }
+        if self.tail == NO_NODE {
+            debug_assert!(bytes < self.bytes, "more of it is left");
+            self.cursor += bytes;
+            self.bytes -= bytes;
             return 0;
         }
         let end = self.end(nodes);
@@ -203,6 +296,10 @@ impl SendQueue {
     /// Gives up everything.
     #[inline]
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
+        if let Some(only) = self.only() {
+            memory.free(only.buf);
+            *self = Self::default();
+        }
         while self.head != 0 {
             memory.free(nodes.at(self.head).chunk.buf);
             self.head = nodes.give_back(self.head);
@@ -214,7 +311,7 @@ impl SendQueue {
     /// of the first left out.
     pub(crate) fn release(&mut self, nodes: &mut ChunkNodes) -> Vec<Chunk> {
         let chunks = self.iter(nodes).collect();
-        while self.head != 0 {
+        while self.head != 0 && self.only().is_none() {
             self.head = nodes.give_back(self.head);
         }
         *self = Self::default();
@@ -223,11 +320,12 @@ impl SendQueue {
 
     /// The chunks in order, the acknowledged bytes of the first left out.
     pub(crate) fn iter<'a>(&self, nodes: &'a ChunkNodes) -> impl Iterator<Item = Chunk> + use<'a> {
-        let mut link = self.head;
+        let mut only = self.only();
+        let mut link = if only.is_some() { 0 } else { self.head };
         let mut skip = if link == 0 { 0 } else { self.front(nodes).since(nodes.at(link).seq) };
         core::iter::from_fn(move || {
             if link == 0 {
-                return None;
+                return only.take();
             }
             let node = nodes.at(link);
             link = node.next;
@@ -237,7 +335,7 @@ impl SendQueue {
         })
     }
 
-    /// One past the last byte, by the queue's own count.
+    /// One past the last byte, by the queue's own count. All have nodes.
     fn end(&self, nodes: &ChunkNodes) -> SeqNum {
         match self.tail {
             0 => SeqNum(0),

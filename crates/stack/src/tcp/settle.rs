@@ -46,8 +46,13 @@ impl Tcp {
         } else if conn.state.is_closed() {
             self.release(index);
         } else {
-            touch(conn, &mut self.shard, index);
-            self.announce(index);
+            if conn.facts.has(Facts::TOUCHED) {
+                events::announce_again(conn, &mut self.shard, index);
+            } else if events::has_news(conn) {
+                touch_and_tell(conn, &mut self.shard, index);
+            } else {
+                touch(conn, &mut self.shard, index);
+            }
             return;
         }
         if !self.connections[index as usize].facts.has(Facts::ORPHAN) {
@@ -117,6 +122,9 @@ impl Tcp {
             facts.clear(Facts::TOUCHED);
             if !facts.has(Facts::RELEASED) {
                 self.relist(index);
+                if at >= self.shard.touched.told() {
+                    self.announce(index);
+                }
             }
         }
         self.shard.touched.clear();
@@ -127,8 +135,8 @@ impl Tcp {
         let conn = &mut self.connections[index as usize];
         let shard = &mut self.shard;
         if output::has_usual(conn, shard) {
-            shard.transmit.put(super::DATA, index);
-            return wake_in_time(conn, shard, index);
+            // What it waits for is known when that has left.
+            return shard.transmit.put(super::DATA, index);
         }
         let has_data = if is_silent(conn) {
             false
@@ -137,7 +145,13 @@ impl Tcp {
             timers::attend(conn, shard, has_data);
             has_data
         };
+        if !has_data {
+            window::date_ack(conn, shard);
+        }
         match output::wants(conn, has_data) {
+            Some(super::DATA) if !conn.facts.has(Facts::PARKED) => {
+                return shard.transmit.put(super::DATA, index);
+            }
             Some(list) if !conn.facts.has(Facts::PARKED) => shard.transmit.put(list, index),
             Some(_) => shard.transmit.put(super::PARKED, index),
             None => shard.transmit.take_off(index),
@@ -266,11 +280,18 @@ fn wake_in_time(conn: &Connection, shard: &mut Shard, index: u32) {
     }
 }
 
-/// Something happened to a connection that is not over.
+/// Something happened to a connection that is not over, and there is nothing to tell of that.
 #[inline]
 pub(super) fn touch(conn: &mut Connection, shard: &mut Shard, index: u32) {
     if !conn.facts.has(Facts::TOUCHED) {
         conn.facts.set(Facts::TOUCHED);
-        shard.touched.push(index);
+        shard.touched.push_silent(index);
     }
+}
+
+/// The same of one that was not touched before in this turn, and that has something to tell.
+#[inline(always)]
+pub(super) fn touch_and_tell(conn: &mut Connection, shard: &mut Shard, index: u32) {
+    conn.facts.set(Facts::TOUCHED);
+    shard.touched.push(index);
 }

@@ -24,14 +24,6 @@ pub(crate) struct Turns {
     state: Vec<State>,
 }
 
-/// Whose turn it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    Of(u32),
-    /// Who was first waits no longer: ask again.
-    Gone,
-}
-
 impl Turns {
     /// An empty queue for entries below `entries`.
     pub(crate) fn new(entries: u32) -> Self {
@@ -63,25 +55,23 @@ impl Turns {
         }
     }
 
-    /// Takes the first; `None`: nobody is in the queue.
+    /// Nobody is in the queue.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<Turn> {
-        if self.first == self.end {
-            return None;
-        }
-        let entry = self.queue[self.first];
-        self.first = after(self.first, &self.queue);
-        let state = core::mem::replace(&mut self.state[entry as usize], State::Out);
-        Some(if state == State::Waits { Turn::Of(entry) } else { Turn::Gone })
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.first == self.end
     }
 
     /// Takes the first that waits.
     pub(crate) fn pop(&mut self) -> Option<u32> {
-        loop {
-            if let Turn::Of(entry) = self.next()? {
+        while !self.is_empty() {
+            let entry = self.queue[self.first];
+            self.first = after(self.first, &self.queue);
+            let state = core::mem::replace(&mut self.state[entry as usize], State::Out);
+            if state == State::Waits {
                 return Some(entry);
             }
         }
+        None
     }
 }
 
@@ -92,16 +82,27 @@ const fn after(at: usize, ring: &[u32]) -> usize {
 }
 
 /// Entries that something happened to, each once as its own record says, in the order of happening.
+/// Those before `told` were asked what they have to report, or have nothing.
 #[derive(Debug)]
 pub(crate) struct Touched {
     entries: Vec<u32>,
     count: usize,
+    told: usize,
 }
 
 impl Touched {
     /// None of the entries below `entries`.
     pub(crate) fn new(entries: u32) -> Self {
-        Self { entries: alloc::vec![0; entries as usize], count: 0 }
+        Self { entries: alloc::vec![0; entries as usize], count: 0, told: 0 }
+    }
+
+    /// One more, which is not among them, and has nothing to report.
+    #[inline(always)]
+    pub(crate) fn push_silent(&mut self, entry: u32) {
+        if self.told == self.count {
+            self.told += 1;
+        }
+        self.push(entry);
     }
 
     /// One more, which is not among them.
@@ -127,9 +128,28 @@ impl Touched {
         self.entries[at]
     }
 
+    /// The first that was not asked yet.
+    #[inline(always)]
+    pub(crate) fn untold(&self) -> Option<u32> {
+        if self.told < self.count { self.entries.get(self.told).copied() } else { None }
+    }
+
+    /// That one is asked now.
+    #[inline(always)]
+    pub(crate) const fn pass(&mut self) {
+        self.told += 1;
+    }
+
+    /// How many were asked, or not worth it.
+    #[inline(always)]
+    pub(crate) const fn told(&self) -> usize {
+        self.told
+    }
+
     /// All were looked at.
     pub(crate) const fn clear(&mut self) {
         self.count = 0;
+        self.told = 0;
     }
 }
 

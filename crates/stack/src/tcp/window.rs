@@ -71,7 +71,7 @@ fn smallest_step(conn: &Connection) -> u32 {
 
 /// What of a segment with text is looked at here.
 pub(crate) struct Text {
-    pub(crate) bytes: u16,
+    pub(crate) bytes: u32,
     /// As in [`Segment`].
     pub(crate) segment_bytes: u16,
     pub(crate) times: Option<Timestamps>,
@@ -80,7 +80,7 @@ pub(crate) struct Text {
 impl Text {
     pub(crate) const fn of(segment: &Segment<'_>) -> Self {
         Self {
-            bytes: segment.payload.len() as u16,
+            bytes: segment.payload.len() as u32,
             segment_bytes: segment.segment_bytes,
             times: segment.options.timestamps,
         }
@@ -89,41 +89,50 @@ impl Text {
 
 /// New text came: when is it acknowledged (SHLD-18, SHLD-19, MUST-40)?
 #[inline(always)]
-pub(crate) fn on_received<M>(
-    conn: &mut Connection,
-    shard: &Shard,
-    cx: &Cx<'_, M>,
-    text: &Text,
-    advanced: u32,
-) {
+pub(crate) fn on_received<M>(conn: &mut Connection, cx: &Cx<'_, M>, text: &Text, advanced: u32) {
     let size = match text.segment_bytes {
         0 => text.bytes,
-        bytes => bytes,
+        bytes => u32::from(bytes),
     };
-    if size >= conn.cold.rcv_mss {
+    let mut rcv_mss = u32::from(conn.cold.rcv_mss);
+    if size >= rcv_mss {
         // Only one who has more to send than fits sends full segments: a small one may be late
         // because there was nothing to say.
-        conn.cold.rcv_mss = size;
+        rcv_mss = size;
+        conn.cold.rcv_mss = size as u16;
         measure_round_trip(conn, cx, text.times);
     }
     if advanced == 0 {
         return;
     }
     let unacked = conn.rcv_nxt.since(conn.last_ack_sent);
-    if unacked > u32::from(conn.cold.rcv_mss) || is_young(conn, cx) {
+    if unacked > rcv_mss || is_young(conn, cx) {
         conn.facts.set(Facts::ACK_NOW);
     } else {
-        acknowledge_late(conn, shard, cx.now);
+        acknowledge_late(conn);
     }
 }
 
 /// An ACK when something else carries it, or when the delay is over (SHLD-18).
+/// When that is, is decided before frames leave: an answer in the same turn carries it.
 #[inline]
-pub(crate) fn acknowledge_late(conn: &mut Connection, shard: &Shard, now: Instant) {
+pub(crate) fn acknowledge_late(conn: &mut Connection) {
+    if !conn.cold.ack_at.is_set() {
+        conn.cold.ack_at = Deadline::UNDATED;
+    }
+}
+
+/// Decides when an ACK leaves that was put off in this turn.
+#[inline]
+pub(crate) fn date_ack(conn: &mut Connection, shard: &Shard) {
+    if conn.cold.ack_at != Deadline::UNDATED {
+        return;
+    }
     if shard.delayed_ack_ms == 0 {
+        conn.cold.ack_at = Deadline::NEVER;
         conn.facts.set(Facts::ACK_NOW);
-    } else if !conn.cold.ack_at.is_set() {
-        conn.cold.ack_at = Deadline::after_ms(now, shard.delayed_ack_ms);
+    } else {
+        conn.cold.ack_at = Deadline::after_ms(shard.now, shard.delayed_ack_ms);
     }
 }
 
@@ -138,7 +147,7 @@ pub(crate) fn delayed_ack_ms(config: &TcpConfig) -> u32 {
 fn is_young<M>(conn: &Connection, cx: &Cx<'_, M>) -> bool {
     // The handshake brought one segment.
     let young = 1 + u32::from(cx.config.tcp.quick_acks);
-    conn.cold.tally.segments_in <= young && !conn.facts.has(Facts::INTERACTIVE)
+    !conn.facts.has(Facts::INTERACTIVE) && conn.cold.tally.segments_in <= young
 }
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It

@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 
-use super::records::{NIL, Record, Records, Ring, State};
+use super::records::{ALONE, NIL, Record, Records, Ring, State};
 use super::rtt::{is_later, micros, stamp};
 use super::{Ack, Acked, DUP_THRESH, Phase, Recovery, Timer, Whole, flag};
 use crate::seq::SeqNum;
@@ -20,6 +20,9 @@ use crate::time::Instant;
 const TICK_US: u32 = 1_000;
 /// Older echoes are not believed: 32 bits of microseconds could not tell them from young ones.
 const ECHO_US_MAX: u32 = 1 << 30;
+
+/// What ends with a round, and is not of all connections.
+const OF_ROUND: u8 = flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED;
 
 /// An acknowledgment that says how far, and no more.
 #[derive(Debug, Clone, Copy)]
@@ -118,15 +121,55 @@ impl Recovery {
     /// happened.
     #[inline(always)]
     pub(crate) fn on_plain_ack(&mut self, records: &mut Records, cover: Cover) -> Option<Plain> {
-        let Cover { now, ack, nxt } = cover;
+        if self.head != ALONE {
+            return self.on_plain_ack_of_record(records, cover);
+        }
+        let range = self.unwritten();
+        if range.end != cover.ack {
+            return None;
+        }
+        records.give_reserved();
+        let left = (range.len(), self.rack_sent_us);
+        Some(self.finish_plain_ack(records, cover, left))
+    }
+
+    /// The same of a burst that has a record.
+    #[inline(never)]
+    fn on_plain_ack_of_record(&mut self, records: &mut Records, cover: Cover) -> Option<Plain> {
         if self.phase != Phase::Open {
             return None;
         }
-        let (bytes, sent_us) = records.give_plain(self.head, ack)?;
+        let left = records.give_plain(self.head, cover.ack)?;
+        Some(self.finish_plain_ack(records, cover, left))
+    }
+
+    /// All is acknowledged: so many bytes, which left then.
+    #[inline(always)]
+    fn finish_plain_ack(
+        &mut self,
+        records: &mut Records,
+        cover: Cover,
+        (bytes, sent_us): (u32, u32),
+    ) -> Plain {
+        let Cover { now, ack, nxt } = cover;
+        let rtt_us = self.end_burst(now, sent_us);
+        self.rtt.sample(now, rtt_us, samples_in(bytes));
+        let plain = Plain { bytes, rtt_us };
+        // Nothing is outstanding: the end of the round, and `mark`, are set when something is. But
+        // what else was of the round ends with it.
+        if self.stress.is_some() || self.flags & OF_ROUND != 0 {
+            self.on_plain_ack_under_stress(records, (now, ack, nxt), plain);
+        }
+        plain
+    }
+
+    /// All that was outstanding, and left at `sent_us`, is acknowledged: its round trip, which is a
+    /// sample.
+    #[inline(always)]
+    fn end_burst(&mut self, now: Instant, sent_us: u32) -> u32 {
         self.head = NIL;
         self.oldest = NIL;
         let rtt_us = stamp(now).wrapping_sub(sent_us);
-        self.rtt.sample(now, rtt_us, samples_in(bytes));
         self.backoff = 0;
         self.retries = 0;
         self.rack_sent_us = sent_us;
@@ -134,14 +177,27 @@ impl Recovery {
         // RFC 6298 §5.2. What was sent last was delivered last.
         self.timer = Timer::Idle;
         self.at = now.micros_ago(rtt_us);
-        let plain = Plain { bytes, rtt_us };
-        // Nothing is outstanding: the end of the round, and `mark`, are set when something is. But
-        // what else was of the round ends with it.
-        let of_round = flag::FILLED | flag::FILLED_BEFORE | flag::WIDENED;
-        if self.stress.is_some() || self.flags & of_round != 0 {
-            self.on_plain_ack_under_stress(records, (now, ack, nxt), plain);
-        }
-        Some(plain)
+        rtt_us
+    }
+
+    /// All that is outstanding is a small burst of `bytes` bytes which has no record; it is
+    /// acknowledged, and nothing else ends with it.
+    #[inline(always)]
+    pub(crate) const fn is_ended_by(&self, ack: SeqNum, bytes: u32) -> bool {
+        self.head == ALONE
+            && ack.0 == self.unwritten().end.0
+            && samples_in(bytes) == 1
+            && self.rtt.is_known()
+            && self.flags & OF_ROUND == 0
+    }
+
+    /// As [`Recovery::on_plain_ack`], where [`Recovery::is_ended_by`] said that it is no more.
+    #[inline(always)]
+    pub(crate) fn on_ended(&mut self, records: &mut Records, now: Instant) {
+        debug_assert!(self.head == ALONE && !self.stress.is_some(), "a burst without a record");
+        records.give_reserved();
+        let rtt_us = self.end_burst(now, self.rack_sent_us);
+        self.rtt.sample_once(now, rtt_us);
     }
 
     #[inline(never)]
@@ -171,15 +227,17 @@ impl Whole<'_> {
     fn on_plain_ack(&mut self, records: &Records, cover: Cover, plain: Plain) {
         let Cover { now, ack, nxt } = cover;
         self.stress.algorithm.on_rtt(plain.rtt_us);
+        // Without SACK: what duplicates counted left the network then, and was replaced at once.
+        let counted = self.stress.sacked.min(plain.bytes.saturating_sub(self.mss()));
         self.stress.dupacks = 0;
         self.stress.sacked = 0;
         self.stress.rack_end = ack;
         self.stress.fack = ack;
-        self.grow(records, millis(now), plain.bytes);
+        self.grow(records, millis(now), plain.bytes - counted);
         self.end_round(records, ack, nxt);
     }
 
-    fn on_any_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
+    pub(super) fn on_any_ack(&mut self, records: &mut Records, ack: &Ack<'_>) -> Acked {
         let mut progress = Progress::new(ack);
         let flight = self.rest.outstanding(records);
         self.advance(records, ack.ack, &mut progress);

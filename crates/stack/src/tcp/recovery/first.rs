@@ -3,14 +3,22 @@
 //! Read first: RFC 6298 §5.1, RFC 8985 §7.2. [`Recovery::on_sent`] is the full way, and this the
 //! part of it that is left where nothing is outstanding and nothing was lost.
 //!
-//! Invariant: it leaves what the full way would; a test sends by both.
+//! Nearly always that burst is one segment, and acknowledged before more is sent. What a record would
+//! say of it, [`Recovery`] says anyway: where it ends is where the round does, and when it left is what
+//! RACK begins with. So it has none, only the right to one: [`Recovery::write_down`] makes use of that
+//! before anything happens but its acknowledgment.
+//!
+//! Invariants
+//! - It leaves what the full way would, once it is written down; a test sends by both.
+//! - While a burst is not written down, nothing else is outstanding, the phase is `Open`, and there is
+//!   no [`super::Stress`].
 
 use core::time::Duration;
 
-use super::records::{NIL, Policy, Records};
+use super::records::{ALONE, NIL, Policy, Records};
 use super::rtt::stamp;
 use super::{Full, Phase, Recovery, Timer, flag};
-use crate::seq::SeqRange;
+use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
 
 impl Recovery {
@@ -29,9 +37,9 @@ impl Recovery {
         range: SeqRange,
     ) -> Result<(), Full> {
         let now_us = stamp(now);
-        let index = records.take_alone(range, now_us).ok_or(Full)?;
-        self.head = index;
-        self.oldest = index;
+        records.reserve().ok_or(Full)?;
+        self.head = ALONE;
+        self.oldest = range.start.0;
         self.rack_sent_us = now_us;
         self.round_end = range.end;
         if self.mark != range.start {
@@ -41,6 +49,21 @@ impl Recovery {
         let wait_us = self.arm_first(&records.policy, range.len());
         self.at = now + Duration::from_micros(u64::from(wait_us));
         Ok(())
+    }
+
+    /// Gives the burst that has none its record.
+    #[inline]
+    pub(super) fn write_down(&mut self, records: &mut Records) {
+        if self.head == ALONE {
+            let range = self.unwritten();
+            self.head = records.write_reserved(range, self.rack_sent_us);
+            self.oldest = self.head;
+        }
+    }
+
+    /// The burst that has no record.
+    pub(super) const fn unwritten(&self) -> SeqRange {
+        SeqRange { start: SeqNum(self.oldest), end: self.round_end }
     }
 
     /// Which timer starts with `outstanding` bytes, and how long it waits.
@@ -71,7 +94,6 @@ mod tests {
     use super::super::{Opening, Sent};
     use super::*;
     use crate::config::TcpConfig;
-    use crate::seq::SeqNum;
 
     proptest! {
         #[test]
@@ -98,6 +120,9 @@ mod tests {
                 } else {
                     recovery.send_any(&mut records, now, range, Sent::New).unwrap();
                 }
+                assert_eq!((recovery.outstanding(&records), records.held()), (len, 1));
+                recovery.write_down(&mut records);
+                assert_eq!((recovery.outstanding(&records), records.held()), (len, 1));
                 format!("{recovery:?} {:?}", records.get(recovery.head))
             });
             prop_assert_eq!(first, full);

@@ -57,7 +57,7 @@ use core::time::Duration;
 
 pub(crate) use acknowledge::Cover;
 pub(crate) use records::Records;
-use records::{NIL, Policy, Ring, State};
+use records::{ALONE, NIL, Policy, Ring, State};
 use rtt::{Rtt, micros, stamp};
 
 use super::congestion::{Algorithm, Window};
@@ -133,9 +133,9 @@ enum Timer {
 pub(crate) struct Recovery {
     /// When `timer` goes off.
     at: Instant,
-    /// The oldest record by sequence number.
+    /// The oldest record by sequence number; [`ALONE`]: one burst is out, which has none.
     head: u32,
-    /// The record in flight that was sent longest ago.
+    /// The record in flight that was sent longest ago; where that burst begins.
     oldest: u32,
     rtt: Rtt,
     window: Window,
@@ -376,8 +376,10 @@ impl Recovery {
 
     /// Sequence numbers sent and not cumulatively acknowledged.
     pub(crate) fn outstanding(&self, records: &Records) -> u32 {
-        if self.head == NIL {
-            return 0;
+        match self.head {
+            NIL => return 0,
+            ALONE => return self.unwritten().len(),
+            _ => {}
         }
         let last = records.last(Ring::Sequence, self.head);
         records.get(last).range.end.since(records.get(self.head).range.start)
@@ -398,6 +400,7 @@ impl Recovery {
         records: &mut Records,
         work: impl FnOnce(&mut Whole<'_>, &mut Records) -> R,
     ) -> R {
+        self.write_down(records);
         let kept = records.stresses.get(self.stress).copied();
         let stress = kept.unwrap_or_else(|| Stress::none(self.una(records)));
         let mut whole = Whole { rest: self, stress };
@@ -439,6 +442,7 @@ impl Recovery {
         if self.head == NIL || self.phase != Phase::ProbeDue {
             return None;
         }
+        debug_assert!(self.head != ALONE, "it was written down when its timer went off");
         let last = records.get(records.last(Ring::Sequence, self.head));
         if last.state != State::InFlight {
             return None;
@@ -492,6 +496,7 @@ impl Recovery {
         range: SeqRange,
         kind: Sent,
     ) -> Result<(), Full> {
+        self.write_down(records);
         match kind {
             Sent::New => self.send_new(records, now, range)?,
             Sent::Retransmission => {
@@ -658,6 +663,10 @@ impl Recovery {
 
     /// Gives all records back. The connection sends nothing any more.
     pub(crate) fn clear(&mut self, records: &mut Records) {
+        if self.head == ALONE {
+            records.give_reserved();
+            self.head = NIL;
+        }
         while self.head != NIL {
             let index = self.head;
             records.unlink(Ring::Sequence, &mut self.head, index);

@@ -17,6 +17,7 @@
 //! Invariants
 //! - Records of a connection lie end to end and in order: no gap, no overlap.
 //! - The ring of sent order is sorted by `sent_us`.
+//! - Whoever reserved a record gets one: those reserved count as in use.
 //! - Nothing allocates after [`Records::new`]. As the pool runs dry, first new data joins the
 //!   newest record ([`Records::is_short`]), then SACK blocks that would need a split are left
 //!   alone ([`Records::may_split`]): both lose precision and no correctness.
@@ -31,6 +32,8 @@ use crate::slab::Spares;
 
 /// No record.
 pub(super) const NIL: u32 = u32::MAX;
+/// No record is written, and one is reserved: see [`super::Recovery::write_down`].
+pub(super) const ALONE: u32 = u32::MAX - 1;
 
 /// What became of a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +116,7 @@ pub(crate) struct Records {
     nodes: Vec<Record>,
     capacity: u32,
     free: u32,
+    /// Neither in use nor reserved.
     free_count: u32,
     /// What only some connections have.
     pub(super) stresses: Spares<Stress>,
@@ -148,7 +152,7 @@ impl Records {
         self.free_count
     }
 
-    /// How many records are in use.
+    /// How many records are in use, or reserved.
     pub(crate) const fn held(&self) -> u32 {
         self.capacity - self.free_count
     }
@@ -189,10 +193,28 @@ impl Records {
 
     /// A record outside all rings; `None`: the pool is empty.
     pub(super) fn take(&mut self, range: SeqRange, sent_us: u32) -> Option<u32> {
+        self.reserve()?;
+        Some(self.take_reserved(range, sent_us))
+    }
+
+    /// Sets a record aside that is not written yet; `None`: the pool is empty.
+    #[inline(always)]
+    pub(super) const fn reserve(&mut self) -> Option<()> {
         if self.free_count == 0 {
             return None;
         }
         self.free_count -= 1;
+        Some(())
+    }
+
+    /// What was reserved is not needed any more.
+    #[inline(always)]
+    pub(super) const fn give_reserved(&mut self) {
+        self.free_count += 1;
+    }
+
+    /// A record outside all rings, which was reserved.
+    fn take_reserved(&mut self, range: SeqRange, sent_us: u32) -> u32 {
         let record = Record {
             links: [UNLINKED; 2],
             range,
@@ -207,21 +229,21 @@ impl Records {
             Some(node) => {
                 self.free = node.links[0].next;
                 *node = record;
-                Some(index)
+                index
             }
             None => {
+                debug_assert!(self.nodes.len() < self.capacity as usize, "it was reserved");
                 self.nodes.push(record);
-                Some(self.nodes.len() as u32 - 1)
+                self.nodes.len() as u32 - 1
             }
         }
     }
 
-    /// A record that is alone in both rings.
-    #[inline(always)]
-    pub(super) fn take_alone(&mut self, range: SeqRange, sent_us: u32) -> Option<u32> {
-        let index = self.take(range, sent_us)?;
+    /// A record that is alone in both rings, and was reserved.
+    pub(super) fn write_reserved(&mut self, range: SeqRange, sent_us: u32) -> u32 {
+        let index = self.take_reserved(range, sent_us);
         self.get_mut(index).links = [Link { next: index, prev: index }; 2];
-        Some(index)
+        index
     }
 
     /// Takes a record, which is in no ring any more, back.

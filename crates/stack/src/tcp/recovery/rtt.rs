@@ -16,7 +16,9 @@ use crate::time::Instant;
 /// After so many units of 2^26 µs (five and a half minutes) the smallest RTT is looked for anew
 /// (RFC 8985 §6.2, step 1: a path may have become longer).
 const MIN_AGE: u8 = 5;
-const MIN_MASK: u32 = (1 << 24) - 1;
+const MIN_US_MAX: u32 = (1 << 24) - 1;
+/// 268 s, over any RTO that is configured.
+const RTT_US_MAX: u32 = 1 << 28;
 
 /// `duration` in microseconds, at most 2^31 of them.
 pub(super) fn micros(duration: Duration) -> u32 {
@@ -41,33 +43,51 @@ pub(super) struct Rtt {
     srtt_8: u32,
     /// RTTVAR in quarters of a microsecond.
     rttvar_4: u32,
-    /// The smallest RTT in microseconds (24 bits), and when it was seen (8 bits above).
+    /// The smallest RTT in microseconds (24 bits), and when it was seen (8 bits below).
     min: u32,
 }
 
 impl Rtt {
     /// Takes a sample. `expected` is how many come in one round trip.
-    #[inline(always)]
+    #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u32, expected: u32) {
-        // 2^28 µs are 268 s, over any RTO that is configured.
-        let rtt = if rtt_us.wrapping_sub(1) < 1 << 28 { rtt_us } else { rtt_us.clamp(1, 1 << 28) };
+        if self.is_known() && expected == 1 {
+            return self.sample_once(now, rtt_us);
+        }
+        let rtt = rtt_us.clamp(1, RTT_US_MAX);
         if self.srtt_8 == 0 {
             // RFC 6298 §2.2.
             self.srtt_8 = rtt << 3;
             self.rttvar_4 = rtt << 1;
-        } else if expected == 1 {
-            // The same as below; a scaled value is never less than the plain one.
-            let (var, srtt) = (self.rttvar_4 >> 2, self.srtt_8 >> 3);
-            self.rttvar_4 = self.rttvar_4 - var + srtt.abs_diff(rtt);
-            self.srtt_8 = (self.srtt_8 - srtt + rtt).max(1);
         } else {
             self.take_one_of(rtt, expected);
         }
         self.note_min(now, rtt);
     }
 
+    /// There was a sample.
+    #[inline(always)]
+    pub(super) const fn is_known(&self) -> bool {
+        self.srtt_8 != 0
+    }
+
+    /// Takes one that is not the first, and of which there is one in each round trip.
+    #[inline(always)]
+    pub(super) fn sample_once(&mut self, now: Instant, rtt_us: u32) {
+        let rtt = if rtt_us.wrapping_sub(1) < RTT_US_MAX {
+            rtt_us
+        } else {
+            core::hint::cold_path();
+            rtt_us.clamp(1, RTT_US_MAX)
+        };
+        // What `take_one_of` does; a scaled value is never less than the plain one.
+        let (var, srtt) = (self.rttvar_4 >> 2, self.srtt_8 >> 3);
+        self.rttvar_4 = self.rttvar_4 - var + srtt.abs_diff(rtt);
+        self.srtt_8 = (self.srtt_8 - srtt + rtt).max(1);
+        self.note_min(now, rtt);
+    }
+
     /// RFC 6298 §2.3, with the gains of RFC 7323 appendix G.
-    #[inline(never)]
     fn take_one_of(&mut self, rtt: u32, expected: u32) {
         let expected = expected.clamp(1, 64);
         let error = (self.srtt_8 >> 3).abs_diff(rtt);
@@ -79,11 +99,11 @@ impl Rtt {
     #[inline(always)]
     fn note_min(&mut self, now: Instant, rtt: u32) {
         let at = (now.as_micros() >> 26) as u8;
-        let age = at.wrapping_sub((self.min >> 24) as u8);
+        let age = at.wrapping_sub(self.min as u8);
         // None yet is more than any.
-        let is_least = rtt.wrapping_sub(1) <= (self.min & MIN_MASK).wrapping_sub(1);
+        let is_least = rtt.wrapping_sub(1) <= (self.min >> 8).wrapping_sub(1);
         if is_least || age >= MIN_AGE {
-            self.min = (u32::from(at) << 24) | rtt.min(MIN_MASK);
+            self.min = rtt.min(MIN_US_MAX) << 8 | u32::from(at);
         }
     }
 
@@ -99,7 +119,7 @@ impl Rtt {
 
     /// The smallest RTT in microseconds; zero: unknown.
     pub(super) const fn min_us(&self) -> u32 {
-        self.min & MIN_MASK
+        self.min >> 8
     }
 
     /// RTO in microseconds, backed off `backoff` times; `None`: no sample yet.

@@ -142,6 +142,7 @@ impl Recovery {
         if self.timer == Timer::Idle || now < self.at {
             return Timeout::Nothing;
         }
+        self.write_down(records);
         match self.timer {
             Timer::Idle => Timeout::Nothing,
             Timer::Probe => {

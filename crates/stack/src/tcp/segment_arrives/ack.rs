@@ -184,6 +184,49 @@ pub(in crate::tcp) fn acknowledge_plainly<M: Memory>(
     true
 }
 
+/// The same of an acknowledgment of all that is in flight: one answer, in one small segment. It is
+/// asked apart whether it is that, so that nothing that could follow has to be thought of here.
+#[inline(always)]
+pub(super) fn is_of_answer(conn: &Connection, ack: SeqNum) -> bool {
+    let bytes = ack.since(conn.snd_una);
+    conn.cold.recovery.is_ended_by(ack, bytes)
+        && !conn.cold.rare.is_some()
+        && conn.send.is_only(bytes)
+}
+
+/// Takes in what [`is_of_answer`] said is such a one. Apart, where it has all registers.
+#[inline(never)]
+pub(super) fn acknowledge_answer<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    memory: &mut M,
+    now: Instant,
+    ack: SeqNum,
+) {
+    debug_assert!(!conn.facts.any(Facts::FIN_SENT.or(Facts::PERSIST).or(Facts::TAIL_PROBE_DUE)));
+    debug_assert!(ack == conn.snd_nxt && conn.cold.small_end.at_or_before(ack), "all in flight");
+    conn.snd_una = ack;
+    conn.cold.small_end = ack;
+    window::grow_send_buffer(conn, shard.send_buffer_max);
+    conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(1);
+    conn.cold.recovery.on_ended(&mut shard.records, now);
+    memory.free(conn.send.take_only());
+}
+
+/// Takes in an acknowledgment without SACK or ECE, where something is in flight.
+#[inline(never)]
+pub(super) fn acknowledge_more<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    said: &Said<'_>,
+    window_changed: bool,
+) {
+    if !acknowledge_plainly(conn, shard, cx, said.ack) {
+        acknowledge_any(conn, shard, cx, said, window_changed);
+    }
+}
+
 /// The same where more is in flight, or more is said.
 #[inline(never)]
 pub(in crate::tcp) fn acknowledge_any<M: Memory>(

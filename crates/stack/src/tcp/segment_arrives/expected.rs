@@ -23,7 +23,7 @@ use crate::flow_table::Flow;
 use crate::frame::{Checksums, Received};
 use crate::tcp::receive_queue::{ReceiveQueue, Store};
 use crate::tcp::segment_arrives::ack::Said;
-use crate::tcp::settle::touch;
+use crate::tcp::settle::{touch, touch_and_tell};
 use crate::tcp::{Tcp, Train, events};
 use crate::time::Instant;
 use crate::wire::usual::template::Template;
@@ -33,6 +33,7 @@ use crate::wire::usual::{Content, Sum, Usual};
 const UNUSUAL: Facts = Facts::ORPHAN
     .or(Facts::WAITS_FOR_ACCEPT)
     .or(Facts::PERSIST)
+    .or(Facts::TAIL_PROBE_DUE)
     .or(Facts::PURE_ACK)
     .or(Facts::RCV_FIN)
     .or(Facts::RELEASED);
@@ -50,8 +51,7 @@ impl Tcp {
         let Self { connections, shard, train, .. } = self;
         let Some(content) = train.template.read(packet) else { return false };
         let Some(conn) = connections.get_mut(train.index as usize) else { return false };
-        train.epoch == cx.ip.epoch()
-            && take(conn, (shard, train.index), cx, &content, received).is_some()
+        take(conn, (shard, train.index), cx, &content, received).is_some()
     }
 
     /// Takes `segment`, if it is expected.
@@ -76,7 +76,7 @@ impl Tcp {
         }
         take(conn, (shard, index), cx, &segment.content, received).ok_or(hash)?;
         if let Some(template) = Template::of(segment) {
-            *train = Train { template, index, epoch: cx.ip.epoch() };
+            *train = Train { template, index };
         }
         Ok(())
     }
@@ -126,31 +126,34 @@ fn take<M: Memory>(
         return None;
     }
     let bytes = content.payload;
-    if bytes.is_empty() {
-        if !is_right(cx, content, received, 0) {
-            return Some(());
-        }
-        take_head(conn, shard, cx, content);
-    } else if conn.receive.ready_bytes() == 0 {
-        let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
-        let (chunk, sum) = ReceiveQueue::stage_alone(&mut store, bytes)?;
-        if !is_right(cx, content, received, sum) {
-            cx.memory.free(chunk.buf);
-            return Some(());
-        }
-        take_head(conn, shard, cx, content);
-        conn.receive.adopt_first(chunk);
-        take_text(conn, shard, cx, chunk.len, &text_of(content, received));
-    } else {
+    if conn.receive.ready_bytes() != 0 {
+        core::hint::cold_path();
         let Content { ack, window, times, sum, .. } = *content;
         let behind = Behind { text: (bytes, sum), head: (ack, window), times, received };
         return take_behind(conn, (shard, index), &mut cx.again(), behind);
     }
-    look_after(conn, shard, cx.now, index);
+    let mut staged = None;
+    if !bytes.is_empty() {
+        let mut store = Store { nodes: &mut shard.nodes, memory: cx.memory, pool: conn.cold.pool };
+        staged = Some(ReceiveQueue::stage_alone(&mut store, bytes)?);
+    }
+    let sum = staged.map_or(0, |(_, sum)| sum);
+    if !is_right(cx, content, received, sum) {
+        if let Some((chunk, _)) = staged {
+            cx.memory.free(chunk.buf);
+        }
+        return Some(());
+    }
+    take_head(conn, shard, cx, content);
+    if let Some((chunk, _)) = staged {
+        conn.receive.adopt_first(chunk);
+        take_text(conn, cx, chunk.len, &text_of(content, received));
+    }
+    look_after(conn, shard, (cx.now, index), staged.is_some());
     Some(())
 }
 
-/// The content of a segment with text behind some that waits already. (Not a [`Content`], which
+/// The content of a segment where some text waits already. (Not a [`Content`], which
 /// would have to be in memory for all that are taken before it is known that one is this.)
 struct Behind<'a> {
     text: (&'a [u8], Sum),
@@ -177,9 +180,11 @@ fn take_behind<M: Memory>(
         return Some(());
     }
     take_head(conn, shard, cx, content);
-    let taken = conn.receive.take_staged(&mut shard.nodes, &staged);
-    take_text(conn, shard, cx, taken, &text_of(content, received));
-    look_after(conn, shard, cx.now, index);
+    if !payload.is_empty() {
+        let taken = conn.receive.take_staged(&mut shard.nodes, &staged);
+        take_text(conn, cx, taken, &text_of(content, received));
+    }
+    look_after(conn, shard, (cx.now, index), !payload.is_empty());
     Some(())
 }
 
@@ -196,12 +201,19 @@ fn is_right<M>(cx: &mut Cx<'_, M>, content: &Content<'_>, received: Received, su
 
 /// What `settle` does.
 #[inline(always)]
-fn look_after(conn: &mut Connection, shard: &mut Shard, now: Instant, index: u32) {
+fn look_after(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    (now, index): (Instant, u32),
+    has_text: bool,
+) {
     shard.now = now;
-    let has_news = events::has_news_of_text(conn);
-    touch(conn, shard, index);
-    if has_news {
-        shard.events.put(index);
+    if conn.facts.has(Facts::TOUCHED) {
+        events::announce_again(conn, shard, index);
+    } else if (has_text && conn.facts.has(Facts::CREDIT)) || events::has_news_of_text(conn) {
+        touch_and_tell(conn, shard, index);
+    } else {
+        touch(conn, shard, index);
     }
 }
 
@@ -235,24 +247,35 @@ fn take_head<M: Memory>(
     conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
     conn.cold.heard_at = Stamp::of(cx.now);
     if let Some(times) = content.times
-        && content.seq.at_or_before(conn.last_ack_sent)
+        && conn.rcv_nxt.at_or_before(conn.last_ack_sent)
     {
         conn.ts_recent = times.value;
         conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
-    let window_changed = ack::set_window(conn, content.seq, content.window);
-    if !ack::acknowledge_plainly(conn, shard, cx, content.ack) {
-        let Content { ack, times, payload, .. } = *content;
-        let has_payload = !payload.is_empty();
-        let said = Said { ack, times, sack: &[], ece: false, has_payload };
-        ack::acknowledge_any(conn, shard, &mut cx.again(), &said, window_changed);
+    // It begins at rcv.nxt.
+    let window_changed = ack::set_window(conn, conn.rcv_nxt, content.window);
+    // Whatever it says, it answers our probes (MUST-37).
+    conn.attempts = 0;
+    if ack::is_of_answer(conn, content.ack) {
+        ack::acknowledge_answer(conn, shard, cx.memory, cx.now, content.ack);
+        if cx.ip.has_neighbours() {
+            cx.ip.confirm(cx.now, conn.cold.hop);
+        }
+        return;
     }
+    if conn.flight() == 0 {
+        return;
+    }
+    let Content { ack, times, payload, .. } = *content;
+    let has_payload = !payload.is_empty();
+    let said = Said { ack, times, sack: &[], ece: false, has_payload };
+    ack::acknowledge_more(conn, shard, &mut cx.again(), &said, window_changed);
 }
 
 #[inline(always)]
 const fn text_of(content: &Content<'_>, received: Received) -> window::Text {
     window::Text {
-        bytes: content.payload.len() as u16,
+        bytes: content.payload.len() as u32,
         segment_bytes: received.segment_bytes,
         times: content.times,
     }
@@ -262,7 +285,6 @@ const fn text_of(content: &Content<'_>, received: Received) -> window::Text {
 #[inline(always)]
 fn take_text<M: Memory>(
     conn: &mut Connection,
-    shard: &mut Shard,
     cx: &mut Cx<'_, M>,
     taken: u32,
     text: &window::Text,
@@ -270,5 +292,5 @@ fn take_text<M: Memory>(
     conn.rcv_nxt += taken;
     conn.cold.tally.bytes_in.add(taken);
     cx.counters.totals.bytes_in += u64::from(taken);
-    window::on_received(conn, shard, cx, text, taken);
+    window::on_received(conn, cx, text, taken);
 }

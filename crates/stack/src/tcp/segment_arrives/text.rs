@@ -81,7 +81,7 @@ pub(super) fn on_text<M: Memory>(
     } else if had_gap {
         conn.facts.set(Facts::ACK_NOW);
     }
-    window::on_received(conn, shard, cx, &window::Text::of(segment), inserted.advanced);
+    window::on_received(conn, cx, &window::Text::of(segment), inserted.advanced);
 }
 
 /// The application has closed: nobody will read this, and the peer must know (§3.6.1, SHLD-3).
@@ -149,7 +149,7 @@ pub(super) fn on_fin<M>(
     let is_answered =
         conn.cold.tally.bytes_in.get() > 0 && matches!(conn.state, State::CloseWait(_));
     if cx.config.tcp.delay_fin_ack && is_answered {
-        window::acknowledge_late(conn, shard, cx.now);
+        window::acknowledge_late(conn);
     } else {
         conn.facts.set(Facts::ACK_NOW);
     }

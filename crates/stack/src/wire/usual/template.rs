@@ -65,10 +65,12 @@ impl Template {
     pub(crate) fn read<'a>(&self, packet: &'a [u8]) -> Option<Content<'a>> {
         let head: &[u8; HEADERS_BYTES] = packet.first_chunk()?;
         let (first, second, third) = (word(head, 0), word(head, 8), word(head, 16));
-        if third != self.third || second & SECOND_MASK != self.second {
-            return None;
-        }
-        if first & FIRST_MASK != FIRST || half(head, 32) & HEAD_MASK != HEAD {
+        // One question, whether any bit is another.
+        let other = (third ^ self.third)
+            | (second & SECOND_MASK ^ self.second)
+            | (first & FIRST_MASK ^ FIRST)
+            | (half(head, 32) & HEAD_MASK ^ HEAD);
+        if other != 0 {
             return None;
         }
         // The third word begins with the last of IP's.
@@ -77,7 +79,8 @@ impl Template {
             return None;
         }
         let total_bytes = u16_at(head, 2);
-        let payload = packet.get(HEADERS_BYTES..usize::from(total_bytes))?;
+        let text_bytes = usize::from(total_bytes).checked_sub(HEADERS_BYTES)?;
+        let payload = packet[HEADERS_BYTES..].get(..text_bytes)?;
         let tcp_bytes = total_bytes.wrapping_sub(ipv4::HEADER_BYTES as u16);
         // Addresses, protocol and length are far from 64 bits together.
         let pseudo = self.hosts + u64::from(tcp_bytes.to_be());

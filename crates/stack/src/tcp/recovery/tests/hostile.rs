@@ -10,7 +10,7 @@ use super::path::{MSS, Sender};
 use crate::config::{Congestion, TcpConfig};
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     Wait {
         us: u64,
     },
@@ -43,7 +43,7 @@ fn blocks() -> impl Strategy<Value = Vec<(u32, u32)>> {
     prop::collection::vec(prop_oneof![6 => whole, 2 => any_bytes, 1 => wild], 0..5)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let ack = (
         prop_oneof![3 => Just(0), 3 => 0..=1000_u32, 1 => Just(1000)],
         blocks(),
@@ -64,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn apply(sender: &mut Sender, step: Step) {
+pub(super) fn apply(sender: &mut Sender, step: Step) {
     match step {
         Step::Wait { us: u64::MAX } if sender.short_waits => sender.wait_us(2_000_000),
         // Half of what 32 bits of microseconds hold.
@@ -72,7 +72,7 @@ fn apply(sender: &mut Sender, step: Step) {
         Step::Wait { us } => sender.wait_us(us),
         Step::Send { bytes } => {
             let range = SeqRange::new(sender.nxt, bytes);
-            let sent = sender.recovery.on_sent(&mut sender.records, sender.now, range, Sent::New);
+            let sent = sender.on_sent(range, Sent::New);
             if sent.is_ok() {
                 sender.nxt = range.end;
             } else {
@@ -84,9 +84,7 @@ fn apply(sender: &mut Sender, step: Step) {
         }
         Step::Probe => {
             if let Some(range) = sender.recovery.probe(&sender.records) {
-                let (records, now) = (&mut sender.records, sender.now);
-                let sent = sender.recovery.on_sent(records, now, range, Sent::Probe);
-                assert_eq!(sent, Ok(()));
+                assert_eq!(sender.on_sent(range, Sent::Probe), Ok(()));
             }
         }
         Step::Ack { part, blocks, echo_us, ece } => {

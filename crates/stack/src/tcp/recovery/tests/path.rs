@@ -19,6 +19,8 @@ pub(super) struct Sender {
     pub(super) unsent: bool,
     /// Nothing waits so long that 32 bits of microseconds wrap.
     pub(super) short_waits: bool,
+    /// No short way is taken, and every burst has its record.
+    pub(super) full_way: bool,
 }
 
 pub(super) fn config(congestion: Congestion) -> TcpConfig {
@@ -45,6 +47,7 @@ impl Sender {
             start,
             unsent: true,
             short_waits: true,
+            full_way: false,
         }
     }
 
@@ -64,9 +67,17 @@ impl Sender {
     /// Sends `bytes` new bytes whatever the window says.
     pub(super) fn send(&mut self, bytes: u32) {
         let range = SeqRange::new(self.nxt, bytes);
-        self.recovery.on_sent(&mut self.records, self.now, range, Sent::New).expect("a record");
+        self.on_sent(range, Sent::New).expect("a record");
         self.nxt = range.end;
         self.check();
+    }
+
+    /// `range` leaves.
+    pub(super) fn on_sent(&mut self, range: SeqRange, kind: Sent) -> Result<(), Full> {
+        if self.full_way {
+            return self.recovery.send_any(&mut self.records, self.now, range, kind);
+        }
+        self.recovery.on_sent(&mut self.records, self.now, range, kind)
     }
 
     /// Sends `segments` full segments, one record each: a microsecond apart.
@@ -81,9 +92,7 @@ impl Sender {
     pub(super) fn resend(&mut self) -> Vec<u32> {
         let mut segments = Vec::new();
         while let Some(range) = self.recovery.next_retransmission(&self.records) {
-            self.recovery
-                .on_sent(&mut self.records, self.now, range, Sent::Retransmission)
-                .expect("a retransmission needs no record");
+            self.on_sent(range, Sent::Retransmission).expect("a retransmission needs no record");
             segments.push(range.start.since(self.start) / MSS);
             self.check();
         }
@@ -136,7 +145,12 @@ impl Sender {
             has_payload: false,
             unsent: self.unsent,
         };
-        let acked = self.recovery.on_ack(&mut self.records, &input);
+        let acked = if self.full_way {
+            self.recovery
+                .whole(&mut self.records, |whole, records| whole.on_any_ack(records, &input))
+        } else {
+            self.recovery.on_ack(&mut self.records, &input)
+        };
         self.una = self.una.later(ack);
         self.check();
         acked
@@ -173,6 +187,12 @@ pub(super) fn check(
     nxt: SeqNum,
     short_waits: bool,
 ) {
+    if recovery.head == ALONE {
+        assert_eq!(recovery.unwritten(), SeqRange { start: una, end: nxt });
+        assert!(recovery.phase == Phase::Open && !recovery.stress.is_some());
+        assert!(recovery.deadline().is_some() && una != nxt);
+        return;
+    }
     let (mut sacked, mut lost, mut at) = (0, 0, una);
     let mut turns = 0;
     if recovery.head != NIL {
