@@ -200,11 +200,12 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if wanted("instructions") {
         let text =
             "instructions of the stack for a received 64 B segment, to its event (callgrind)";
-        bars.push(instructions_bar(&bench, SegmentKind::Text, text));
+        let most = Bound::AtMost(400.0);
+        bars.push(instructions_bar(&bench, (SegmentKind::Text, most), text));
         let request = "the same of one that also acknowledges the answer before it";
-        bars.push(instructions_bar(&bench, SegmentKind::Request, request));
+        bars.push(instructions_bar(&bench, (SegmentKind::Request, most), request));
         let answer = "the same of the 64 B answer to that, from the command to its frame";
-        bars.push(instructions_bar(&bench, SegmentKind::Answer, answer));
+        bars.push(instructions_bar(&bench, (SegmentKind::Answer, Bound::Floor), answer));
     }
     bars::finish(&bench, points, &bars, args)
 }
@@ -285,8 +286,11 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
     Ok(promise.outcome(bytes.map(|bytes| vec![bytes])))
 }
 
-fn instructions_bar(bench: &Bench, kind: SegmentKind, what: &'static str) -> BarResult {
-    let bound = Bound::AtMost(400.0);
+fn instructions_bar(
+    bench: &Bench,
+    (kind, bound): (SegmentKind, Bound),
+    what: &'static str,
+) -> BarResult {
     let promise = Promise { name: "instructions", what, bound, unit: "", digits: 0 };
     promise.outcome(instructions::per_segment(&bench.program, kind).map(|count| vec![count]))
 }

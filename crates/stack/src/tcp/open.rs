@@ -192,14 +192,14 @@ impl Tcp {
     /// What was queued so far ends a record.
     ///
     /// # Errors
-    /// The id is stale, or nothing can be sent.
+    /// The id is stale, or nothing can be sent; [`OperationError::QueueFull`].
     pub(crate) fn end_record<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
         id: ConnId,
     ) -> Result<(), OperationError> {
         let (conn, shard) = self.sender(id)?;
-        conn.send.end_record(&mut shard.nodes);
+        conn.send.end_record(&mut shard.nodes).map_err(|_| OperationError::QueueFull)?;
         shard.rares.of(conn, cx.now).options.has_records = true;
         self.settle(cx, id.index);
         Ok(())

@@ -15,8 +15,8 @@
 //! Each node says where its first byte lies, by a count that goes on as long as nodes are in use:
 //! where the queue ends follows from the tail, and where `snd.una` is from that and `bytes`.
 //!
-//! A request, or an answer, is mostly one chunk, and acknowledged before the next: it needs no node.
-//! The queue names it itself, and what is acknowledged of it is not part of it any more.
+//! A request, or an answer, is mostly one chunk, and acknowledged before the next: it needs no
+//! node. The queue names it itself, and what is acknowledged of it is not part of it any more.
 //!
 //! Invariants
 //! - `bytes` is the sum of the chunks' lengths less what is acknowledged of the head.
@@ -95,13 +95,10 @@ impl SendQueue {
     /// The same where others wait.
     #[inline(never)]
     fn push_behind(&mut self, nodes: &mut ChunkNodes, chunk: Chunk) -> Result<(), Full> {
-        if let Some(only) = self.only() {
-            if nodes.free() < 2 {
-                return Err(Full);
-            }
-            let link = nodes.take(only, SeqNum(0))?;
-            (self.head, self.tail, self.cursor) = (link, link, 0);
+        if self.tail == NO_NODE && nodes.free() < 2 {
+            return Err(Full);
         }
+        self.use_node(nodes)?;
         let end = self.end(nodes);
         let link = nodes.take(chunk, end)?;
         nodes.at_mut(self.tail).next = link;
@@ -268,15 +265,32 @@ impl SendQueue {
     }
 
     /// What was queued so far ends a record. Nothing, if all of it is acknowledged.
-    pub(crate) fn end_record(&self, nodes: &mut ChunkNodes) {
+    ///
+    /// # Errors
+    /// [`Full`] if the shard has no node left to note it in.
+    pub(crate) fn end_record(&mut self, nodes: &mut ChunkNodes) -> Result<(), Full> {
+        self.use_node(nodes)?;
         if self.tail != 0 {
             nodes.at_mut(self.tail).ends_record = true;
         }
+        Ok(())
+    }
+
+    /// Gives the only chunk a node, if it has none.
+    fn use_node(&mut self, nodes: &mut ChunkNodes) -> Result<(), Full> {
+        if let Some(only) = self.only() {
+            let link = nodes.take(only, SeqNum(0))?;
+            (self.head, self.tail, self.cursor) = (link, link, 0);
+        }
+        Ok(())
     }
 
     /// How many bytes from `offset` (counted from `snd.una`) on belong to one record; `None`: the
     /// record goes on to the queue's end.
     pub(crate) fn record_bytes(&self, nodes: &ChunkNodes, offset: u32) -> Option<u32> {
+        if self.only().is_some() {
+            return None;
+        }
         let at = self.front(nodes) + offset;
         let mut link = self.cursor;
         if link == 0 || nodes.at(link).seq.after(at) {

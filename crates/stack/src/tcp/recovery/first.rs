@@ -3,21 +3,21 @@
 //! Read first: RFC 6298 §5.1, RFC 8985 §7.2. [`Recovery::on_sent`] is the full way, and this the
 //! part of it that is left where nothing is outstanding and nothing was lost.
 //!
-//! Nearly always that burst is one segment, and acknowledged before more is sent. What a record would
-//! say of it, [`Recovery`] says anyway: where it ends is where the round does, and when it left is what
-//! RACK begins with. So it has none, only the right to one: [`Recovery::write_down`] makes use of that
-//! before anything happens but its acknowledgment.
+//! Nearly always that burst is one segment, and acknowledged before more is sent. What a record
+//! would say of it, [`Recovery`] says anyway: where it ends is where the round does, and when it
+//! left is what RACK begins with. So it has none, only the right to one: [`Recovery::write_down`]
+//! makes use of that before anything happens but its acknowledgment.
 //!
 //! Invariants
 //! - It leaves what the full way would, once it is written down; a test sends by both.
-//! - While a burst is not written down, nothing else is outstanding, the phase is `Open`, and there is
-//!   no [`super::Stress`].
+//! - While a burst is not written down, nothing else is outstanding, the phase is `Open`, and there
+//!   is no [`super::Stress`].
 
 use core::time::Duration;
 
 use super::records::{ALONE, NIL, Policy, Records};
 use super::rtt::stamp;
-use super::{Full, Phase, Recovery, Timer, flag};
+use super::{Full, Phase, Recovery, Timer, flag, initial_window};
 use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
 
@@ -77,6 +77,25 @@ impl Recovery {
         // RFC 8985 §7.2: no later than the RTO would have been.
         self.timer = Timer::Probe;
         rto_us.min(self.pto_us(policy, outstanding))
+    }
+
+    /// To be called before a burst: a window that was not used for an RTO says nothing about the
+    /// path any more (RFC 5681 §4.1).
+    pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
+        let is_wanted = records.policy.slow_start_after_idle;
+        if !is_wanted || self.timer != Timer::Idle || self.rested_briefly(&records.policy, now) {
+            return;
+        }
+        if now.since(self.at) <= self.rto(records) {
+            return;
+        }
+        let restart = initial_window(&records.policy, self.mss());
+        if self.window.cwnd > restart {
+            // As in RFC 2861 §3: what was reached once may be probed for quickly.
+            self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
+            self.window.cwnd = restart;
+        }
+        self.pause(records);
     }
 
     /// The window was not used for so short a time that it stands, whatever the RTO is.

@@ -618,25 +618,6 @@ impl Recovery {
         }
     }
 
-    /// To be called before a burst: a window that was not used for an RTO says nothing about the
-    /// path any more (RFC 5681 §4.1).
-    pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
-        let is_wanted = records.policy.slow_start_after_idle;
-        if !is_wanted || self.timer != Timer::Idle || self.rested_briefly(&records.policy, now) {
-            return;
-        }
-        if now.since(self.at) <= self.rto(records) {
-            return;
-        }
-        let restart = initial_window(&records.policy, self.mss());
-        if self.window.cwnd > restart {
-            // As in RFC 2861 §3: what was reached once may be probed for quickly.
-            self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
-            self.window.cwnd = restart;
-        }
-        self.pause(records);
-    }
-
     /// The window is not used to the full.
     fn pause(&mut self, records: &mut Records) {
         if let Some(stress) = records.stresses.get_mut(self.stress) {
@@ -663,10 +644,7 @@ impl Recovery {
 
     /// Gives all records back. The connection sends nothing any more.
     pub(crate) fn clear(&mut self, records: &mut Records) {
-        if self.head == ALONE {
-            records.give_reserved();
-            self.head = NIL;
-        }
+        self.write_down(records);
         while self.head != NIL {
             let index = self.head;
             records.unlink(Ring::Sequence, &mut self.head, index);

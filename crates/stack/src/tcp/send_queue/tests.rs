@@ -55,12 +55,12 @@ fn a_record_goes_on_to_its_end() {
     let mut memory = HeapMemory::new(4, 16);
     let mut nodes = ChunkNodes::new(4, 1);
     let mut queue = SendQueue::default();
-    queue.end_record(&mut nodes);
+    queue.end_record(&mut nodes).unwrap();
     assert_eq!(queue.record_bytes(&nodes, 0), None, "nothing is queued");
     for (text, ends) in [(b"abc", false), (b"def", true), (b"ghi", false)] {
         queue.push(&mut nodes, memory.chunk_of(text).unwrap()).unwrap();
         if ends {
-            queue.end_record(&mut nodes);
+            queue.end_record(&mut nodes).unwrap();
         }
     }
     let bytes = |queue: &SendQueue, nodes: &ChunkNodes| {
