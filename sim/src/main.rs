@@ -100,8 +100,8 @@ fn many(args: &Args) -> ExitCode {
     });
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} too large, \
-         {} steered from shard to shard, {} passed on), {} events \
+        "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} too \
+         large, {} steered from shard to shard, {} passed on), {} events \
          in {seconds:.1} s ({:.1} million a minute), {:.0} s of the worlds' time",
         done - failed,
         total.connections,

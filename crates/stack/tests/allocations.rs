@@ -2,8 +2,8 @@
 //! connections and datagrams, not time.
 //!
 //! The allocator counts for the whole process, so this is a program without the harness of other
-//! tests, whose own thread allocates when the machine is slow. Frames go from one stack to the other
-//! through one array.
+//! tests, whose own thread allocates when the machine is slow. Frames go from one stack to the
+//! other through one array.
 
 use std::alloc::System;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
