@@ -244,7 +244,7 @@ impl Tcp {
     /// The id is stale.
     pub(crate) fn accept(&mut self, id: ListenerId, credit: u32) -> Result<(), OperationError> {
         let listener = self.listeners.by_id(id).ok_or(OperationError::Unknown)?;
-        listener.credit = listener.credit.saturating_add(credit);
+        listener.add_credit(credit);
         self.announce_incoming(id.index);
         Ok(())
     }

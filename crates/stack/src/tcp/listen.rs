@@ -333,7 +333,7 @@ impl Tcp {
         let Some(listener) = self.listeners.get(embryo.listener) else {
             return cx.counters.drop(Drop::NoConnection);
         };
-        if listener.waiting.len() as u32 >= listener.backlog {
+        if listener.is_full() {
             // Nobody accepts. The SYN-ACK is sent again, and the peer answers again.
             return cx.counters.drop(Drop::QueueFull);
         }

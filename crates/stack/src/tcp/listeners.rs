@@ -128,6 +128,24 @@ impl Listeners {
 }
 
 impl Listener {
+    /// Whether one more connection would be one too many. Those that may be reported at once do
+    /// not wait for anybody: they are beside the backlog, however many come before the next event
+    /// is taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.len() >= self.room()
+    }
+
+    /// Lets `credit` more be reported.
+    pub(crate) fn add_credit(&mut self, credit: u32) {
+        self.credit = self.credit.saturating_add(credit);
+        // Here and not when connections come: memory is asked for by commands alone.
+        self.waiting.reserve_exact(self.room().saturating_sub(self.waiting.len()));
+    }
+
+    fn room(&self) -> usize {
+        self.backlog.saturating_add(self.credit).min(crate::limits::BACKLOG_MAX) as usize
+    }
+
     fn is_any(&self) -> bool {
         self.local.ip().is_unspecified()
     }

@@ -612,6 +612,24 @@ fn a_full_accept_queue_lets_the_peer_try_again() {
 }
 
 #[test]
+fn who_may_be_reported_at_once_does_not_fill_the_accept_queue() {
+    let mut peer = Peer::new(|_| {});
+    let listener = peer.listen();
+    peer.host.tcp.listeners.by_id(listener).unwrap().credit = 0;
+    peer.host.tcp.accept(listener, 6).unwrap();
+    // A burst: nobody takes events meanwhile. Six are reported, four wait.
+    for port in 1..=12 {
+        peer.remote.1 = port;
+        peer.open(plain());
+    }
+    assert_eq!(peer.dropped(Drop::QueueFull), 2);
+    peer.host.collect(peer.now);
+    let incoming = |event: &&Event| matches!(event, Event::Incoming { .. });
+    assert_eq!(peer.host.events.iter().filter(incoming).count(), 6);
+    assert_eq!(peer.host.tcp.listeners.by_id(listener).unwrap().waiting.len(), 4);
+}
+
+#[test]
 fn who_nobody_accepted_is_reset_when_the_listener_goes() {
     let mut peer = Peer::new(|_| {});
     let listener = peer.listen();
