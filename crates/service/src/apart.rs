@@ -26,6 +26,7 @@
 //! - Events of a turn go over together, and wake the application at most once.
 
 mod memory;
+mod sends;
 mod session;
 mod worker;
 
@@ -161,7 +162,7 @@ pub fn start(
     let memory = SharedMemory::new(Arc::clone(&region), receives, layout.small, layout.large);
     let now = config.clock.now();
     let server = Server::new(frames, config, memory, now)?;
-    let sends = session::Sends::new(&region, &layout, config.tcp.send_buffer)?;
+    let sends = sends::Sends::new(&layout, config.tcp.send_buffer);
     let (calls, questions) = mpsc::channel();
     let description = session::Description::of(&server);
     let worker = worker::Worker::new(

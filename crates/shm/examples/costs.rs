@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use megapipe_shm::record::{Command, Id, Op, Record};
+use megapipe_shm::record::{Command, Id, Ids, Op, Record};
 use megapipe_shm::{Pool, PoolLayout, Region, RingLayout, checksum, doorbell, ring};
 
 const RUNS: usize = 15;
@@ -65,7 +65,7 @@ fn rings() {
     let region = Arc::new(Region::heap(1 << 20).expect("memory"));
     let (mut producer, mut consumer) =
         ring::<Record>(&region, RingLayout { offset: 1024, entries: 256 }).expect("it fits");
-    let op = Op { cookie: 1, command: Command::Receive { conn: Id::default() } };
+    let op = Op { cookie: 1, command: Command::Receive { conns: Ids::of(Id::default()) } };
     let mut records = [op.record(); 64];
     for batch in [1, 8, 64] {
         let ns = cost_ns(20_000, || {

@@ -41,6 +41,11 @@ pub const BIP_TAG_BITS: u32 = 23;
 /// The longest string that is copied line by line: the C library's copy moves more at a time.
 pub const COPY_IN_LINES_MAX: usize = 256;
 
+/// Buffers that one record names at most: as many as its body has room for.
+pub const BUFS_PER_RECORD: usize = 10;
+/// Connections that one record names at most.
+pub const IDS_PER_RECORD: usize = 5;
+
 /// How much a copy moves before it sums it: what was just moved is still in the first-level cache.
 pub const COPY_CHUNK_BYTES: usize = 4096;
 

@@ -22,6 +22,7 @@
 //! Pure: bytes in, enums out.
 
 mod completion;
+mod list;
 mod message;
 mod op;
 
@@ -33,6 +34,7 @@ use crate::limits;
 use crate::pool::BufId;
 
 pub use completion::{CloseCode, Completion, Event, Refusal, UndeliveredCode};
+pub use list::{Bufs, Ids};
 pub use message::{Message, Offer};
 pub use op::{Command, Op};
 
@@ -101,6 +103,12 @@ pub enum RecordFault {
         /// How long it is.
         len: u32,
     },
+    /// A list of none, or of more than a record has room for.
+    #[error("no record names {count}")]
+    Count {
+        /// How many it says there are.
+        count: u32,
+    },
     /// Bits that this kind does not use are set.
     #[error("bits set that kind {kind:#x} does not use")]
     Bits {
@@ -159,6 +167,7 @@ const _: () = assert!(offset_of!(Transfer, port) == 14 && offset_of!(Transfer, a
 const _: () = assert!(offset_of!(Transfer, other) == 32);
 
 /// Reads a body as `B`, or writes it as one: the same bytes.
+#[inline]
 fn cast<A: Plain, B: Plain>(from: &A) -> B {
     const { assert!(size_of::<A>() == size_of::<B>()) };
     // SAFETY: the sizes are equal (asserted above), `A` has no padding and `B` takes any bytes
@@ -167,14 +176,17 @@ fn cast<A: Plain, B: Plain>(from: &A) -> B {
 }
 
 impl Record {
+    #[inline]
     fn new(kind: u16, cookie: u64) -> Self {
         Self { kind, cookie, ..Self::default() }
     }
 
+    #[inline]
     fn with_id(self, id: Id) -> Self {
         Self { id, ..self }
     }
 
+    #[inline]
     fn with_count(self, count: u32) -> Self {
         Self { count, ..self }
     }
@@ -183,6 +195,7 @@ impl Record {
         Self { body: cast(pair), ..self }
     }
 
+    #[inline]
     fn with_transfer(self, transfer: &Transfer) -> Self {
         Self { body: cast(transfer), ..self }
     }
@@ -191,8 +204,23 @@ impl Record {
         cast(&self.body)
     }
 
+    #[inline]
     fn transfer(&self) -> Transfer {
         cast(&self.body)
+    }
+
+    /// The chunk of a record that says nothing else but whose it is.
+    #[inline]
+    fn chunk_alone(&self) -> Result<Chunk, RecordFault> {
+        let transfer = self.transfer();
+        let chunk = transfer.chunk()?;
+        let Transfer { family, port, address, other, .. } = transfer;
+        let unused = u64::from(self.flags) | u64::from(self.count) << 32;
+        let is_alone = unused == 0
+            && u32::from(family) | u32::from(port) << 16 == 0
+            && u128::from_ne_bytes(address) == 0
+            && other == Id::default();
+        if is_alone { Ok(chunk) } else { Err(RecordFault::Bits { kind: self.kind }) }
     }
 
     /// What was parsed, if it encodes to this record again.
@@ -257,6 +285,7 @@ impl Pair {
 }
 
 impl Transfer {
+    #[inline]
     fn with_chunk(self, chunk: Chunk) -> Self {
         Self { buf: chunk.buf.bits(), offset: chunk.offset, len: chunk.len, ..self }
     }
@@ -270,6 +299,7 @@ impl Transfer {
         Self { other, ..self }
     }
 
+    #[inline]
     fn chunk(&self) -> Result<Chunk, RecordFault> {
         let (offset, len) = (self.offset, self.len);
         // The pool that the buffer is of says how long it really is (`Pool::check`).

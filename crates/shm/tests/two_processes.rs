@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use megapipe_shm::record::{Chunk, Command, Completion, Event, Id, Op, Record, RecordFault};
+use megapipe_shm::record::{Bufs, Chunk, Command, Completion, Event, Id, Op, Record, RecordFault};
 use megapipe_shm::{
     BufError, BufId, Consumer, DoorbellError, Pool, PoolLayout, Producer, Region, RingFault,
     RingLayout, Ringer, Sleeper, bell_sockets, checksum,
@@ -126,9 +126,11 @@ impl Server {
                     assert_eq!(sum, checksum::sum(bytes));
                     Event::Acked { conn, chunks: 1, queued_bytes: sum.into() }
                 }
-                Op { command: Command::Return { buf }, .. } => {
-                    self.pool.free(buf)?;
-                    Event::Returned { buf }
+                Op { command: Command::Return { bufs }, .. } => {
+                    for buf in bufs.iter() {
+                        self.pool.free(buf)?;
+                    }
+                    Event::Returned { bufs }
                 }
                 _ => Event::Done,
             };
@@ -257,7 +259,7 @@ fn an_honest_application_and_a_server_exchange_buffers() {
 fn an_application_that_frees_what_it_does_not_have_ends_its_session() {
     if let Some(mut application) = Application::if_child() {
         let buf = BufId::from_bits(3 << 22 | 5);
-        application.ask(1, Command::Return { buf });
+        application.ask(1, Command::Return { bufs: Bufs::of(buf) });
         return;
     }
     let mut server =

@@ -134,6 +134,22 @@ impl Pool {
         megapipe_shm::checksum::copy(from, to)
     }
 
+    /// Lets `fill` write the first `len` bytes of a buffer that is held and has no owner yet; of one
+    /// that is not, and past its end, nothing is written.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn fill_held_by(&self, held: Held, len: usize, fill: impl FnOnce(&mut [u8])) {
+        if self.owners.get(usize::from(held.0)).is_none_or(|owners| owners.get() != HELD) {
+            return;
+        }
+        let to = self.address(held.0);
+        // SAFETY: at most `buffer_len` bytes from the start of the buffer, whose index was checked
+        // above, which the kernel zeroed at first touch; nobody else has a reference into a buffer
+        // that is held, and this one ends with the call.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len.min(self.buffer_len)) };
+        fill(to);
+    }
+
     /// Moves free buffers into the kernel's hands, each by its index and address, until `each`
     /// has seen all of them.
     pub(crate) fn lend_free(&self, mut each: impl FnMut(u16, NonNull<u8>)) {

@@ -130,18 +130,26 @@ impl ChannelMemory {
         Received::Heap(ReadBuf::from_vec(bytes))
     }
 
-    /// Copies received bytes that come from elsewhere: to a receive buffer, or to memory that
-    /// stands in for one. They were asked for, so there is always room.
-    pub(super) fn take_in(&mut self, bytes: &[u8]) -> Chunk {
-        let len = bytes.len() as u32;
+    /// Takes received bytes that lie elsewhere to a receive buffer, or to memory that stands in for
+    /// one: `copy` fills it. They were asked for, so there is always room. At most a buffer's.
+    #[inline]
+    pub(super) fn take_in(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> Chunk {
+        let len = len.min(self.receive_pool.buffer_len() as u32);
         let buf = match self.receive_pool.take_held() {
             Some(held) => {
-                self.receive_pool.fill_held(held, 0, bytes);
+                self.receive_pool.fill_held_by(held, len as usize, copy);
                 BufId(u32::from(held.index()) | HELD)
             }
-            None => BufId(self.reserve.insert(bytes.to_vec()) as u32 | RESERVE),
+            None => self.take_in_reserve(len, copy),
         };
         Chunk { buf, offset: 0, len }
+    }
+
+    #[cold]
+    fn take_in_reserve(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> BufId {
+        let mut bytes = vec![0; len as usize];
+        copy(&mut bytes);
+        BufId(self.reserve.insert(bytes) as u32 | RESERVE)
     }
 
     #[cold]

@@ -40,28 +40,26 @@ pub(super) struct Apart {
     session: Session,
     memory: ChannelMemory,
     waiting: Waiting,
-    /// Bytes on their way from the server's buffer to one of ours.
-    bytes: Box<[u8]>,
 }
 
 impl Apart {
-    /// `buffer_len`: of a receive buffer, the server's and the channel's. `spin`: how long to wait
-    /// awake for events.
-    pub(super) fn new(
-        session: Session,
-        memory: ChannelMemory,
-        buffer_len: usize,
-        spin: Duration,
-    ) -> Self {
-        let bytes = vec![0; buffer_len].into();
-        Self { session, memory, waiting: Waiting::new(spin), bytes }
+    /// The server's receive buffers are as long as the channel's. `spin`: how long to wait awake
+    /// for events.
+    pub(super) fn new(session: Session, memory: ChannelMemory, spin: Duration) -> Self {
+        Self { session, memory, waiting: Waiting::new(spin) }
     }
 
     /// Moves a received chunk into the channel's memory.
+    #[inline]
     fn take_in(&mut self, chunk: Chunk) -> Chunk {
-        let len = self.bytes.len().min(chunk.len as usize);
-        self.session.take_bytes(chunk, &mut self.bytes[..len]);
-        self.memory.take_in(&self.bytes[..len])
+        let Self { session, memory, .. } = self;
+        memory.take_in(chunk.len, |to| session.take_bytes(chunk, to))
+    }
+
+    /// Hands a short message over; `false`: nothing was sent.
+    #[inline]
+    pub(super) fn send_short(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
+        self.session.send_short(conn, bytes)
     }
 
     /// Copies what there is room for, and cuts it off the payload. How many bytes.
@@ -85,6 +83,7 @@ impl Apart {
         bytes.get(sent..).unwrap_or_default()
     }
 
+    #[inline]
     fn event(&mut self) -> Option<Told> {
         let told = self.session.event()?;
         Some(match told {

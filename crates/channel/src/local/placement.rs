@@ -65,7 +65,7 @@ fn start(
         megapipe_service::ApartError::Server(error) => CreateError::Local(error),
         source => CreateError::Apart { placement: config.placement.name(), source },
     })?;
-    Ok(Placed::Apart(Box::new(Apart::new(session, memory, config.buffer_len, spin))))
+    Ok(Placed::Apart(Box::new(Apart::new(session, memory, spin))))
 }
 
 /// Buffers like the channel's, and as many as it would keep bytes in itself.

@@ -175,10 +175,14 @@ impl Local {
                 }
             }
             Placed::Apart(apart) => {
-                let mut payload = Payload::Read(bytes);
-                // What is left of it, after an error all, waits its turn.
-                let _ = apart.send_front(conn, &mut payload);
-                (!payload.is_empty()).then_some(payload)
+                if apart.send_short(conn, &bytes) {
+                    None
+                } else {
+                    let mut payload = Payload::Read(bytes);
+                    // What is left of it, after an error all, waits its turn.
+                    let _ = apart.send_front(conn, &mut payload);
+                    (!payload.is_empty()).then_some(payload)
+                }
             }
         };
         match refused {

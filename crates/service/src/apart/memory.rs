@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use megapipe_shm::record::Bufs;
 use megapipe_shm::{Pool, PoolLayout, Region, checksum};
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
@@ -19,8 +20,10 @@ pub struct SharedMemory {
     receives: Pool,
     small: PoolLayout,
     large: PoolLayout,
-    /// Send buffers that go back to the application.
+    /// Send buffers that go back to the application; at most as many as there are.
     returned: Vec<u32>,
+    /// More came back than there are: the application has sent some twice.
+    is_overdrawn: bool,
 }
 
 impl SharedMemory {
@@ -31,7 +34,7 @@ impl SharedMemory {
         large: PoolLayout,
     ) -> Self {
         let returned = Vec::with_capacity((small.count + large.count) as usize);
-        Self { region, receives, small, large, returned }
+        Self { region, receives, small, large, returned, is_overdrawn: false }
     }
 
     /// A chunk lies in a send buffer.
@@ -42,9 +45,33 @@ impl SharedMemory {
         })
     }
 
-    /// Send buffers that the application may have again.
-    pub(super) const fn returned(&mut self) -> &mut Vec<u32> {
-        &mut self.returned
+    /// A receive buffer comes back. One that the application did not have is refused and counted by
+    /// the pool, as is any other id.
+    #[inline]
+    pub(super) fn take_back(&self, buf: megapipe_shm::BufId) {
+        let _ = self.receives.free(buf);
+    }
+
+    /// How many send buffers there are: an honest application never sends more chunks at once.
+    pub(super) const fn send_count(&self) -> usize {
+        (self.small.count + self.large.count) as usize
+    }
+
+    /// The application has sent a buffer that it did not have.
+    pub(super) const fn is_overdrawn(&self) -> bool {
+        self.is_overdrawn
+    }
+
+    /// Send buffers that the application may have again, as many as a record names; `None`: there
+    /// are none.
+    pub(super) fn take_returned(&mut self) -> Option<Bufs> {
+        let mut bufs = Bufs::default();
+        while !bufs.is_full()
+            && let Some(buf) = self.returned.pop()
+        {
+            bufs.push(megapipe_shm::BufId::from_bits(buf));
+        }
+        (!bufs.is_empty()).then_some(bufs)
     }
 
     /// Where a send buffer lies, and its size.
@@ -71,7 +98,10 @@ impl Memory for SharedMemory {
             // A buffer that the application returned twice is refused and counted by the pool.
             let _ = self.receives.free(id);
         } else {
-            self.returned.push(buf.0);
+            self.is_overdrawn |= self.returned.len() >= self.send_count();
+            if !self.is_overdrawn {
+                self.returned.push(buf.0);
+            }
         }
     }
 

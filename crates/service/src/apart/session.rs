@@ -19,16 +19,18 @@ use std::thread::JoinHandle;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{
-    self, CloseCode, Command, Completion, Event as Says, Id, Op, Record, Refusal, UndeliveredCode,
+    Bufs, CloseCode, Command, Completion, Event as Says, Id, Ids, Op, Record, Refusal,
+    UndeliveredCode,
 };
-use megapipe_shm::{BufId, Consumer, Pool, PoolLayout, Producer, Region, Ringer, Sleeper};
+use megapipe_shm::{BufId, Consumer, PoolLayout, Producer, Region, Ringer, Sleeper};
 use megapipe_stack::{
     Chunk, CloseReason, ConnId, ConnectError, DatagramId, Event, ListenerId, OperationError,
     Undelivered,
 };
 
+use super::sends::{Carried, NOBODY, Sends};
 use super::worker::{conn_id, id_of};
-use super::{ApartError, Call, LARGE, Layout, SMALL, SharedMemory};
+use super::{Call, SharedMemory};
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::limits::{LARGE_SEND_BYTES, OPS_MAX, SMALL_SEND_BYTES};
 use crate::server::Server;
@@ -55,68 +57,6 @@ pub(super) struct Description {
 impl Description {
     pub(super) fn of(server: &Server<SharedMemory>) -> Self {
         Self { caps: server.caps().clone(), attachment: server.attachment() }
-    }
-}
-
-/// What a send buffer carries.
-#[derive(Debug, Clone, Copy)]
-struct Carried {
-    /// Whose bytes.
-    conn: ConnId,
-    len: u32,
-}
-
-/// A datagram's, or none.
-const NOBODYS: Carried = Carried { conn: ConnId { index: u32::MAX, generation: 0 }, len: 0 };
-
-/// The send buffers, and whose bytes each carries.
-pub(super) struct Sends {
-    small: Pool,
-    large: Pool,
-    /// By buffer, first the small ones.
-    carried: Vec<Carried>,
-    /// Bytes of one connection that may be on their way at once.
-    bytes_max: u32,
-}
-
-impl Sends {
-    pub(super) fn new(
-        region: &Arc<Region>,
-        layout: &Layout,
-        bytes_max: u32,
-    ) -> Result<Self, ApartError> {
-        let count = (layout.small.count + layout.large.count) as usize;
-        Ok(Self {
-            small: Pool::new(Arc::clone(region), layout.small)?,
-            large: Pool::new(Arc::clone(region), layout.large)?,
-            carried: vec![NOBODYS; count],
-            bytes_max,
-        })
-    }
-
-    fn carried(&mut self, buf: BufId) -> Option<&mut Carried> {
-        let first = if buf.tag() == SMALL { 0 } else { self.small.layout().count };
-        self.carried.get_mut((first + buf.index()) as usize)
-    }
-
-    /// A copy of as many of the bytes as fit one buffer. `None`: all are with the server.
-    fn fill(&mut self, bytes: &[u8]) -> Option<(BufId, usize)> {
-        let is_small = bytes.len() <= SMALL_SEND_BYTES;
-        let small = if is_small { self.small.alloc() } else { None };
-        let (pool, buf, len_max) = match small {
-            Some(buf) => (&self.small, buf, SMALL_SEND_BYTES),
-            None => (&self.large, self.large.alloc()?, LARGE_SEND_BYTES),
-        };
-        let len = bytes.len().min(len_max);
-        let copied = pool.copy_in(buf, 0, &bytes[..len]);
-        debug_assert!(copied.is_ok(), "the buffer was free a moment ago");
-        Some((buf, len))
-    }
-
-    fn free(&self, buf: BufId) {
-        let pool = if buf.tag() == LARGE { &self.large } else { &self.small };
-        // A buffer that the server returns twice is refused and counted by the pool.
-        let _ = pool.free(buf);
     }
 }
 
@@ -157,7 +97,7 @@ pub enum Told {
 
 /// An application's end of a server apart. For one thread.
 pub struct Session {
-    ends: Ends,
+    pub(super) ends: Ends,
     sends: Sends,
     receives: PoolLayout,
     description: Description,
@@ -170,6 +110,10 @@ pub struct Session {
     unblocked: VecDeque<ConnId>,
     /// What was told while something else was waited for.
     backlog: VecDeque<Told>,
+    /// Connections whose next bytes are wanted, and received buffers that go back: each is said of
+    /// many in one record, at the latest when what was asked for goes over.
+    pub(super) wanted: Ids,
+    pub(super) back: Bufs,
     thread: Option<JoinHandle<Result<(), LinkError>>>,
     is_armed: bool,
     counters: SessionCounters,
@@ -194,6 +138,8 @@ impl Session {
             starved: VecDeque::new(),
             unblocked: VecDeque::new(),
             backlog: VecDeque::new(),
+            wanted: Ids::default(),
+            back: Bufs::default(),
             thread: Some(thread),
             is_armed: false,
             counters: SessionCounters::default(),
@@ -242,17 +188,48 @@ impl Session {
 
     /// Hands over what was asked for.
     pub fn flush(&mut self) {
+        self.put_wanted();
+        self.put_back();
+        self.commit();
+    }
+
+    fn commit(&mut self) {
         if self.ends.ops.commit() > 0 {
             self.ring();
         }
     }
 
+    fn put_wanted(&mut self) {
+        if !self.wanted.is_empty() {
+            let conns = std::mem::take(&mut self.wanted);
+            self.ask(0, Command::Receive { conns });
+        }
+    }
+
+    fn put_back(&mut self) {
+        if !self.back.is_empty() {
+            let bufs = std::mem::take(&mut self.back);
+            self.ask(0, Command::Return { bufs });
+        }
+    }
+
     fn ask(&mut self, cookie: u64, command: Command) {
-        let record = Op { cookie, command }.record();
+        self.put(&Op { cookie, command }.record());
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, record: &Record) {
+        if self.ends.ops.put(record).is_err() {
+            self.put_when_there_is_room(record);
+        }
+    }
+
+    #[cold]
+    fn put_when_there_is_room(&mut self, record: &Record) {
         while self.ends.ops.reserve(1).is_ok_and(|room| room == 0) {
             // The server takes ops whatever else it does; it may need this core for it.
             self.counters.ops_full += 1;
-            self.flush();
+            self.commit();
             self.ring();
             if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
                 return;
@@ -260,7 +237,7 @@ impl Session {
             std::thread::yield_now();
         }
         // There is room, or the ring is broken, as the next event tells.
-        let _ = self.ends.ops.put(&record);
+        let _ = self.ends.ops.put(record);
     }
 
     /// The server still runs.
@@ -340,10 +317,35 @@ impl Session {
     ///
     /// # Errors
     /// [`OperationError::Unknown`]: the connection is over.
+    #[inline]
     pub fn receive(&mut self, conn: ConnId) -> Result<(), OperationError> {
         let server = self.server_of(conn)?;
-        self.ask(0, Command::Receive { conn: id_of(server) });
+        self.wanted.push(id_of(server));
+        if self.wanted.is_full() {
+            self.put_wanted();
+        }
         Ok(())
+    }
+
+    /// Copies a short message into a send buffer, and hands it over. `false`: nothing was sent;
+    /// [`Session::send`] does it in pieces, or says why not.
+    #[inline]
+    pub fn send_short(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
+        let Some(state) = self.conns.get_mut(conn.index as usize) else { return false };
+        let is_open = state.is_used && state.generation == conn.generation && !state.is_shut;
+        let Some(server) = state.server.filter(|_| is_open) else { return false };
+        if bytes.is_empty() || bytes.len() > SMALL_SEND_BYTES {
+            return false;
+        }
+        let queued_bytes = state.queued_bytes.saturating_add(bytes.len() as u32);
+        if queued_bytes > self.sends.bytes_max {
+            return false;
+        }
+        let chunk = self.sends.small.fill(&self.ends.region, conn, bytes);
+        let Some(chunk) = chunk else { return false };
+        state.queued_bytes = queued_bytes;
+        self.put(&Op::send(id_of(server), chunk));
+        true
     }
 
     /// Copies bytes into send buffers, and hands them over. How many: fewer than all, where buffers
@@ -367,17 +369,13 @@ impl Session {
             if part.is_empty() {
                 break;
             }
-            let Some((buf, len)) = self.sends.fill(part) else {
+            let Some(chunk) = self.sends.fill(&self.ends.region, conn, part) else {
                 self.starved.push_back(conn);
                 break;
             };
-            if let Some(carried) = self.sends.carried(buf) {
-                *carried = Carried { conn, len: len as u32 };
-            }
-            self.conns[conn.index as usize].queued_bytes += len as u32;
-            let chunk = record::Chunk { buf, offset: 0, len: len as u32 };
-            self.ask(0, Command::Send { conn: id_of(server), chunk });
-            sent += len;
+            self.conns[conn.index as usize].queued_bytes += chunk.len;
+            self.put(&Op::send(id_of(server), chunk));
+            sent += chunk.len as usize;
         }
         if sent == 0 {
             self.conns[conn.index as usize].awaits = true;
@@ -440,6 +438,7 @@ impl Session {
     }
 
     /// Copies a received chunk to `to`, as far as that reaches, and gives the buffer back.
+    #[inline]
     pub fn take_bytes(&mut self, chunk: Chunk, to: &mut [u8]) {
         let buf = BufId::from_bits(chunk.buf.0);
         let place = self.receives.offset + buf.index() as usize * self.receives.stride_bytes();
@@ -452,8 +451,12 @@ impl Session {
     }
 
     /// Gives a received buffer back.
+    #[inline]
     pub fn give_back(&mut self, chunk: Chunk) {
-        self.ask(0, Command::Return { buf: BufId::from_bits(chunk.buf.0) });
+        self.back.push(BufId::from_bits(chunk.buf.0));
+        if self.back.is_full() {
+            self.put_back();
+        }
     }
 
     /// Bytes for a datagram, in a send buffer; `None`: all are with the server, or they are too
@@ -462,17 +465,15 @@ impl Session {
         if bytes.len() > LARGE_SEND_BYTES {
             return None;
         }
-        let (buf, len) = self.sends.fill(bytes)?;
-        if let Some(carried) = self.sends.carried(buf) {
-            *carried = NOBODYS;
-        }
-        let buf = megapipe_stack::BufId(buf.bits());
-        Some(Chunk { buf, offset: 0, len: len as u32 })
+        let chunk = self.sends.fill(&self.ends.region, NOBODY, bytes)?;
+        let buf = megapipe_stack::BufId(chunk.buf.bits());
+        Some(Chunk { buf, offset: 0, len: chunk.len })
     }
 
     /// The server did not take it.
     pub fn discard(&mut self, chunk: Chunk) {
-        self.sends.free(BufId::from_bits(chunk.buf.0));
+        // It was filled a moment ago.
+        let _ = self.sends.take_back(BufId::from_bits(chunk.buf.0));
     }
 }
 
@@ -491,12 +492,10 @@ impl Session {
     /// What happened next.
     #[inline]
     pub fn event(&mut self) -> Option<Told> {
-        match self.backlog.pop_front() {
-            None => self.next_told(),
-            told => told,
-        }
+        if self.backlog.is_empty() { self.next_told() } else { self.backlog.pop_front() }
     }
 
+    #[inline]
     fn next_told(&mut self) -> Option<Told> {
         loop {
             if let Some(conn) = self.unblocked.pop_front() {
@@ -517,12 +516,23 @@ impl Session {
             };
             self.counters.events += 1;
             let Ok(Completion { cookie, event }) = Completion::parse(&record) else { continue };
+            if let Says::Received { conn, chunk } = event {
+                // Nearly all of them.
+                let buf = megapipe_stack::BufId(chunk.buf.bits());
+                let chunk = Chunk { buf, offset: chunk.offset, len: chunk.len };
+                match self.ours(conn) {
+                    Some(conn) => return Some(Told::Event(Event::Received { conn, chunk }, None)),
+                    None => self.give_back(chunk),
+                }
+                continue;
+            }
             if let Some(told) = self.understand(cookie, event) {
                 return Some(told);
             }
         }
     }
 
+    #[inline]
     fn next_record(&mut self) -> Option<Record> {
         match self.ends.events.take() {
             Some(record) => Some(record),
@@ -537,19 +547,8 @@ impl Session {
     fn understand(&mut self, cookie: u64, event: Says) -> Option<Told> {
         let told = |event| Some(Told::Event(event, None));
         match event {
-            Says::Received { conn, chunk } => {
-                let buf = megapipe_stack::BufId(chunk.buf.bits());
-                let chunk = Chunk { buf, offset: chunk.offset, len: chunk.len };
-                match self.ours(conn) {
-                    Some(conn) => told(Event::Received { conn, chunk }),
-                    None => {
-                        self.give_back(chunk);
-                        None
-                    }
-                }
-            }
-            Says::Returned { buf } => {
-                self.on_returned(buf);
+            Says::Returned { bufs } => {
+                bufs.iter().for_each(|buf| self.on_returned(buf));
                 None
             }
             Says::Incoming { listener, conn, remote, waiting } => {
@@ -583,7 +582,9 @@ impl Session {
             Says::Acked { conn, chunks, queued_bytes } => {
                 told(Event::Acked { conn: self.ours(conn)?, chunks, queued_bytes })
             }
-            Says::Done | Says::Listening { .. } | Says::Bound { .. } => None,
+            Says::Done | Says::Listening { .. } | Says::Bound { .. } | Says::Received { .. } => {
+                None
+            }
             Says::Urgent { conn, bytes } => told(Event::Urgent { conn: self.ours(conn)?, bytes }),
             Says::DatagramRefused { endpoint, to, why } => {
                 let endpoint =
@@ -614,11 +615,9 @@ impl Session {
     }
 
     fn on_returned(&mut self, buf: BufId) {
-        let Some(carried) = self.sends.carried(buf) else { return };
-        let Carried { conn, len } = std::mem::replace(carried, NOBODYS);
-        self.sends.free(buf);
-        if self.is_known(conn) {
-            let state = &mut self.conns[conn.index as usize];
+        let Some(Carried { conn, len, .. }) = self.sends.take_back(buf) else { return };
+        let state = self.conns.get_mut(conn.index as usize);
+        if let Some(state) = state.filter(|it| it.is_used && it.generation == conn.generation) {
             state.queued_bytes = state.queued_bytes.saturating_sub(len);
             if state.awaits {
                 self.unblocked.push_back(conn);
@@ -687,6 +686,7 @@ impl Session {
     }
 
     /// The session's name of a connection that the server speaks of; `None`: it was let go of.
+    #[inline]
     fn ours(&self, server: Id) -> Option<ConnId> {
         let conn = (*self.by_server.get(server.index as usize)?)?;
         (self.conns[conn.index as usize].server == Some(conn_id(server))).then_some(conn)

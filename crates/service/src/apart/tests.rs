@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use megapipe_link::{Pair, PairConfig, pair};
+use megapipe_shm::BufId;
+use megapipe_shm::record::{Bufs, Chunk, Command, Completion, Event as Says, Id, Op, Record};
 use megapipe_stack::{CloseReason, ConnectError, Event, ListenError, OperationError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -229,6 +231,123 @@ fn a_server_that_ends_is_told_and_sessions_end_in_any_order() {
     assert!(matches!(error, LinkError::Gone { .. }), "{error}");
     assert!(client.call(|_| ()).is_none());
     assert!(client.check().is_err(), "it stays so");
+}
+
+/// The session ends, and says so.
+#[track_caller]
+fn ends(session: &mut Session) {
+    let start = Instant::now();
+    while session.check().is_ok() {
+        assert!(start.elapsed() < PATIENCE, "the server goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_record_that_nobody_would_write_ends_its_session_and_no_other() {
+    for shares_core in [false, true] {
+        let (mut client, mut server) = sessions(shares_core);
+        let (mut honest, mut other) = sessions(shares_core);
+        listen(&mut other, 1);
+        let (ours, theirs) = connected(&mut honest, &mut other);
+        // No kind at all; a kind of the other ring; a list of none.
+        let returned = Completion { cookie: 0, event: Says::Connecting { conn: Id::default() } };
+        let none = Op { cookie: 0, command: Command::Return { bufs: Bufs::default() } };
+        client.put(&[Record::default(), returned.record()][usize::from(shares_core)]);
+        client.flush();
+        ends(&mut client);
+        server.put(&none.record());
+        server.flush();
+        ends(&mut server);
+        assert_eq!(honest.send(ours, b"on"), Ok(2));
+        honest.flush();
+        other.receive(theirs).unwrap();
+        let Event::Received { chunk, .. } = next_event(&mut other) else { panic!() };
+        assert_eq!(chunk.len, 2);
+    }
+}
+
+#[test]
+fn buffers_that_are_sent_again_and_again_end_the_session() {
+    let (mut client, mut server) = sessions(false);
+    listen(&mut server, 1);
+    let (ours, _) = connected(&mut client, &mut server);
+    let conn = client.named(ours).map(worker::id_of).unwrap();
+    let buf = BufId::from_bits(u32::from(SMALL) * megapipe_shm::limits::POOL_BUFS_MAX);
+    let chunk = Chunk { buf, offset: 0, len: 256 };
+    // Nobody reads at the other end, so that nothing of it is ever done.
+    for _ in 0..4 * (SMALL_SENDS + LARGE_SENDS) {
+        client.put(&Op::send(conn, chunk));
+    }
+    client.flush();
+    ends(&mut client);
+}
+
+#[test]
+fn what_is_not_the_applications_to_give_back_is_refused() {
+    let (mut client, mut server) = sessions(false);
+    listen(&mut server, 1);
+    let (ours, theirs) = connected(&mut client, &mut server);
+    let mut bufs = Bufs::default();
+    // A send buffer, one that is free, one behind the last, one of no pool.
+    for bits in [u32::from(SMALL) * megapipe_shm::limits::POOL_BUFS_MAX, 3, 64, u32::MAX] {
+        bufs.push(BufId::from_bits(bits));
+    }
+    let before = client.counters().events;
+    for _ in 0..100 {
+        client.put(&Op { cookie: 0, command: Command::Return { bufs } }.record());
+    }
+    client.receive(ours).unwrap();
+    client.flush();
+    assert!(server.send_short(theirs, b"still there"));
+    server.flush();
+    let Event::Received { chunk, .. } = next_event(&mut client) else { panic!() };
+    assert_eq!(chunk.len, 11);
+    assert_eq!(client.counters().events, before + 1, "nothing came back");
+}
+
+#[test]
+fn what_is_asked_of_many_goes_over_in_few_records() {
+    let (mut client, mut server) = sessions(true);
+    listen(&mut server, 12);
+    let pairs: Vec<_> = (0..12).map(|_| connected(&mut client, &mut server)).collect();
+    server.call(|_| ()).expect("it lives");
+    for (_, theirs) in &pairs {
+        server.receive(*theirs).unwrap();
+    }
+    // Two full records; the rest goes when it has to.
+    assert_eq!((server.ends.ops.commit(), server.wanted.iter().count()), (2, 2));
+    server.flush();
+    assert!(server.wanted.is_empty());
+    for (ours, _) in &pairs {
+        assert!(client.send_short(*ours, b"each"));
+    }
+    client.flush();
+    for _ in &pairs {
+        let Event::Received { chunk, .. } = next_event(&mut server) else { panic!() };
+        server.give_back(chunk);
+    }
+    assert_eq!((server.ends.ops.commit(), server.back.iter().count()), (1, 2));
+}
+
+#[test]
+fn a_short_message_is_one_that_fits_one_small_buffer_and_the_connections_share() {
+    let (mut client, mut server) = sessions(false);
+    listen(&mut server, 1);
+    let (ours, _) = connected(&mut client, &mut server);
+    assert!(!client.send_short(ours, b""));
+    assert!(!client.send_short(ours, &[7; SMALL_SEND_BYTES + 1]));
+    assert!(client.send_short(ours, &[7; SMALL_SEND_BYTES]));
+    let mut bytes = SMALL_SEND_BYTES;
+    // Nobody reads: the share is used up, sooner or later.
+    while client.send_short(ours, &[7; SMALL_SEND_BYTES]) {
+        bytes += SMALL_SEND_BYTES;
+        assert!(bytes <= 16 << 20, "a share without end");
+    }
+    client.shutdown(ours);
+    assert!(!client.send_short(ours, b"late"));
+    client.abort(ours);
+    assert!(!client.send_short(ours, b"later"));
 }
 
 #[test]

@@ -78,13 +78,27 @@ impl Worker {
                 return self.say_goodbye();
             }
             let worked = asked > 0 || told > 0 || turn.worked();
-            if !self.shares_core || !worked || self.untold >= EVENTS_PER_WAKE {
+            if !self.shares_core {
                 self.wake()?;
+            } else if self.untold >= EVENTS_PER_WAKE || !worked && self.untold > 0 {
+                self.hand_over()?;
+                continue;
             }
             if self.server.after_turn(worked, now) == Next::Sleep {
                 self.sleep(now)?;
             }
         }
+    }
+
+    /// Wakes the application, and lets it have the core that both share, until it has nothing more
+    /// to do or its slice of time is over (sched_yield(2)). The server stays ready to run: nobody
+    /// has to wake it, frames that come meanwhile interrupt nobody, and an application that computes
+    /// for long keeps the frames waiting for a slice at most. Where the application is not ready
+    /// to run, this returns at once, and the next turn without work sleeps.
+    fn hand_over(&mut self) -> Result<(), LinkError> {
+        self.wake()?;
+        std::thread::yield_now();
+        Ok(())
     }
 
     /// Does what the application asked for, a turn's share of it. How much that was.
@@ -96,25 +110,43 @@ impl Worker {
         let count = waiting.min(OPS_PER_TURN).min(room);
         for _ in 0..count {
             let Some(record) = self.ends.ops.take() else { break };
-            // What no application of ours would write is passed over; its buffers are lost to it.
-            if let Ok(op) = Op::parse(&record) {
-                self.execute(now, op);
-            }
+            // What no honest application would write ends its session.
+            let op = Op::parse(&record).map_err(|_| gone())?;
+            self.execute(now, op);
         }
         self.ends.ops.release();
+        // An honest application has no more chunks under way than it has buffers.
+        let (_, memory) = self.server.parts();
+        if memory.is_overdrawn() || self.deferred.len() > memory.send_count() {
+            return Err(gone());
+        }
         Ok(count)
     }
 
+    #[inline]
     fn execute(&mut self, now: Instant, op: Op) {
+        match op.command {
+            Command::Send { conn, chunk } => self.send(now, conn_id(conn), chunk_of(chunk)),
+            Command::Receive { conns } => {
+                let (stack, _) = self.server.parts();
+                for conn in conns.iter() {
+                    // What is asked of a connection that is over needs no answer.
+                    let _ = stack.receive(now, conn_id(conn));
+                }
+            }
+            Command::Return { bufs } => {
+                let (_, memory) = self.server.parts();
+                bufs.iter().for_each(|buf| memory.take_back(buf));
+            }
+            _ => self.execute_rare(now, op),
+        }
+    }
+
+    /// As `execute`, what is not asked for each message.
+    fn execute_rare(&mut self, now: Instant, op: Op) {
         let (stack, memory) = self.server.parts();
         // What is asked of a connection that is over needs no answer: its end is on the way.
         let done = match op.command {
-            Command::Receive { conn } => stack.receive(now, conn_id(conn)),
-            Command::Send { conn, chunk } => return self.send(now, conn_id(conn), chunk_of(chunk)),
-            Command::Return { buf } => {
-                memory.free(BufId(buf.bits()));
-                Ok(())
-            }
             Command::Shutdown { conn } => stack.shutdown(now, conn_id(conn), memory),
             Command::Close { conn } => {
                 self.flush_deferred(now, conn_id(conn));
@@ -140,6 +172,7 @@ impl Worker {
                     Err(error) => self.refuse(op.cookie, connect_refusal(&error)),
                 };
             }
+            Command::Send { .. } | Command::Receive { .. } | Command::Return { .. } => return,
             // Asked by calls, whose answers name the error (`Session::call`).
             Command::Listen { .. }
             | Command::BindDatagram { .. }
@@ -157,7 +190,8 @@ impl Worker {
         if !memory.holds(chunk) {
             return;
         }
-        let is_behind = self.deferred.iter().any(|(other, _)| *other == conn);
+        let is_behind =
+            !self.deferred.is_empty() && self.deferred.iter().any(|(other, _)| *other == conn);
         if is_behind {
             return self.deferred.push_back((conn, chunk));
         }
@@ -220,6 +254,11 @@ impl Worker {
         while self.has_room()
             && let Some((event, offer)) = self.server.event()
         {
+            if let Event::Received { conn, chunk } = event {
+                // Nearly all of them.
+                self.put(&Completion::received(id_of(conn), record_chunk(chunk)));
+                continue;
+            }
             let acceptor = offer.map_or(u64::MAX, |offer| offer.acceptor.0);
             if let Some(says) = words_of(event) {
                 self.say(acceptor, says);
@@ -228,13 +267,14 @@ impl Worker {
         // After the events: buffers that an end has freed are no sign of room.
         while self.has_room() {
             let (_, memory) = self.server.parts();
-            let Some(buf) = memory.returned().pop() else { break };
-            self.say(0, Says::Returned { buf: megapipe_shm::BufId::from_bits(buf) });
+            let Some(bufs) = memory.take_returned() else { break };
+            self.say(0, Says::Returned { bufs });
         }
         self.ends.events.commit();
         self.untold - before
     }
 
+    #[inline]
     fn has_room(&mut self) -> bool {
         // Half of it is for answers, which are not held back.
         let half = crate::limits::COMPLETIONS_MAX / 2;
@@ -246,9 +286,14 @@ impl Worker {
     }
 
     fn say(&mut self, cookie: u64, event: Says) {
-        let room = self.ends.events.reserve(1);
-        debug_assert!(room.is_ok_and(|room| room > 0), "as much as was seen before");
-        let put = self.ends.events.put(&Completion { cookie, event }.record());
+        self.put(&Completion { cookie, event }.record());
+    }
+
+    /// There is room: it was seen before (`has_room`, `take_ops`).
+    #[inline]
+    fn put(&mut self, record: &Record) {
+        let put = self.ends.events.put(record);
+        debug_assert!(put.is_ok(), "as much as was seen before");
         self.untold += u32::from(put.is_ok());
     }
 

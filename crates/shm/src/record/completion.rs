@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Chunk, Id, Record, RecordFault, Transfer};
-use crate::pool::BufId;
+use super::{Bufs, Chunk, Id, Record, RecordFault, Transfer};
 
 /// One completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,10 +107,10 @@ pub enum Event {
         /// Why.
         why: UndeliveredCode,
     },
-    /// A sent buffer is the application's again.
+    /// Sent buffers are the application's again.
     Returned {
         /// Which.
-        buf: BufId,
+        bufs: Bufs,
     },
 }
 
@@ -252,7 +251,7 @@ impl Completion {
                 .with_transfer(&transfer.with_address(remote).with_other(listener)),
             Event::Connected { conn } => record(kind::CONNECTED).with_id(conn),
             Event::Received { conn, chunk } => {
-                record(kind::RECEIVED).with_id(conn).with_transfer(&transfer.with_chunk(chunk))
+                Record { cookie: self.cookie, ..Self::received(conn, chunk) }
             }
             Event::Acked { conn, chunks, queued_bytes } => {
                 let transfer = Transfer { len: queued_bytes, ..transfer };
@@ -271,15 +270,34 @@ impl Completion {
                 .with_id(endpoint)
                 .with_count(why as u32)
                 .with_transfer(&transfer.with_address(to)),
-            Event::Returned { buf } => record(kind::RETURNED).with_count(buf.bits()),
+            Event::Returned { bufs } => bufs.put(record(kind::RETURNED)),
         }
+    }
+
+    /// Received bytes, as a record: what most completions are.
+    #[must_use]
+    #[inline]
+    pub fn received(conn: Id, chunk: Chunk) -> Record {
+        let transfer = Transfer::default().with_chunk(chunk);
+        Record::new(kind::RECEIVED, 0).with_id(conn).with_transfer(&transfer)
     }
 
     /// The completion that a record says.
     ///
     /// # Errors
     /// [`RecordFault`]: the server's fault.
+    #[inline]
     pub fn parse(record: &Record) -> Result<Self, RecordFault> {
+        let event = match record.kind {
+            kind::RECEIVED => Event::Received { conn: record.id, chunk: record.chunk_alone()? },
+            kind::RETURNED => Event::Returned { bufs: Bufs::get(record)? },
+            _ => return Self::parse_rare(record),
+        };
+        Ok(Self { cookie: record.cookie, event })
+    }
+
+    /// As `parse`, of what is not said for each message.
+    fn parse_rare(record: &Record) -> Result<Self, RecordFault> {
         let (id, count, transfer) = (record.id, record.count, record.transfer());
         let event = match record.kind {
             kind::DONE => Event::Done,
@@ -292,7 +310,6 @@ impl Completion {
                 Event::Incoming { listener, conn: id, remote, waiting: count }
             }
             kind::CONNECTED => Event::Connected { conn: id },
-            kind::RECEIVED => Event::Received { conn: id, chunk: transfer.chunk()? },
             kind::ACKED => Event::Acked { conn: id, chunks: count, queued_bytes: transfer.len },
             kind::URGENT => Event::Urgent { conn: id, bytes: count },
             kind::PEER_CLOSED => Event::PeerClosed { conn: id },
@@ -305,7 +322,6 @@ impl Completion {
                 let (to, why) = (transfer.address()?, UndeliveredCode::from_code(count)?);
                 Event::DatagramRefused { endpoint: id, to, why }
             }
-            kind::RETURNED => Event::Returned { buf: BufId::from_bits(count) },
             kind => return Err(RecordFault::Kind { kind }),
         };
         record.canonical(Self { cookie: record.cookie, event }, Self::record)

@@ -7,8 +7,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Chunk, Id, Pair, Record, RecordFault, Transfer};
-use crate::pool::BufId;
+use super::{Bufs, Chunk, Id, Ids, Pair, Record, RecordFault, Transfer};
 
 /// One op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +47,10 @@ pub enum Command {
         /// From where; `None`: the server chooses.
         local: Option<SocketAddr>,
     },
-    /// The next bytes of a connection may be handed over.
+    /// The next bytes of each of these connections may be handed over.
     Receive {
-        /// The connection.
-        conn: Id,
+        /// The connections.
+        conns: Ids,
     },
     /// Send bytes. The buffer is the server's until it comes back.
     Send {
@@ -80,10 +79,10 @@ pub enum Command {
         /// The connection.
         conn: Id,
     },
-    /// A received buffer goes back to the server.
+    /// Received buffers go back to the server.
     Return {
-        /// The buffer.
-        buf: BufId,
+        /// The buffers.
+        bufs: Bufs,
     },
     /// Receive datagrams at `local`.
     BindDatagram {
@@ -143,16 +142,15 @@ impl Op {
                 let pair = local.map_or(pair, |local| pair.with_local(local));
                 record(kind::CONNECT).with_pair(&pair)
             }
-            Command::Receive { conn } => record(kind::RECEIVE).with_id(conn),
+            Command::Receive { conns } => conns.put(record(kind::RECEIVE)),
             Command::Send { conn, chunk } => {
-                let transfer = Transfer::default().with_chunk(chunk);
-                record(kind::SEND).with_id(conn).with_transfer(&transfer)
+                Record { cookie: self.cookie, ..Self::send(conn, chunk) }
             }
             Command::AwaitAcks { conn } => record(kind::AWAIT_ACKS).with_id(conn),
             Command::Shutdown { conn } => record(kind::SHUTDOWN).with_id(conn),
             Command::Close { conn } => record(kind::CLOSE).with_id(conn),
             Command::Abort { conn } => record(kind::ABORT).with_id(conn),
-            Command::Return { buf } => record(kind::RETURN).with_count(buf.bits()),
+            Command::Return { bufs } => bufs.put(record(kind::RETURN)),
             Command::BindDatagram { local } => {
                 record(kind::BIND_DATAGRAM).with_pair(&pair.with_local(local))
             }
@@ -164,11 +162,31 @@ impl Op {
         }
     }
 
+    /// Bytes to send, as a record: what most ops are.
+    #[must_use]
+    #[inline]
+    pub fn send(conn: Id, chunk: Chunk) -> Record {
+        let transfer = Transfer::default().with_chunk(chunk);
+        Record::new(kind::SEND, 0).with_id(conn).with_transfer(&transfer)
+    }
+
     /// The op that a record says.
     ///
     /// # Errors
     /// [`RecordFault`]: the application's fault.
+    #[inline]
     pub fn parse(record: &Record) -> Result<Self, RecordFault> {
+        let command = match record.kind {
+            kind::SEND => Command::Send { conn: record.id, chunk: record.chunk_alone()? },
+            kind::RECEIVE => Command::Receive { conns: Ids::get(record)? },
+            kind::RETURN => Command::Return { bufs: Bufs::get(record)? },
+            _ => return Self::parse_rare(record),
+        };
+        Ok(Self { cookie: record.cookie, command })
+    }
+
+    /// As `parse`, of what is not said for each message.
+    fn parse_rare(record: &Record) -> Result<Self, RecordFault> {
         let id = record.id;
         let command = match record.kind {
             kind::LISTEN => {
@@ -180,13 +198,10 @@ impl Op {
                 let pair = record.pair();
                 Command::Connect { remote: pair.remote()?, local: pair.local_if_any()? }
             }
-            kind::RECEIVE => Command::Receive { conn: id },
-            kind::SEND => Command::Send { conn: id, chunk: record.transfer().chunk()? },
             kind::AWAIT_ACKS => Command::AwaitAcks { conn: id },
             kind::SHUTDOWN => Command::Shutdown { conn: id },
             kind::CLOSE => Command::Close { conn: id },
             kind::ABORT => Command::Abort { conn: id },
-            kind::RETURN => Command::Return { buf: BufId::from_bits(record.count) },
             kind::BIND_DATAGRAM => Command::BindDatagram { local: record.pair().local()? },
             kind::SEND_DATAGRAM => {
                 let transfer = record.transfer();

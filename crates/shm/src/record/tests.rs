@@ -22,6 +22,24 @@ fn buf() -> impl Strategy<Value = BufId> {
     any::<u32>().prop_map(BufId::from_bits)
 }
 
+fn bufs() -> impl Strategy<Value = Bufs> {
+    proptest::collection::vec(buf(), 1..=limits::BUFS_PER_RECORD).prop_map(|items| {
+        let mut bufs = Bufs::default();
+        items.iter().for_each(|buf| bufs.push(*buf));
+        assert!(bufs.iter().eq(items));
+        bufs
+    })
+}
+
+fn ids() -> impl Strategy<Value = Ids> {
+    proptest::collection::vec(id(), 1..=limits::IDS_PER_RECORD).prop_map(|items| {
+        let mut ids = Ids::default();
+        items.iter().for_each(|id| ids.push(*id));
+        assert!(ids.iter().eq(items));
+        ids
+    })
+}
+
 fn chunk() -> impl Strategy<Value = Chunk> {
     (buf(), 0u32..1 << 23, 1u32..1 << 23).prop_map(|(buf, offset, len)| Chunk { buf, offset, len })
 }
@@ -34,7 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
         id().prop_map(|listener| Unlisten { listener }),
         (address(), proptest::option::of(address()))
             .prop_map(|(remote, local)| Connect { remote, local }),
-        id().prop_map(|conn| Receive { conn }),
+        ids().prop_map(|conns| Receive { conns }),
         (id(), chunk()).prop_map(|(conn, chunk)| Send { conn, chunk }),
         id().prop_map(|conn| AwaitAcks { conn }),
         prop_oneof![
@@ -42,7 +60,7 @@ fn op() -> impl Strategy<Value = Op> {
             id().prop_map(|conn| Close { conn }),
             id().prop_map(|conn| Abort { conn }),
         ],
-        buf().prop_map(|buf| Return { buf }),
+        bufs().prop_map(|bufs| Return { bufs }),
         prop_oneof![
             address().prop_map(|local| BindDatagram { local }),
             (id(), address(), chunk()).prop_map(|(endpoint, to, chunk)| SendDatagram {
@@ -64,7 +82,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         id().prop_map(|conn| Connecting { conn }),
         id().prop_map(|endpoint| Bound { endpoint }),
         proptest::sample::select(Refusal::ALL).prop_map(|refusal| Refused { refusal }),
-        buf().prop_map(|buf| Returned { buf }),
+        bufs().prop_map(|bufs| Returned { bufs }),
     ];
     let stream = prop_oneof![
         (id(), id(), address(), any::<u32>()).prop_map(|(listener, conn, remote, waiting)| {
@@ -179,8 +197,8 @@ fn a_kind_that_is_none_is_named() {
 
 #[test]
 fn what_a_kind_does_not_use_must_be_zero() {
-    let op = Op { cookie: 1, command: Command::Receive { conn: Id { index: 2, generation: 3 } } };
-    let bits = Err(RecordFault::Bits { kind: 0x105 });
+    let op = Op { cookie: 1, command: Command::Shutdown { conn: Id { index: 2, generation: 3 } } };
+    let bits = Err(RecordFault::Bits { kind: 0x108 });
     let flagged = Record { flags: 1, ..op.record() };
     assert_eq!(Op::parse(&flagged), bits);
     assert_eq!(Op::parse(&op.record().with_count(1)), bits);
@@ -191,6 +209,35 @@ fn what_a_kind_does_not_use_must_be_zero() {
     pair.local[4] = 1;
     let record = Record::new(0x10c, 0).with_pair(&pair);
     assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x10c }));
+}
+
+#[test]
+fn lists_are_as_long_as_they_say_and_never_longer_than_a_record() {
+    let bufs = Bufs::of(BufId::from_bits(7));
+    let back = Op { cookie: 0, command: Command::Return { bufs } }.record();
+    let returned = Completion { cookie: 0, event: Event::Returned { bufs } }.record();
+    let wanted = Op { cookie: 0, command: Command::Receive { conns: Ids::of(Id::default()) } };
+    for count in [0, 11, u32::MAX] {
+        let fault = Err(RecordFault::Count { count });
+        assert_eq!(Op::parse(&back.with_count(count)), fault);
+        assert_eq!(Completion::parse(&returned.with_count(count)).err(), fault.err());
+    }
+    let fault = Err(RecordFault::Count { count: 6 });
+    assert_eq!(Op::parse(&wanted.record().with_count(6)), fault);
+    // More than it says: the place behind the last must be zero.
+    let two = Record { body: [7 | 8 << 32, 0, 0, 0, 0], ..back };
+    assert_eq!(Op::parse(&two), Err(RecordFault::Bits { kind: 0x10b }));
+    assert!(Op::parse(&two.with_count(2)).is_ok());
+    let mut full = Bufs::default();
+    (0..20).for_each(|index| full.push(BufId::from_bits(index)));
+    assert!(full.is_full() && full.iter().count() == limits::BUFS_PER_RECORD);
+    let mut full = Ids::default();
+    (0..20).for_each(|index| full.push(Id { index, generation: 1 }));
+    assert!(full.is_full() && full.iter().count() == limits::IDS_PER_RECORD);
+    // Lists say nothing else.
+    for other in [Record { flags: 1, ..back }, back.with_id(Id { index: 1, generation: 0 })] {
+        assert_eq!(Op::parse(&other), Err(RecordFault::Bits { kind: 0x10b }));
+    }
 }
 
 #[test]
