@@ -58,13 +58,7 @@ impl Local {
             }
             if self.server.after_turn(turn.worked() || happened, self.now) == Next::Sleep {
                 let left = deadline.map(|at| at.since(self.now));
-                let kernel_has_nothing = self.sleep(state, left)?;
-                self.now = self.clock.now();
-                if kernel_has_nothing {
-                    // The sleep has asked it.
-                    self.kernel_asked = self.now;
-                }
-                continue;
+                self.sleep(state, left)?;
             }
             self.now = self.clock.now();
         }
@@ -174,11 +168,10 @@ impl Local {
         Ok(())
     }
 
-    /// Sleeps until a frame, a kernel event, a timer of the stack, or the time is over. Whether the
-    /// kernel's driver was seen to have nothing.
-    fn sleep(&mut self, state: &mut State, left: Option<Duration>) -> Result<bool, DispatchError> {
+    /// Sleeps until a frame, a kernel event, a timer of the stack, or the time is over.
+    fn sleep(&mut self, state: &mut State, left: Option<Duration>) -> Result<(), DispatchError> {
         if !self.prepare_sleep(state)? {
-            return Ok(false);
+            return Ok(());
         }
         let own = self.server.patience(self.now);
         let patience = [left, own].into_iter().flatten().min();
@@ -193,21 +186,17 @@ impl Local {
             Err(Errno::INTR) => state.interrupted = true,
             Err(errno) => return Err(DispatchError::Kernel(errno.into())),
         }
-        let kernel_has_nothing = fds[1].revents().is_empty() && !state.interrupted;
-        self.kernel_given |= !kernel_has_nothing;
+        self.kernel_given |= !fds[1].revents().is_empty();
         state.counters.system_calls += 1;
-        Ok(kernel_has_nothing)
+        Ok(())
     }
 
     /// Asks link and kernel to make their descriptors readable when something comes. `false`: there
     /// is work already.
     fn prepare_sleep(&mut self, state: &mut State) -> Result<bool, DispatchError> {
         self.kernel.flush(state)?;
-        // What was not given anything since it was asked last shows by its descriptor what it has.
-        if std::mem::take(&mut self.kernel_given) {
-            self.kernel.wait(state, Some(Duration::ZERO))?;
-            self.kernel.harvest(state);
-        }
+        self.kernel.wait(state, Some(Duration::ZERO))?;
+        self.kernel.harvest(state);
         if state.has_ready() || state.woken {
             return Ok(false);
         }
