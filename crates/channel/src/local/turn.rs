@@ -195,9 +195,11 @@ impl Local {
     /// is work already.
     fn prepare_sleep(&mut self, state: &mut State) -> Result<bool, DispatchError> {
         self.kernel.flush(state)?;
-        self.kernel.wait(state, Some(Duration::ZERO))?;
+        // It may have work of its own left, which its descriptor does not show.
+        let rest = self.kernel.rest(state)?;
         self.kernel.harvest(state);
-        if state.has_ready() || state.woken {
+        if matches!(rest, Rest::Work) || state.has_ready() || state.woken {
+            self.kernel_given = true;
             return Ok(false);
         }
         self.server.arm(self.now).map_err(link_failed)
