@@ -280,6 +280,14 @@ impl Tcp {
             }
             return;
         }
+        let is_bare = segment.payload.is_empty() && !segment.has(Flags::FIN);
+        if is_bare && segment.seq != rcv_nxt {
+            // Somebody who has sent more than a SYN sends it again, since we have acknowledged none
+            // of it; the handshake is complete then. Who only ever says this is at the end of an
+            // older connection, in TIME-WAIT: a late copy of its SYN brought us here, and by chance
+            // our old numbers ended where the new ones begin.
+            return cx.counters.drop(Drop::UnexpectedSegment);
+        }
         self.promote(cx, Some(index), &embryo, segment);
     }
 

@@ -630,6 +630,27 @@ fn who_may_be_reported_at_once_does_not_fill_the_accept_queue() {
 }
 
 #[test]
+fn an_old_connections_last_word_opens_no_new_one() {
+    let mut peer = Peer::new(|_| {});
+    peer.listen();
+    peer.options = plain();
+    peer.inject(S, 0, 0, &[]);
+    peer.out();
+    peer.options = Options::default();
+    // From TIME-WAIT, in answer to our SYN-ACK: text and a FIN lie before it.
+    peer.inject(A, 20, 1, &[]);
+    assert!(peer.incoming().is_none());
+    assert_eq!(peer.dropped(Drop::UnexpectedSegment), 1);
+    assert_eq!(peer.host.tcp.embryos.len(), 1);
+    // Whoever has sent text, and lost it, sends it again; what came before its time is kept.
+    peer.inject(A | P, 4, 1, b"def");
+    assert!(peer.incoming().is_some());
+    peer.inject(A | P, 1, 1, b"abc");
+    peer.host.collect(peer.now);
+    assert_eq!(peer.host.received, b"abcdef");
+}
+
+#[test]
 fn who_nobody_accepted_is_reset_when_the_listener_goes() {
     let mut peer = Peer::new(|_| {});
     let listener = peer.listen();
