@@ -134,8 +134,8 @@ impl Pool {
         megapipe_shm::checksum::copy(from, to)
     }
 
-    /// Lets `fill` write the first `len` bytes of a buffer that is held and has no owner yet; of one
-    /// that is not, and past its end, nothing is written.
+    /// Lets `fill` write the first `len` bytes of a buffer that is held and has no owner yet. Of
+    /// one that is not, and past its end, nothing is written.
     #[cfg(feature = "local")]
     #[inline]
     pub(crate) fn fill_held_by(&self, held: Held, len: usize, fill: impl FnOnce(&mut [u8])) {
