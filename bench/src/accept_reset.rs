@@ -92,9 +92,10 @@ fn failed<E: std::error::Error + Send + Sync + 'static>(
 }
 
 impl AcceptArgs {
-    /// What each core's channel starts from. The back end is opened once for all of them.
-    fn configs(&self) -> Result<Vec<Config>, AcceptError> {
-        let (cpus, connections) = (self.cpus.as_slice(), limits::ACCEPT_CONNECTIONS_MAX);
+    /// What each core's channel starts from, with room for so many connections. The back end is
+    /// opened once for all of them.
+    fn configs(&self, connections: u32) -> Result<Vec<Config>, AcceptError> {
+        let cpus = self.cpus.as_slice();
         let backend = self.backend.open(connections, cpus.len())?;
         let config = |(index, &cpu): (usize, &usize)| {
             let mut config = Config::default()
@@ -111,7 +112,7 @@ impl AcceptArgs {
 
 /// Accepts and resets until a signal ends the process. Blocks.
 pub(crate) fn serve(args: &AcceptArgs) -> Result<(), AcceptError> {
-    let configs = args.configs()?;
+    let configs = args.configs(limits::ACCEPT_CONNECTIONS_MAX)?;
     let (said, listening) = mpsc::channel();
     thread::scope(|scope| {
         let threads: Vec<_> = configs
@@ -211,7 +212,9 @@ struct Load<'args> {
 
 /// Connects as fast as it can, and prints what came of it as `bench load` does. Blocks.
 pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
-    let configs = args.accept.configs()?;
+    // What a load has on its way is known, and tables with room for more are only slower to reach.
+    let room = args.connections.saturating_mul(limits::ACCEPT_LOAD_ROOM);
+    let configs = args.accept.configs(room.min(limits::ACCEPT_CONNECTIONS_MAX))?;
     let count = configs.len() as u32;
     let warm = Instant::now() + Duration::from_secs_f64(args.warmup);
     let end = warm + Duration::from_secs_f64(args.duration);

@@ -97,6 +97,10 @@ pub(crate) const BULK_BYTES: u64 = 1 << 20;
 /// Connections that the two sides of the accept benchmark have room for.
 pub(crate) const ACCEPT_CONNECTIONS_MAX: u32 = 16_384;
 
+/// Room in the accept benchmark's load for each connection on its way: those before it may be
+/// ending still.
+pub(crate) const ACCEPT_LOAD_ROOM: u32 = 4;
+
 /// Connections that may wait to be accepted there.
 pub(crate) const ACCEPT_BACKLOG: u32 = 4096;
 

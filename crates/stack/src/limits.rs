@@ -97,6 +97,9 @@ pub const DEPARTED_MAX: usize = 256;
 pub const DEPARTED_LASTS: Duration = Duration::from_secs(1);
 /// Most connections between SYN and its last ACK, of all listeners of a shard.
 pub const EMBRYOS_MAX: u32 = 1 << 16;
+/// So many there may be in a shard of few connections, if its listeners allow it. Beyond there are
+/// as many as connections.
+pub const EMBRYOS_MIN: u32 = 1 << 10;
 /// Most connections that wait to be accepted by one listener, or to be reported.
 pub const BACKLOG_MAX: u32 = 1 << 16;
 /// Chunks in the queues of a shard, for each connection that there may be. Most have none, and one

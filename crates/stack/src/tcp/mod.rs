@@ -86,7 +86,9 @@ use crate::cx::Cx;
 use crate::flow_table::{Flow, FlowTable};
 use crate::id::ConnId;
 use crate::ip::Arrived;
-use crate::limits::{EMBRYOS_MAX, NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
+use crate::limits::{
+    EMBRYOS_MAX, EMBRYOS_MIN, NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION,
+};
 use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
@@ -196,7 +198,9 @@ impl Tcp {
     pub(crate) fn new(config: &Config, now: Instant) -> Self {
         let [hash_key, secret_key] = split(&config.secret);
         let connections = config.connections;
-        let embryos = config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, EMBRYOS_MAX);
+        // Not many more than can become connections: each makes the flow table larger, and slower.
+        let embryos_max = connections.clamp(EMBRYOS_MIN, EMBRYOS_MAX);
+        let embryos = config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, embryos_max);
         let time_waits = config.time_waits.max(1);
         let entries = connections + embryos;
         let records = Records::new(
