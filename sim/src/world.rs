@@ -338,6 +338,64 @@ fn jain(shares: &[f64]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{Faults, Kind};
+    use megapipe_stack::TcpConfig;
+
+    /// How many frames it takes to carry megabytes over a slow link, while `change` happens.
+    fn frames_of_a_transfer(change: impl Fn(&mut Scenario)) -> u64 {
+        let of_bulk = (0..).map(Scenario::of).find(|it| it.kind == Kind::Bulk);
+        let mut scenario = Scenario {
+            hosts: 2,
+            v6: false,
+            delay: Duration::from_millis(5),
+            bytes_per_s: Some(250_000),
+            queue_frames: 64,
+            faults: Faults::default(),
+            mtu: vec![1500; 2],
+            skew_ppm: vec![0; 2],
+            tcp: vec![TcpConfig::default(); 2],
+            connections: 1,
+            bytes_max: 8 << 20,
+            stall: 0,
+            outages: Vec::new(),
+            path_mtu: Vec::new(),
+            black_hole: true,
+            silent_servers: false,
+            crossing: 0,
+            buf_bytes: 2048,
+            shards: vec![1; 2],
+            listeners_come: vec![None; 2],
+            ..of_bulk.unwrap()
+        };
+        change(&mut scenario);
+        let outcome = World::new(scenario).run().unwrap();
+        assert!(outcome.elapsed > Duration::from_secs(20), "{outcome:?}");
+        outcome.frames
+    }
+
+    #[test]
+    fn after_an_outage_segments_are_soon_full_again() {
+        let cut = (0, Duration::from_secs(2), Duration::from_secs(20));
+        let full = frames_of_a_transfer(|scenario| {
+            scenario.outages = vec![cut];
+            scenario.tcp.iter_mut().for_each(|tcp| tcp.black_hole_detection = false);
+        });
+        let found = frames_of_a_transfer(|scenario| scenario.outages = vec![cut]);
+        assert!(found <= full * 106 / 100, "{found} frames, {full} without a doubt");
+        assert!(found > full, "segments were smaller for a while");
+    }
+
+    #[test]
+    fn on_a_narrow_way_segments_grow_to_what_it_takes() {
+        let narrow = frames_of_a_transfer(|scenario| {
+            scenario.path_mtu = vec![(Duration::from_secs(1), 1280)];
+        });
+        // What segments shrink to first, and would stay at if nobody looked for more.
+        let shrunk = frames_of_a_transfer(|scenario| {
+            scenario.tcp.iter_mut().for_each(|tcp| tcp.mss = Some(1024));
+        });
+        assert!(narrow * 100 < shrunk * 96, "{narrow} and {shrunk} frames");
+    }
 
     #[test]
     fn equal_shares_are_fair() {

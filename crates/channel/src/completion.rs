@@ -97,7 +97,7 @@ pub struct Datagram {
     pub from: Option<Address>,
     /// Whether the message was longer than asked for; the rest is lost, as with `recvfrom(2)`.
     pub truncated: bool,
-    /// UDP on our own stack, inside `dispatch`: how it arrived.
+    /// UDP on our own stack: how it arrived.
     pub arrival: Option<Arrival>,
     /// UDP on the kernel: the control data that the socket's options ask for, as of recvmsg(2).
     pub control: Box<[u8]>,
@@ -123,6 +123,27 @@ pub struct Undelivered {
     pub error: OpError,
     /// The next one will not get there either (RFC 1122 §4.2.3.9 calls it a hard error).
     pub is_final: bool,
+    /// What says so.
+    pub notice: Notice,
+}
+
+/// An ICMP message about a message that did not get there. Where nobody answers for the next hop,
+/// it is what a router of ours would have sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Who says so; the type and the code are those of ICMP for its version of IP.
+    pub by: IpAddr,
+    /// The message's type.
+    pub kind: u8,
+    /// The message's code.
+    pub code: u8,
+    /// The MTU or the place of which it speaks, else 0.
+    pub info: u32,
+    /// How it arrived.
+    pub arrival: Arrival,
+    /// The beginning of the message that did not get there, as much as is quoted, if that is asked
+    /// for ([`crate::Channel::quote_errors`]).
+    pub quote: Box<[u8]>,
 }
 
 /// A handle that became a descriptor.

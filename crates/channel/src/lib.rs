@@ -74,7 +74,8 @@ pub use address::{Address, AddressError, UnixAddress};
 pub use buffer::{Payload, ReadBuf, WriteBuf};
 pub use channel::Channel;
 pub use completion::{
-    Accepted, Arrival, Completion, Connection, Datagram, Event, ToFd, Undelivered, Unregistered,
+    Accepted, Arrival, Completion, Connection, Datagram, Event, Notice, ToFd, Undelivered,
+    Unregistered,
 };
 pub use config::{Backend, Config, DriverChoice, Placement};
 pub use counters::Counters;
@@ -90,7 +91,9 @@ pub use local::{LocalNetwork, NetworkError, Prefixed, PrefixedError};
 #[cfg(feature = "local")]
 pub use megapipe_service::{Clock, ServerConfig};
 #[cfg(feature = "local")]
-pub use megapipe_stack::{ConnInfo, ConnOption, Departure, TcpState};
+pub use megapipe_stack::{
+    ConnInfo, ConnOption, DatagramSharing, Departure, Holder, Reuse, TcpState,
+};
 pub use options::{
     Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,
 };

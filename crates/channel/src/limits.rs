@@ -69,6 +69,8 @@ pub const CONNECT_DEADLINES_MAX: usize = 1 << 12;
 pub const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
 /// Connections accepted ahead of the `accept` credit of one listener before accepting pauses.
 pub const ACCEPT_AHEAD_MAX: usize = 64;
+/// Requests for one connection each that a listener has with the kernel at a time.
+pub(crate) const ACCEPTS_AT_ONCE: u32 = 32;
 
 /// The backlog of a listening socket unless asked otherwise; the kernel caps it at `somaxconn`.
 pub const BACKLOG_DEFAULT: u32 = 4096;
@@ -100,6 +102,11 @@ pub const TURNS_PER_FETCH: u32 = 8;
 /// How long the epoll driver waits before it tries again what the kernel gives no event for, in
 /// milliseconds: a UNIX socket whose peer's queue is full.
 pub const RETRY_PAUSE_MS: u64 = 2;
+
+/// Datagrams that one call sends at most (`UDP_MAX_SEGMENTS` in the kernel); an endpoint of the
+/// stack takes twice as many.
+#[cfg(feature = "local")]
+pub(crate) const DATAGRAM_SEGMENTS_MAX: usize = 128;
 
 const _: () = assert!(BATCH_DEFAULT <= BATCH_MAX && BATCH_MAX <= SUBMISSION_ENTRIES_MAX);
 const _: () = assert!(SUBMISSION_ENTRIES_MAX <= COMPLETION_ENTRIES_MAX);

@@ -28,19 +28,23 @@ pub struct Accept {
     /// Post a read of so many bytes on each new lwsocket at once, so that data which follows the
     /// handshake is delivered without another call.
     pub first_read: Option<usize>,
+    /// Take no connection from the kernel's queue that was not asked for. Default: off, and with
+    /// io_uring some are taken ahead, beside those that the backlog lets wait. Costs a request for
+    /// each connection there; it is always so with epoll and on our own stack.
+    pub exactly: bool,
 }
 
 impl Accept {
     /// `count` connections as lwsockets.
     #[must_use]
     pub const fn lwsocket(count: u32) -> Self {
-        Self { count, kind: AcceptAs::Lwsocket, cookie: 0, first_read: None }
+        Self { count, kind: AcceptAs::Lwsocket, cookie: 0, first_read: None, exactly: false }
     }
 
     /// `count` connections as file descriptors.
     #[must_use]
     pub const fn fd(count: u32) -> Self {
-        Self { count, kind: AcceptAs::Fd, cookie: 0, first_read: None }
+        Self { count, kind: AcceptAs::Fd, cookie: 0, first_read: None, exactly: false }
     }
 
     /// Sets [`Accept::cookie`].
@@ -54,6 +58,13 @@ impl Accept {
     #[must_use]
     pub const fn first_read(mut self, len: usize) -> Self {
         self.first_read = Some(len);
+        self
+    }
+
+    /// Sets [`Accept::exactly`].
+    #[must_use]
+    pub const fn exactly(mut self) -> Self {
+        self.exactly = true;
         self
     }
 }
@@ -73,7 +84,9 @@ pub enum Disconnect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenOptions {
-    /// Connections that may wait in the kernel's accept queue (capped by `somaxconn`).
+    /// Connections that may wait in the kernel's accept queue (capped by `somaxconn`), or in our
+    /// own stack's beside those that were asked for; one more does. While it is full, SYNs are
+    /// dropped, and who connects tries again.
     pub backlog: u32,
     /// The cores whose connections this channel takes; `None`: those that no mask names.
     pub cpu_mask: Option<CpuMask>,
@@ -82,11 +95,22 @@ pub struct ListenOptions {
     pub share: bool,
     /// An IPv6 socket takes IPv6 only. Default: off, as in the kernel.
     pub only_v6: bool,
+    /// On our own stack, what connections say of others at their local address
+    /// ([`crate::Channel::holders`]). Default: nothing.
+    #[cfg(feature = "local")]
+    pub reuse: megapipe_stack::Reuse,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: limits::BACKLOG_DEFAULT, cpu_mask: None, share: true, only_v6: false }
+        Self {
+            backlog: limits::BACKLOG_DEFAULT,
+            cpu_mask: None,
+            share: true,
+            only_v6: false,
+            #[cfg(feature = "local")]
+            reuse: megapipe_stack::Reuse::default(),
+        }
     }
 }
 
@@ -116,6 +140,14 @@ impl ListenOptions {
     #[must_use]
     pub const fn only_v6(mut self, only_v6: bool) -> Self {
         self.only_v6 = only_v6;
+        self
+    }
+
+    /// Sets [`ListenOptions::reuse`].
+    #[cfg(feature = "local")]
+    #[must_use]
+    pub const fn reuse(mut self, reuse: megapipe_stack::Reuse) -> Self {
+        self.reuse = reuse;
         self
     }
 }

@@ -203,15 +203,31 @@ pub(crate) enum Extra {
     Datagrams(VecDeque<crate::local::datagram::Waiting>),
 }
 
+/// io_uring: what accepts the connections of a listener, as descriptors or as direct ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Armed {
+    Not,
+    /// One request, for every connection that comes.
+    Multi {
+        direct: bool,
+    },
+    /// A request for each connection.
+    Singly {
+        direct: bool,
+    },
+}
+
 /// A listening socket's queues.
 pub(crate) struct Listener {
     /// What was asked for and not yet given, oldest first.
     pub(crate) credits: VecDeque<Accept>,
     /// Connections accepted ahead of the credit.
     pub(crate) held: VecDeque<Arrived>,
-    /// A request to accept is with the kernel, as descriptors (`false`) or direct ones (`true`).
-    pub(crate) armed_direct: Option<bool>,
-    /// The accept request is being cancelled.
+    /// What accepts in the kernel.
+    pub(crate) armed: Armed,
+    /// Requests to accept that are with the kernel.
+    pub(crate) accepts: u32,
+    /// They are being cancelled.
     pub(crate) stopping: bool,
     /// Descriptors ran out; accepting resumes at a timer or when one is closed.
     pub(crate) exhausted: bool,
@@ -233,7 +249,8 @@ impl Listener {
         Self {
             credits: VecDeque::new(),
             held: VecDeque::new(),
-            armed_direct: None,
+            armed: Armed::Not,
+            accepts: 0,
             stopping: false,
             exhausted: false,
             backlog,

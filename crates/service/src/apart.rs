@@ -25,15 +25,14 @@
 //! - A buffer belongs to one end at a time, and goes over with the record that names it.
 //! - Events of a turn go over together, and wake the application at most once.
 
+mod codes;
 mod memory;
 mod sends;
 mod session;
 mod worker;
 
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 
-use megapipe_link::LinkError;
 use megapipe_shm::record::Record;
 use megapipe_shm::{
     DoorbellError, Pool, PoolError, PoolLayout, Region, RegionError, RingError, RingLayout,
@@ -48,6 +47,7 @@ use crate::limits::{
 };
 use crate::link_server::Frames;
 use crate::server::Server;
+use crate::server_thread;
 
 pub use memory::SharedMemory;
 pub use session::{Session, SessionCounters, Told};
@@ -62,9 +62,6 @@ const LARGE: u16 = 2;
 pub struct ApartConfig {
     /// Pin its thread to this core; `None`: wherever the kernel likes.
     pub core: Option<usize>,
-    /// It shares the core with its application: tells of events when it has nothing else to do,
-    /// so that one wake-up carries many of them.
-    pub shares_core: bool,
     /// Bytes of a receive buffer.
     pub receive_bytes: usize,
     /// How many of them.
@@ -174,9 +171,8 @@ pub fn start(
             ringer: application_ringer,
             questions,
         },
-        apart.shares_core,
     );
-    let thread = spawn(worker, apart.core)?;
+    let thread = server_thread::spawn(move || worker.run(), apart.core)?;
     Ok(Session::new(
         session::Ends {
             region,
@@ -191,35 +187,6 @@ pub fn start(
         description,
         thread,
     ))
-}
-
-/// Runs the worker on a thread, which says whether it could be pinned before it begins.
-fn spawn(
-    worker: worker::Worker,
-    core: Option<usize>,
-) -> Result<JoinHandle<Result<(), LinkError>>, ApartError> {
-    let (tell, told) = mpsc::channel();
-    let body = move || {
-        let pinned = core.map_or(Ok(()), pin);
-        let may_run = pinned.is_ok();
-        // Whoever asked is waiting for it.
-        let _ = tell.send(pinned);
-        if may_run { worker.run() } else { Ok(()) }
-    };
-    let builder = std::thread::Builder::new().name("mp-server".to_owned());
-    let thread = builder.spawn(body).map_err(ApartError::Thread)?;
-    match (told.recv(), core) {
-        (Ok(Err(source)), Some(core)) => Err(ApartError::Pin { core, source }),
-        _ => Ok(thread),
-    }
-}
-
-fn pin(core: usize) -> std::io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    if core < rustix::thread::CpuSet::MAX_CPU {
-        set.set(core);
-    }
-    rustix::thread::sched_setaffinity(None, &set).map_err(Into::into)
 }
 
 #[cfg(test)]

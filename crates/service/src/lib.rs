@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod apart;
+mod beside;
 mod clock;
 mod config;
 mod connection_manager;
@@ -31,6 +32,7 @@ pub mod limits;
 mod link_server;
 mod moving;
 mod server;
+mod server_thread;
 mod sharing;
 pub mod steering;
 mod switch;
@@ -40,6 +42,7 @@ mod waiting;
 pub use apart::{
     ApartConfig, ApartError, Session, SessionCounters, SharedMemory, Told, start as start_apart,
 };
+pub use beside::{Beside, Shared as BesideShared, Slept, start as start_beside};
 pub use clock::Clock;
 pub use config::{ServerConfig, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};

@@ -64,8 +64,12 @@ pub const OPS_MAX: u32 = 1 << 12;
 pub const COMPLETIONS_MAX: u32 = 1 << 14;
 /// Most ops that a server apart takes in a turn.
 pub const OPS_PER_TURN: u32 = 1 << 12;
-/// So many events wake an application that shares the server's core, even if the server goes on.
-pub const EVENTS_PER_WAKE: u32 = 4_096;
+/// So many frames wake an application that shares the server's core, even if more come.
+pub const FRAMES_PER_WAKE: usize = 4_096;
+/// How often a busy server beside looks at the descriptor of an application that sleeps.
+pub const WATCHED_PERIOD: Duration = Duration::from_micros(100);
+/// Bursts of frames that a server beside takes before it sends again.
+pub const BURSTS_PER_TURN: usize = 4;
 /// Turns that a server spends on its last frames, at most.
 pub const GOODBYE_TURNS: usize = 16;
 /// Buffers that small messages are copied into on their way to a server apart.
@@ -80,5 +84,4 @@ pub const LARGE_SEND_BYTES: usize = 64 << 10;
 pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
 
 const _: () = assert!(OPS_PER_TURN <= COMPLETIONS_MAX / 2, "each op may have an answer");
-const _: () = assert!(EVENTS_PER_WAKE <= COMPLETIONS_MAX / 2);
 const _: () = assert!(SMALL_SEND_BYTES < LARGE_SEND_BYTES && LARGE_SEND_BYTES > u16::MAX as usize);

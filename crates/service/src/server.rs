@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError, Transport};
 use megapipe_stack::{
-    BindError, ConnId, ConnectError, DatagramId, Event, Instant, ListenError, ListenerId, Memory,
-    OperationError, PoolId, Received, Stack,
+    BindError, Chunk, ConnId, ConnectError, DatagramId, DatagramSharing, Departure, Event, Instant,
+    ListenError, ListenerId, Memory, OperationError, PoolId, Received, Stack,
 };
 
 use crate::config::ServerConfig;
@@ -139,10 +139,19 @@ impl<M: Memory> Server<M> {
     pub fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
         self.look_at_host(now, false)?;
         let frames_out = self.transmit(now)?;
-        let Self { link, transport, .. } = self;
-        let frames_in = link.receive(&mut Arriving { now, transport })?;
-        let timers = transport.on_time(now);
+        let frames_in = self.receive(now)?;
+        let timers = self.transport.on_time(now);
         Ok(Turn { frames_in, frames_out, timers })
+    }
+
+    /// Takes what has come, a turn's share of it. How many frames.
+    ///
+    /// # Errors
+    /// What the link says.
+    #[inline]
+    pub fn receive(&mut self, now: Instant) -> Result<usize, LinkError> {
+        let Self { link, transport, .. } = self;
+        link.receive(&mut Arriving { now, transport })
     }
 
     /// Hands over what is to be sent, a turn's share of it. How many frames.
@@ -217,6 +226,8 @@ impl<M: Memory> Server<M> {
     ) -> Result<ListenerId, PortError<ListenError>> {
         let (stack, _) = self.transport.parts();
         let listener = stack.listen(local, backlog, PoolId::default()).map_err(PortError::Stack)?;
+        // It is there: it was made just now.
+        let _ = stack.set_listener_reuse(listener, sharing.reuse);
         if let Err(error) = self.claim_listener(listener, local, sharing) {
             let (stack, memory) = self.transport.parts();
             // It is there: it was made just now.
@@ -305,18 +316,58 @@ impl<M: Memory> Server<M> {
             .map_err(PortError::Stack)
     }
 
-    /// Binds an endpoint for datagrams; port 0 takes any.
+    /// Binds an endpoint for datagrams; port 0 takes any. Other shards may have the same address
+    /// if what comes is spread.
     ///
     /// # Errors
     /// [`PortError`] names the argument, or what the host says.
-    pub fn bind(&mut self, local: SocketAddr) -> Result<DatagramId, PortError<BindError>> {
+    pub fn bind(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
         self.claim_port(Transport::Udp, Some(local)).map_err(PortError::Host)?;
         let (stack, _) = self.transport.parts();
-        let mut bind = |local| stack.bind_datagram(local, PoolId::default());
+        let mut bind = |local| stack.bind_datagram_beside(local, sharing, PoolId::default());
         match &mut self.shared {
-            Some(shared) => shared.bind(local, stack_ports(&self.host), bind),
+            Some(shared) => shared.bind((local, sharing), stack_ports(&self.host), bind),
             None => bind(local).map_err(PortError::Stack),
         }
+    }
+
+    /// Makes room for so many more datagrams of an endpoint: where there is less, those that wait
+    /// go out now.
+    pub fn make_datagram_room(&mut self, now: Instant, endpoint: DatagramId, count: usize) {
+        if self.stack().datagram_room(endpoint).is_ok_and(|room| room < count) {
+            // A link that is gone is told of by the next turn.
+            let _ = self.transmit(now);
+        }
+    }
+
+    /// Sends each chunk as a datagram, none longer than the first: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`Stack::send_datagram`]; the chunks are the caller's again.
+    pub fn send_datagrams(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        (to, departure): (SocketAddr, &Departure),
+        chunks: &[Chunk],
+    ) -> Result<(), OperationError> {
+        if self.stack().datagram_room(endpoint)? < chunks.len() {
+            return Err(OperationError::QueueFull);
+        }
+        let (stack, memory) = self.transport.parts();
+        for (index, chunk) in chunks.iter().enumerate() {
+            match stack.send_datagram_as(now, endpoint, (to, *chunk, departure), memory) {
+                Err(error) if index == 0 => return Err(error),
+                // What the first was not refused for, and there is room.
+                Err(_) => memory.free(chunk.buf),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Closes an endpoint for datagrams.

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use megapipe_stack::{BindError, DatagramId, ListenError, ListenerId};
+use megapipe_stack::{BindError, DatagramId, DatagramSharing, ListenError, ListenerId, Reuse};
 
 use crate::error::PortError;
 use crate::steering::{BindingError, Takes, Transport};
@@ -19,11 +19,13 @@ pub struct Sharing {
     pub takes: Takes,
     /// No other shard listens there.
     pub is_exclusive: bool,
+    /// What its connections say of others at their local address.
+    pub reuse: Reuse,
 }
 
 impl Default for Sharing {
     fn default() -> Self {
-        Self { takes: Takes::Rest, is_exclusive: false }
+        Self { takes: Takes::Rest, is_exclusive: false, reuse: Reuse::default() }
     }
 }
 
@@ -51,7 +53,7 @@ impl Shared {
         local: SocketAddr,
         sharing: Sharing,
     ) -> Result<(), PortError<ListenError>> {
-        let Sharing { takes, is_exclusive } = sharing;
+        let Sharing { takes, is_exclusive, .. } = sharing;
         self.attachment.bind((Transport::Tcp, local), takes, is_exclusive).map_err(|error| {
             match error {
                 BindingError::InUse => PortError::Stack(ListenError::InUse),
@@ -80,20 +82,24 @@ impl Shared {
         }
     }
 
-    /// Binds an endpoint, which is the shard's alone. Ports that are chosen are split between the
-    /// shards: each has those whose remainder is its number.
+    /// Binds an endpoint. Its address is the shard's alone, unless what comes there is spread: then
+    /// first over the shards that have it, and in each over its endpoints. Ports that are chosen
+    /// are split between the shards: each has those whose remainder is its number.
     pub(crate) fn bind(
         &mut self,
-        local: SocketAddr,
+        (local, sharing): (SocketAddr, DatagramSharing),
         ports: (u16, u16),
         mut bind: impl FnMut(SocketAddr) -> Result<DatagramId, BindError>,
     ) -> Result<DatagramId, PortError<BindError>> {
         if local.port() != 0 {
-            return self.bind_at(local, &mut bind);
+            return self.bind_at(local, sharing, &mut bind);
         }
+        // Not one that an endpoint of this shard has already.
+        let alone = DatagramSharing::default();
         for port in candidates(ports, self.attachment.shard(), self.attachment.shards()) {
             let local = SocketAddr::new(local.ip(), port);
-            match self.bind_at(local, &mut bind) {
+            let sharing = if self.has_endpoint(local) { alone } else { sharing };
+            match self.bind_at(local, sharing, &mut bind) {
                 Err(PortError::Stack(BindError::InUse)) => {}
                 other => return other,
             }
@@ -104,22 +110,28 @@ impl Shared {
     fn bind_at(
         &mut self,
         local: SocketAddr,
+        sharing: DatagramSharing,
         bind: &mut impl FnMut(SocketAddr) -> Result<DatagramId, BindError>,
     ) -> Result<DatagramId, PortError<BindError>> {
         let address = (Transport::Udp, local);
-        self.attachment.bind(address, Takes::Rest, true).map_err(|error| {
-            PortError::Stack(match error {
-                BindingError::Full => BindError::TooManyEndpoints,
-                _ => BindError::InUse,
-            })
-        })?;
+        let is_first = !(sharing.is_shared && self.has_endpoint(local));
+        if is_first {
+            self.attachment.bind(address, Takes::Rest, !sharing.spreads).map_err(|error| {
+                PortError::Stack(match error {
+                    BindingError::Full => BindError::TooManyEndpoints,
+                    _ => BindError::InUse,
+                })
+            })?;
+        }
         match bind(local) {
             Ok(endpoint) => {
                 set(&mut self.endpoints, endpoint.index, local);
                 Ok(endpoint)
             }
             Err(error) => {
-                self.attachment.unbind(address);
+                if is_first {
+                    self.attachment.unbind(address);
+                }
                 Err(PortError::Stack(error))
             }
         }
@@ -127,9 +139,15 @@ impl Shared {
 
     pub(crate) fn close(&mut self, endpoint: DatagramId) {
         let place = self.endpoints.get_mut(endpoint.index as usize);
-        if let Some(local) = place.and_then(Option::take) {
+        if let Some(local) = place.and_then(Option::take)
+            && !self.has_endpoint(local)
+        {
             self.attachment.unbind((Transport::Udp, local));
         }
+    }
+
+    fn has_endpoint(&self, local: SocketAddr) -> bool {
+        self.endpoints.contains(&Some(local))
     }
 }
 

@@ -31,6 +31,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::thread::futex;
 
 use crate::region::{OutOfRegion, Region};
 use crate::wakeup;
@@ -171,7 +172,31 @@ impl Sleeper {
     /// [`Sleeper::disarm`].
     #[inline]
     pub fn arm(&self) {
-        wakeup::arm(self.flag.atomic());
+        wakeup::arm(self.flag.atomic(), wakeup::AT_DESCRIPTOR);
+    }
+
+    /// As [`Sleeper::arm`], for [`Sleeper::sleep_at_flag`]. Only between threads of one process.
+    #[inline]
+    pub fn arm_at_flag(&self) {
+        debug_assert!(matches!(self.wire, Wire::Event(_)), "a futex of this process");
+        wakeup::arm(self.flag.atomic(), wakeup::AT_FLAG);
+    }
+
+    /// After [`Sleeper::arm_at_flag`] and a look for work: sleeps until rung, or until `timeout`
+    /// has passed (`None`: for ever). There is nothing to clear afterwards. Costs less than the
+    /// descriptor, which is for whoever has others to wait for.
+    ///
+    /// # Errors
+    /// [`Errno::INTR`]: a signal came.
+    pub fn sleep_at_flag(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+        // A time beyond what the kernel can count is as good as for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let flag = self.flag.atomic();
+        match futex::wait(flag, futex::Flags::PRIVATE, wakeup::AT_FLAG, timeout.as_ref()) {
+            Err(Errno::INTR) => Err(Errno::INTR),
+            // Rung, or rung before, or the time is over.
+            _ => Ok(()),
+        }
     }
 
     /// Takes the wish to be rung back.
@@ -242,13 +267,37 @@ impl Ringer {
     /// [`DoorbellError::Gone`], [`DoorbellError::System`].
     #[inline]
     pub fn ring(&self) -> Result<bool, DoorbellError> {
-        if !wakeup::is_wanted(self.flag.atomic()) {
-            return Ok(false);
+        match wakeup::take_wish(self.flag.atomic()) {
+            None => Ok(false),
+            Some(place) => self.ring_at(place).map(|()| true),
         }
-        self.write().map(|()| true)
+    }
+
+    /// The other end sleeps, or is about to. To be asked after the caller has armed
+    /// a doorbell of its own: then of two who do so one sees the other.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        wakeup::wish(self.flag.atomic()) != 0
+    }
+
+    /// The same of the flag, see [`Sleeper::sleep_at_flag`].
+    #[must_use]
+    pub fn is_awaited_at_flag(&self) -> bool {
+        wakeup::wish(self.flag.atomic()) == wakeup::AT_FLAG
     }
 
     #[cold]
+    fn ring_at(&self, place: u32) -> Result<(), DoorbellError> {
+        match self.wire {
+            Wire::Event(_) if place == wakeup::AT_FLAG => {
+                let woken = futex::wake(self.flag.atomic(), futex::Flags::PRIVATE, 1);
+                debug_assert!(woken.is_ok(), "{woken:?}");
+                Ok(())
+            }
+            _ => self.write(),
+        }
+    }
+
     fn write(&self) -> Result<(), DoorbellError> {
         let written = match &self.wire {
             Wire::Event(fd) => rustix::io::write(fd, &1u64.to_ne_bytes()),

@@ -6,6 +6,7 @@
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
 //! | [`BipProducer`], [`BipConsumer`] | the ends of a bip buffer: strings of bytes |
+//! | [`Owner`], [`Revoker`] | the ends of a lock that is cheap for one of two threads |
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
 //! | [`record`] | what those records say, checked once at the border |
 //!
@@ -25,6 +26,7 @@
 #![cfg_attr(loom, allow(dead_code, reason = "the models use a part of the crate"))]
 
 mod atomics;
+mod biased;
 #[cfg(not(loom))]
 mod bip;
 mod bytes;
@@ -44,6 +46,8 @@ mod region;
 mod ring;
 mod wakeup;
 
+#[cfg(not(loom))]
+pub use biased::{Owned, Owner, Revoked, Revoker, biased};
 #[cfg(not(loom))]
 pub use bip::{BipConsumer, BipError, BipProducer, bip};
 pub use bytes::Plain;

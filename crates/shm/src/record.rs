@@ -33,7 +33,7 @@ use crate::bytes::Plain;
 use crate::limits;
 use crate::pool::BufId;
 
-pub use completion::{CloseCode, Completion, Event, Refusal, UndeliveredCode};
+pub use completion::{Arrival, CloseCode, Completion, Event, Refusal, UndeliveredCode};
 pub use list::{Bufs, Ids};
 pub use message::{Message, Offer};
 pub use op::{Command, Op};
@@ -143,6 +143,18 @@ struct Transfer {
     other: Id,
 }
 
+/// A body with a datagram: two addresses of one family, and the bytes of a buffer from its start.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Letter {
+    buf: u32,
+    len: u16,
+    /// Of the sender.
+    port: u16,
+    from: [u8; 16],
+    to: [u8; 16],
+}
+
 // SAFETY: integers and arrays of them, `repr(C)`, without padding (the assertions below add up the
 // fields), 64 bytes, aligned to 8.
 unsafe impl Plain for Record {}
@@ -150,6 +162,8 @@ unsafe impl Plain for Record {}
 unsafe impl Plain for Pair {}
 // SAFETY: as above; 40 bytes, aligned to 4.
 unsafe impl Plain for Transfer {}
+// SAFETY: as above; 40 bytes, aligned to 4.
+unsafe impl Plain for Letter {}
 
 const _: () = assert!(size_of::<Record>() == limits::LINE_BYTES && align_of::<Record>() == 8);
 const _: () = assert!(offset_of!(Record, kind) == 0 && offset_of!(Record, flags) == 2);
@@ -165,6 +179,9 @@ const _: () = assert!(size_of::<Transfer>() == 40 && offset_of!(Transfer, offset
 const _: () = assert!(offset_of!(Transfer, len) == 8 && offset_of!(Transfer, family) == 12);
 const _: () = assert!(offset_of!(Transfer, port) == 14 && offset_of!(Transfer, address) == 16);
 const _: () = assert!(offset_of!(Transfer, other) == 32);
+const _: () = assert!(size_of::<Letter>() == 40 && offset_of!(Letter, len) == 4);
+const _: () = assert!(offset_of!(Letter, port) == 6 && offset_of!(Letter, from) == 8);
+const _: () = assert!(offset_of!(Letter, to) == 24);
 
 /// Reads a body as `B`, or writes it as one: the same bytes.
 #[inline]
@@ -198,6 +215,14 @@ impl Record {
     #[inline]
     fn with_transfer(self, transfer: &Transfer) -> Self {
         Self { body: cast(transfer), ..self }
+    }
+
+    fn with_letter(self, letter: &Letter) -> Self {
+        Self { body: cast(letter), ..self }
+    }
+
+    fn letter(&self) -> Letter {
+        cast(&self.body)
     }
 
     fn pair(&self) -> Pair {
@@ -252,6 +277,19 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// The address's bytes as IPv6 has them, so that they say of which family it is.
+fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The address with those bytes.
+fn unmapped(octets: [u8; 16]) -> IpAddr {
+    IpAddr::V6(octets.into()).to_canonical()
+}
+
 fn ip_of(family: u16, octets: [u8; 16]) -> Result<IpAddr, RecordFault> {
     match family {
         FAMILY_4 => Ok(Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]).into()),
@@ -281,6 +319,14 @@ impl Pair {
 
     fn remote(&self) -> Result<SocketAddr, RecordFault> {
         Ok(SocketAddr::new(ip_of(self.remote_family, self.remote)?, self.remote_port))
+    }
+}
+
+impl Letter {
+    /// Where it came from, and where it was sent to.
+    fn addresses(&self, family: u32) -> Result<(IpAddr, IpAddr), RecordFault> {
+        let family = u16::try_from(family).unwrap_or(u16::MAX);
+        Ok((ip_of(family, self.from)?, ip_of(family, self.to)?))
     }
 }
 

@@ -7,17 +7,22 @@
 //! the sleeper's second look at the ring sees what was published before it. So never both: a ringer
 //! that does not ring, and a sleeper that sleeps.
 //!
-//! Any value but 0 counts as set. The other end may write what it likes there: at worst it is rung
-//! in vain or not rung, and both are its own loss.
+//! Any value but 0 counts as set, and says where the sleeper sleeps. The other end may write what
+//! it likes there: at worst it is rung in vain or not rung, and both are its own loss.
 
 use crate::atomics::{AtomicU32, Ordering, fence};
 
-/// Before the last look at the ring: from now on we want to be rung.
+/// The sleeper polls a descriptor.
+pub(crate) const AT_DESCRIPTOR: u32 = 1;
+/// It sleeps on the flag itself, a futex(2).
+pub(crate) const AT_FLAG: u32 = 2;
+
+/// Before the last look at the ring: from now on we want to be rung, there.
 #[inline]
-pub(crate) fn arm(flag: &AtomicU32) {
+pub(crate) fn arm(flag: &AtomicU32, place: u32) {
     // Relaxed: the fence orders it before the look at the ring that follows.
-    flag.store(1, Ordering::Relaxed);
-    // With the fence in `is_wanted`.
+    flag.store(place, Ordering::Relaxed);
+    // With the fence in `take_wish`.
     fence(Ordering::SeqCst);
 }
 
@@ -28,20 +33,32 @@ pub(crate) fn disarm(flag: &AtomicU32) {
     flag.store(0, Ordering::Relaxed);
 }
 
-/// After publishing: whether to ring now, which the caller then must. Takes the wish back, so that
+/// After publishing: where to ring now, which the caller then must. Takes the wish back, so that
 /// one ring answers it.
 #[inline]
-pub(crate) fn is_wanted(flag: &AtomicU32) -> bool {
+pub(crate) fn take_wish(flag: &AtomicU32) -> Option<u32> {
     // With the fence in `arm`: what was published is before it, the load of the flag after.
     fence(Ordering::SeqCst);
     // Relaxed: the fence orders it. While nobody sleeps the line stays shared between the cores.
-    if flag.load(Ordering::Relaxed) == 0 {
-        return false;
+    let seen = flag.load(Ordering::Relaxed);
+    if seen == 0 {
+        return None;
     }
-    // Relaxed: if this overwrites a later wish than the one that was seen, the ring that follows
-    // answers that wish too. The descriptor orders this store before the sleeper's next one.
-    flag.store(0, Ordering::Relaxed);
-    true
+    // Relaxed: a later wish than the one that was seen is answered by the ring that follows, at the
+    // place that it names. What carries the ring orders this before the sleeper's next wish.
+    match flag.swap(0, Ordering::Relaxed) {
+        // It was taken back meanwhile: a ring in vain.
+        0 => Some(seen),
+        place => Some(place),
+    }
+}
+
+/// Where the other end sleeps, or is about to; whoever goes by it has armed a flag of its own
+/// before, so that of two that do so one sees the other.
+#[inline]
+pub(crate) fn wish(flag: &AtomicU32) -> u32 {
+    // Relaxed: the fence in `arm` of the caller's own flag orders it.
+    flag.load(Ordering::Relaxed)
 }
 
 #[cfg(all(test, loom))]

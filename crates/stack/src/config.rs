@@ -162,16 +162,17 @@ pub struct TcpConfig {
     pub challenge_acks_per_s: u32,
     /// Path MTU discovery (RFC 1191, 8201).
     pub path_mtu_discovery: bool,
-    /// With it: full segments that time out again and again are sent smaller (RFC 4821 §7.7).
+    /// With it: full segments that time out again and again are sent smaller (RFC 4821 §7.7), and
+    /// larger ones are tried later.
     pub black_hole_detection: bool,
 }
 
 /// When SYN cookies are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SynCookies {
-    /// Never: SYNs beyond the backlog are dropped.
+    /// Never: SYNs beyond [`TcpConfig::syn_backlog`] are dropped.
     Never,
-    /// Beyond the backlog.
+    /// Beyond [`TcpConfig::syn_backlog`].
     #[default]
     WhenFull,
     /// For every SYN.

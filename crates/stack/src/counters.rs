@@ -73,8 +73,11 @@ drops! {
     NoEndpoint => "no_endpoint",
     /// No buffer for the bytes.
     NoBuffer => "no_buffer",
-    /// An endpoint's or a listener's queue is full.
+    /// An endpoint's queue is full, or a listener has so many SYNs that there is no room for more.
     QueueFull => "queue_full",
+    /// A SYN, or the last ACK of a handshake, for a listener whose backlog is full because nobody
+    /// accepts: the peer tries again.
+    BacklogFull => "backlog_full",
     /// No room for one more connection.
     NoConnectionRoom => "no_connection_room",
     /// Outside the window (RFC 9293 §3.10.7.4).

@@ -101,6 +101,25 @@ impl Arrival {
         Self { to: IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED), hop_limit: 0, traffic_class: 0 };
 }
 
+/// What says that a datagram did not get there ([`crate::Stack::take_notice`]): an ICMP message, or
+/// what a router of ours would have sent, where the way to the next hop is the trouble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// Who says so. The type and the code are those of ICMP for its version of IP.
+    pub by: IpAddr,
+    /// The message's type.
+    pub kind: u8,
+    /// The message's code.
+    pub code: u8,
+    /// The MTU or the place of which it speaks, else 0.
+    pub info: u32,
+    /// How the message arrived.
+    pub arrival: Arrival,
+    /// The beginning of the datagram's bytes, as much as the message quotes, if that is asked for
+    /// ([`crate::Stack::quote_errors`]). The buffer is the application's from now on.
+    pub quote: Option<Chunk>,
+}
+
 /// How a datagram is to leave ([`crate::Stack::send_datagram_as`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Departure {

@@ -61,6 +61,10 @@ pub const ICMP_ERRORS_BURST: u32 = 50;
 pub const DATAGRAMS_WAITING_MAX: usize = 2048;
 /// Most of either that wait at one endpoint.
 pub const DATAGRAMS_PER_ENDPOINT_MAX: u32 = 256;
+/// Most notices that a datagram did not get there that wait in a shard.
+pub const NOTICES_WAITING_MAX: usize = 256;
+/// Bytes that a notice quotes of a datagram at most: what fits the largest ICMP error, of IPv6.
+pub const QUOTE_BYTES_MAX: usize = MTU_MIN_V6 as usize - 40 - 8 - 40 - 8;
 /// Peers that an endpoint remembers having sent to, to tell a genuine ICMP error by.
 pub const DATAGRAM_PEERS: usize = 8;
 
@@ -114,6 +118,8 @@ pub const NODES_MIN: u32 = 1 << 16;
 pub const PORT_COUNTERS: usize = 256;
 /// What full segments shrink to first where they vanish without a word (RFC 4821 §7.2).
 pub const BLACK_HOLE_MSS: u16 = 1024;
+/// A segment that would be less than so much larger is not worth a probe.
+pub const PATH_PROBE_GAIN_BYTES: u16 = 32;
 
 const _: () = assert!(ACKS_AHEAD_MAX < REPLIES_MAX && REPLIES_PARKED_MAX <= REPLIES_MAX);
 const _: () = assert!(MSS_DEFAULT < BLACK_HOLE_MSS);

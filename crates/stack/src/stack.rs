@@ -257,10 +257,10 @@ impl Stack {
             }
             Inbound::Shared(Protocol::Udp, arrived) => udp.on_datagram(&mut cx, &arrived)?,
             Inbound::Shared(..) => return Err(Drop::NoConnection),
-            Inbound::Icmp(error) if error.protocol == Protocol::Udp => {
-                udp.on_icmp_error(&mut cx, &error)?;
+            Inbound::Icmp(error, said) if error.protocol == Protocol::Udp => {
+                udp.on_icmp_error(&mut cx, &error, &said)?;
             }
-            Inbound::Icmp(error) => tcp.on_icmp_error(&mut cx, &error),
+            Inbound::Icmp(error, _) => tcp.on_icmp_error(&mut cx, &error),
         }
         Ok(())
     }
@@ -297,6 +297,12 @@ impl Stack {
             None => self.udp.poll_event(),
             event => event,
         }
+    }
+
+    /// [`Stack::poll_event`] may have something to tell. For whoever turns the stack for another
+    /// one, who takes the events; rarely there is none after all.
+    pub fn has_event(&mut self) -> bool {
+        self.tcp.has_event() || self.udp.has_event()
     }
 
     /// Writes the next frame to `frame`, which is [`Config::tx_frame_bytes`] long; `None`: there is

@@ -8,10 +8,13 @@
 //!   for IPv6. Nothing is cut here: whoever sends more than a path takes loses all of it when one
 //!   part is lost (RFC 8085 §3.2).
 //! - Datagrams that wait, in both directions, have ceilings per endpoint and together.
-//! - An ICMP error is believed by an endpoint that sent to that peer lately, and by no other.
+//! - An ICMP error is believed if an endpoint of that port sent to that peer lately, and else not.
+//! - To each event of a datagram that was refused belongs one notice, in the same order.
 
 mod ports;
+mod refusing;
 mod sending;
+mod sharing;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,21 +25,34 @@ use crate::config::Config;
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{BindError, OperationError};
-use crate::event::{Arrival, Event, Undelivered};
+use crate::event::{Arrival, Event};
 use crate::frame::Checksums;
 use crate::id::{DatagramId, PoolId};
-use crate::ip::{Arrived, IcmpError, IcmpErrorKind, Ip, Unreachable};
-use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, DATAGRAMS_WAITING_MAX};
+use crate::ip::{Arrived, Ip};
+use crate::limits::{
+    DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, DATAGRAMS_WAITING_MAX, NOTICES_WAITING_MAX,
+};
 use crate::memory::Memory;
 use crate::slab::Places;
 use crate::wire::{Protocol, checksum, udp};
 use ports::Ports;
+use refusing::Refusals;
 use sending::Sending;
+pub use sharing::DatagramSharing;
+use sharing::Spread;
 
 /// Where datagrams arrive and leave.
 #[derive(Debug, Clone, Copy)]
 struct Endpoint {
+    /// Where it was bound.
+    bound: SocketAddr,
+    /// Where it is: as `bound`, or one address of all while it has a peer.
     local: SocketAddr,
+    /// The only one that it hears.
+    peer: Option<SocketAddr>,
+    sharing: DatagramSharing,
+    /// Later than that of those that came to their address before it.
+    since: u64,
     pool: PoolId,
     /// Events of it that nobody has taken yet.
     events: u32,
@@ -45,6 +61,8 @@ struct Endpoint {
     /// Whom it sent to last.
     peers: [Option<SocketAddr>; DATAGRAM_PEERS],
     next_peer: u8,
+    /// Notices come with what they quote.
+    quotes: bool,
 }
 
 /// The endpoints of a shard.
@@ -53,9 +71,13 @@ pub(crate) struct Udp {
     endpoints: Vec<Option<Endpoint>>,
     places: Places,
     ports: Ports,
+    spread: Spread,
+    /// Endpoints that came to an address, ever.
+    changes: u64,
     events: VecDeque<(Event, Arrival)>,
     /// How the datagram arrived that was told of last.
     last_arrival: Arrival,
+    refusals: Refusals,
     sending: Sending,
 }
 
@@ -68,18 +90,21 @@ impl Udp {
             endpoints: alloc::vec![None; capacity as usize],
             places: Places::new(capacity),
             ports: Ports::new(config),
+            spread: Spread::new(config),
+            changes: 0,
             events: VecDeque::with_capacity(waiting),
             last_arrival: Arrival::NONE,
+            refusals: Refusals::new(if capacity == 0 { 0 } else { NOTICES_WAITING_MAX }),
             sending: Sending::new(waiting),
         }
     }
 
     /// Opens an endpoint at `local`: an address of ours, or the unspecified one for all of that
-    /// family; port 0: a free one is chosen.
+    /// family; port 0: one that nobody has is chosen.
     pub(crate) fn bind(
         &mut self,
         ip: &Ip,
-        local: SocketAddr,
+        (local, sharing): (SocketAddr, DatagramSharing),
         pool: PoolId,
     ) -> Result<DatagramId, BindError> {
         if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
@@ -87,18 +112,24 @@ impl Udp {
         }
         let local = match local.port() {
             0 => SocketAddr::new(local.ip(), self.free_port(local.ip())?),
-            _ if self.is_taken(local) => return Err(BindError::InUse),
+            _ if self.is_refused(local, sharing) => return Err(BindError::InUse),
             _ => local,
         };
         let (index, generation) = self.places.take().ok_or(BindError::TooManyEndpoints)?;
         self.ports.insert(local.port(), index);
+        self.changes += 1;
         self.endpoints[index as usize] = Some(Endpoint {
+            bound: local,
             local,
+            peer: None,
+            sharing,
+            since: self.changes,
             pool,
             events: 0,
             sending: 0,
             peers: [None; DATAGRAM_PEERS],
             next_peer: 0,
+            quotes: false,
         });
         Ok(DatagramId { index, generation })
     }
@@ -121,6 +152,7 @@ impl Udp {
             Event::DatagramRefused { endpoint, .. } => *endpoint != id,
             _ => true,
         });
+        self.refusals.close(id, memory);
         self.sending.close(id, memory);
         Ok(())
     }
@@ -141,8 +173,9 @@ impl Udp {
         arrived: &Arrived<'_>,
     ) -> Result<(), Drop> {
         let view = udp::View::new(arrived.payload)?;
+        let from = SocketAddr::new(arrived.src, view.src_port());
         let to = SocketAddr::new(arrived.dst, view.dst_port());
-        let Some(index) = self.find(to) else {
+        let Some(index) = self.find(from, to) else {
             // Who sent it is told that nobody is here, but only if that is what was asked.
             check(arrived, &view, checksum::sum(view.payload()))?;
             return Err(Drop::NoEndpoint);
@@ -169,50 +202,11 @@ impl Udp {
         let generation = self.places.generation(index);
         let datagram = Event::Datagram {
             endpoint: DatagramId { index, generation },
-            from: SocketAddr::new(arrived.src, view.src_port()),
+            from,
             chunk: Chunk { buf, offset: 0, len: view.payload().len() as u32 },
         };
         let Arrived { dst, hop_limit, traffic_class, .. } = *arrived;
         self.events.push_back((datagram, Arrival { to: dst, hop_limit, traffic_class }));
-        Ok(())
-    }
-
-    /// An ICMP error about a datagram that says it is ours (RFC 1122 §4.1.3.3).
-    ///
-    /// # Errors
-    ///
-    /// [`Drop::BadIcmpError`]: no endpoint sent there lately.
-    pub(crate) fn on_icmp_error<M>(
-        &mut self,
-        cx: &mut Cx<'_, M>,
-        error: &IcmpError,
-    ) -> Result<(), Drop> {
-        let index = self.find(error.local).ok_or(Drop::BadIcmpError)?;
-        let Some(endpoint) = self.endpoints[index as usize].as_ref() else {
-            return Err(Drop::BadIcmpError);
-        };
-        if !endpoint.peers.contains(&Some(error.remote)) {
-            return Err(Drop::BadIcmpError);
-        }
-        let why = match error.kind {
-            IcmpErrorKind::FragmentationNeeded { mtu } if error.remote.is_ipv6() => {
-                cx.ip.learn_path_mtu(cx.now, error.remote.ip(), mtu);
-                Undelivered::TooLong
-            }
-            // We never forbid routers to cut a datagram of IPv4.
-            IcmpErrorKind::FragmentationNeeded { .. } => return Err(Drop::BadIcmpError),
-            IcmpErrorKind::Unreachable(why) => match why {
-                Unreachable::Network => Undelivered::NetworkUnreachable,
-                Unreachable::Host => Undelivered::HostUnreachable,
-                Unreachable::Protocol => Undelivered::ProtocolUnreachable,
-                Unreachable::Port => Undelivered::PortUnreachable,
-                Unreachable::Prohibited => Undelivered::Prohibited,
-            },
-            IcmpErrorKind::TimeExceeded => Undelivered::TimeExceeded,
-            IcmpErrorKind::ParameterProblem => Undelivered::ParameterProblem,
-        };
-        let generation = self.places.generation(index);
-        self.refuse(DatagramId { index, generation }, error.remote, why);
         Ok(())
     }
 
@@ -221,6 +215,7 @@ impl Udp {
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let (event, arrival) = self.events.pop_front()?;
         self.last_arrival = arrival;
+        self.refusals.on_told(&event);
         if let Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } = event
             && let Some(Some(endpoint)) = self.endpoints.get_mut(endpoint.index as usize)
         {
@@ -229,20 +224,14 @@ impl Udp {
         Some(event)
     }
 
+    /// Something has happened that nobody was told of.
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// How the datagram arrived that was told of last.
     pub(crate) const fn last_arrival(&self) -> Arrival {
         self.last_arrival
-    }
-
-    /// Tells the endpoint's owner that a datagram to `to` did not get there, if there is room.
-    fn refuse(&mut self, id: DatagramId, to: SocketAddr, why: Undelivered) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) else { return };
-        let is_full = self.events.len() >= DATAGRAMS_WAITING_MAX;
-        if is_full || endpoint.events >= DATAGRAMS_PER_ENDPOINT_MAX {
-            return;
-        }
-        endpoint.events += 1;
-        self.events.push_back((Event::DatagramRefused { endpoint: id, to, why }, Arrival::NONE));
     }
 
     fn endpoint(&self, id: DatagramId) -> Result<&Endpoint, OperationError> {
@@ -250,29 +239,6 @@ impl Udp {
             return Err(OperationError::Unknown);
         }
         self.endpoints[id.index as usize].as_ref().ok_or(OperationError::Unknown)
-    }
-
-    /// The endpoint that datagrams to `to` arrive at: one of that very address before one of all.
-    fn find(&self, to: SocketAddr) -> Option<u32> {
-        let mut any = None;
-        for index in self.ports.at(to.port()) {
-            let local = self.endpoints[index as usize].as_ref()?.local.ip();
-            if local == to.ip() {
-                return Some(index);
-            }
-            if local.is_unspecified() && local.is_ipv4() == to.is_ipv4() {
-                any = Some(index);
-            }
-        }
-        any
-    }
-
-    /// An endpoint has exactly that address.
-    fn is_taken(&self, local: SocketAddr) -> bool {
-        let has = |index: u32| {
-            self.endpoints[index as usize].as_ref().is_some_and(|other| other.local == local)
-        };
-        self.ports.at(local.port()).any(has)
     }
 
     fn free_port(&mut self, ip: IpAddr) -> Result<u16, BindError> {

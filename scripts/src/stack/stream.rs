@@ -24,7 +24,8 @@ impl Sockets {
         }
         let any = any_of(stream.domain);
         let local = stream.local.unwrap_or_else(|| SocketAddr::new(any, 0));
-        let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
+        // One more than this waits in the stack, and another is taken ahead.
+        let backlog = u32::try_from(backlog).unwrap_or(0).saturating_sub(1);
         let stack = host.stack()?;
         stream.backlog = backlog;
         let listener = match stack.listen(local, backlog, Host::pool()) {

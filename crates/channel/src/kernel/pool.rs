@@ -17,22 +17,20 @@ use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+#[cfg(feature = "local")]
+use buffers::SURRENDERED;
+use buffers::{HELD, Owners};
 
 use crate::limits::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX};
 
-const CACHE_LINE_BYTES: usize = 64;
+mod buffers;
+
+pub(crate) use buffers::Buffers;
 
 /// A fixed number of buffers of one size.
 pub(crate) struct Pool {
-    base: NonNull<u8>,
-    mapping_bytes: usize,
-    buffer_len: usize,
-    /// From one buffer's start to the next one's.
-    stride_bytes: usize,
-    buffer_count: u16,
+    buffers: Buffers,
     free: FreeList,
-    owners: Box<[Cell<u64>]>,
     /// Instead of a mapping: all bytes of a pool that was made of them.
     heap: Vec<u8>,
 }
@@ -40,58 +38,30 @@ pub(crate) struct Pool {
 impl Pool {
     /// Maps the memory; the kernel gives it zeroed and only when it is touched.
     pub(crate) fn new(buffer_len: usize, buffer_count: u16) -> io::Result<Rc<Self>> {
-        // Buffers whose starts are a power of two apart fall into the same few sets of the cache,
-        // and small messages only ever use the start: an odd number of lines keeps them apart.
-        let lines = buffer_len.div_ceil(CACHE_LINE_BYTES);
-        let stride_bytes = (lines | 1) * CACHE_LINE_BYTES;
-        let mapping_bytes = stride_bytes * usize::from(buffer_count);
-        // SAFETY: a fresh anonymous private mapping at an address of the kernel's choice aliases
-        // nothing.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                mapping_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        // SAFETY: the advice covers exactly the mapping above and changes no content. A kernel
-        // without transparent huge pages refuses it, and small pages do as well.
-        let _ = unsafe { madvise(base, mapping_bytes, Advice::LinuxHugepage) };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Rc::new(Self {
-            base,
-            mapping_bytes,
-            buffer_len,
-            stride_bytes,
-            buffer_count,
-            // Popped from the end: the lowest index first.
-            free: FreeList::of((0..buffer_count).rev()),
-            owners: vec![Cell::new(0); usize::from(buffer_count)].into(),
-            heap: Vec::new(),
-        }))
+        let buffers = Buffers::map(buffer_len, buffer_count)?;
+        // Popped from the end: the lowest index first.
+        let free = FreeList::of((0..buffer_count).rev());
+        Ok(Rc::new(Self { buffers, free, heap: Vec::new() }))
     }
 
     /// A pool without buffers, for spans of `heap`.
     fn of_bytes(heap: Vec<u8>) -> Rc<Self> {
-        Rc::new(Self {
-            base: NonNull::dangling(),
-            mapping_bytes: 0,
-            buffer_len: 0,
-            stride_bytes: 0,
-            buffer_count: 0,
-            free: FreeList::of(std::iter::empty()),
-            owners: Box::default(),
-            heap,
-        })
+        let free = FreeList::of(std::iter::empty());
+        Rc::new(Self { buffers: Buffers::none(), free, heap })
+    }
+
+    /// The memory, for a stack on a thread beside.
+    #[cfg(feature = "local")]
+    pub(crate) const fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     pub(crate) fn buffer_len(&self) -> usize {
-        self.buffer_len
+        self.buffers.buffer_len()
     }
 
     pub(crate) fn buffer_count(&self) -> u16 {
-        self.buffer_count
+        self.buffers.count()
     }
 
     /// Buffers that nobody owns.
@@ -103,7 +73,7 @@ impl Pool {
     #[inline]
     pub(crate) fn take(self: &Rc<Self>) -> Option<PoolBuf> {
         let index = self.free.pop()?;
-        self.owners[usize::from(index)].set(1);
+        self.buffers.owners(index).set(1);
         Some(PoolBuf { pool: Rc::clone(self), index })
     }
 
@@ -112,42 +82,8 @@ impl Pool {
     #[inline]
     pub(crate) fn take_held(&self) -> Option<Held> {
         let index = self.free.pop()?;
-        self.owners[usize::from(index)].set(HELD);
+        self.buffers.owners(index).set(HELD);
         Some(Held(index))
-    }
-
-    /// Copies into a buffer that is held and has no owner yet, and sums what was copied; what lies
-    /// past its end is left out.
-    #[cfg(feature = "local")]
-    #[inline]
-    pub(crate) fn fill_held(&self, held: Held, offset: usize, from: &[u8]) -> u16 {
-        if self.owners.get(usize::from(held.0)).is_none_or(|owners| owners.get() != HELD) {
-            return 0;
-        }
-        let len = from.len().min(self.buffer_len.saturating_sub(offset));
-        // SAFETY: `len` is 0, or `offset + len` is at most `buffer_len`, so the place lies inside
-        // the buffer, whose index was checked above.
-        let to = unsafe { self.address(held.0).add(offset.min(self.buffer_len)) };
-        // SAFETY: `to` is valid for `len` bytes as shown above, which the kernel zeroed at first
-        // touch; nobody else has a reference into a buffer that is held, and this one ends here.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len) };
-        megapipe_shm::checksum::copy(from, to)
-    }
-
-    /// Lets `fill` write the first `len` bytes of a buffer that is held and has no owner yet. Of
-    /// one that is not, and past its end, nothing is written.
-    #[cfg(feature = "local")]
-    #[inline]
-    pub(crate) fn fill_held_by(&self, held: Held, len: usize, fill: impl FnOnce(&mut [u8])) {
-        if self.owners.get(usize::from(held.0)).is_none_or(|owners| owners.get() != HELD) {
-            return;
-        }
-        let to = self.address(held.0);
-        // SAFETY: at most `buffer_len` bytes from the start of the buffer, whose index was checked
-        // above, which the kernel zeroed at first touch; nobody else has a reference into a buffer
-        // that is held, and this one ends with the call.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len.min(self.buffer_len)) };
-        fill(to);
     }
 
     /// Moves free buffers into the kernel's hands, each by its index and address, until `each`
@@ -155,7 +91,7 @@ impl Pool {
     pub(crate) fn lend_free(&self, mut each: impl FnMut(u16, NonNull<u8>)) {
         for place in &self.free.places[..self.free.count.replace(0)] {
             let index = place.get();
-            each(index, self.address(index));
+            each(index, self.buffers.address(index));
         }
     }
 
@@ -164,7 +100,7 @@ impl Pool {
     /// `None` if the index is not one that the kernel could hold: the caller counts that.
     #[inline]
     pub(crate) fn hold(&self, index: u16) -> Option<Held> {
-        let owners = self.owners.get(usize::from(index))?;
+        let owners = self.buffers.owners_of(index)?;
         if owners.get() != 0 {
             return None;
         }
@@ -176,12 +112,12 @@ impl Pool {
     /// that the kernel has filled.
     #[inline(always)]
     pub(crate) fn receive(self: &Rc<Self>, index: u16, len: u32) -> Option<Span> {
-        let owners = self.owners.get(usize::from(index))?;
+        let owners = self.buffers.owners_of(index)?;
         if owners.get() != 0 {
             return None;
         }
         owners.set(1);
-        let len = len.min(self.buffer_len as u32);
+        let len = len.min(self.buffer_len() as u32);
         Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(index, 0, len) })
     }
 
@@ -189,34 +125,13 @@ impl Pool {
     /// more.
     #[inline]
     pub(crate) fn adopt(self: &Rc<Self>, held: Held, len: u32) -> Option<Span> {
-        let owners = self.owners.get(usize::from(held.0))?;
+        let owners = self.buffers.owners_of(held.0)?;
         if owners.get() != HELD {
             return None;
         }
         owners.set(1);
-        let len = len.min(self.buffer_len as u32);
+        let len = len.min(self.buffer_len() as u32);
         Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(held.0, 0, len) })
-    }
-
-    /// All bytes of a buffer that the caller owns.
-    #[inline(always)]
-    fn buffer(&self, index: u16) -> &[u8] {
-        let address = self.address(index);
-        // SAFETY: the range lies inside the mapping; the memory was zeroed by the kernel at
-        // first touch, so it is initialised; nobody writes while the buffer has an owner, except
-        // through `bytes_mut`, which borrows the only owner mutably.
-        unsafe { std::slice::from_raw_parts(address.as_ptr(), self.buffer_len) }
-    }
-
-    /// Bytes of a buffer of which there is a surrendered owner; of any other none.
-    #[cfg(feature = "local")]
-    #[inline]
-    pub(crate) fn surrendered(&self, index: u16) -> &[u8] {
-        match self.owners.get(usize::from(index)).map(Cell::get) {
-            Some(HELD) | None => &[],
-            Some(owners) if owners < SURRENDERED => &[],
-            Some(_) => self.buffer(index),
-        }
     }
 
     /// A copy of `bytes` in a buffer, with one surrendered owner; `None`: no buffer is free, or
@@ -224,12 +139,12 @@ impl Pool {
     #[cfg(feature = "local")]
     #[inline]
     pub(crate) fn surrender_copy(&self, bytes: &[u8]) -> Option<u16> {
-        if bytes.len() > self.buffer_len {
+        if bytes.len() > self.buffer_len() {
             return None;
         }
         let index = self.free.pop()?;
-        self.owners[usize::from(index)].set(SURRENDERED);
-        let to = self.address(index);
+        self.buffers.owners(index).set(SURRENDERED);
+        let to = self.buffers.address(index);
         // SAFETY: `to` is valid for `buffer_len` bytes, of which `bytes` has no more, as checked
         // above, which the kernel zeroed at first touch; the buffer was free, so nobody else has a
         // reference into it, and this one ends here.
@@ -242,7 +157,7 @@ impl Pool {
     #[cfg(feature = "local")]
     #[inline]
     pub(crate) fn give_up(&self, index: u16) {
-        let Some(cell) = self.owners.get(usize::from(index)) else { return };
+        let Some(cell) = self.buffers.owners_of(index) else { return };
         let owners = cell.get();
         debug_assert!(owners >= SURRENDERED && owners != HELD, "given up twice");
         if owners < SURRENDERED || owners == HELD {
@@ -257,9 +172,9 @@ impl Pool {
     /// A surrendered owner is a span again, of `len` bytes from `start` on.
     #[cfg(feature = "local")]
     pub(crate) fn reclaim(self: &Rc<Self>, index: u16, start: u32, len: u32) -> Option<Span> {
-        let cell = self.owners.get(usize::from(index))?;
+        let cell = self.buffers.owners_of(index)?;
         let end = start.checked_add(len)? as usize;
-        if cell.get() < SURRENDERED || cell.get() == HELD || end > self.buffer_len {
+        if cell.get() < SURRENDERED || cell.get() == HELD || end > self.buffer_len() {
             return None;
         }
         cell.set(cell.get() - SURRENDERED + 1);
@@ -270,7 +185,7 @@ impl Pool {
     #[cfg(feature = "local")]
     #[inline]
     pub(crate) fn put_back(&self, held: Held) {
-        let Some(owners) = self.owners.get(usize::from(held.0)) else { return };
+        let Some(owners) = self.buffers.owners_of(held.0) else { return };
         if owners.get() == HELD {
             owners.set(0);
             self.free.push(held.0);
@@ -280,40 +195,19 @@ impl Pool {
     /// One owner more.
     #[inline]
     fn share(&self, index: u16) {
-        let owners = &self.owners[usize::from(index)];
+        let owners = self.buffers.owners(index);
         owners.set(owners.get() + 1);
     }
 
     /// One owner less; the last one frees the buffer.
     #[inline(always)]
     fn release(&self, index: u16) {
-        let cell = &self.owners[usize::from(index)];
+        let cell = self.buffers.owners(index);
         let owners = cell.get() - 1;
         cell.set(owners);
         if owners == 0 {
             self.free.push(index);
         }
-    }
-
-    #[inline(always)]
-    fn address(&self, index: u16) -> NonNull<u8> {
-        debug_assert!(index < self.buffer_count);
-        // SAFETY: index < buffer_count (indices come from the free list or were checked against
-        // `owners`, which has that length), so the offset stays inside the mapping.
-        unsafe { self.base.add(usize::from(index) * self.stride_bytes) }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if self.mapping_bytes == 0 {
-            return;
-        }
-        // SAFETY: the mapping was made in `new` with this length; no owner is left, because
-        // each holds an Rc of this pool, and the driver has taken the kernel's hands off it
-        // before it let go of its own Rc.
-        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapping_bytes) };
-        debug_assert!(unmapped.is_ok());
     }
 }
 
@@ -350,13 +244,6 @@ impl FreeList {
     }
 }
 
-/// In place of the number of owners: filled, and not adopted yet.
-const HELD: u64 = u64::MAX;
-
-/// A surrendered owner counts as so many: whether there is one is seen in the high half.
-#[cfg(feature = "local")]
-const SURRENDERED: u64 = 1 << 32;
-
 /// Names a filled buffer that has no owner yet; never adopted, it stays taken for ever.
 #[derive(Clone, Copy)]
 pub(crate) struct Held(u16);
@@ -384,12 +271,12 @@ impl PoolBuf {
     /// All bytes of the buffer, whether meaningful or not.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.pool.buffer(self.index)
+        self.pool.buffers.buffer(self.index)
     }
 
     /// The first `len` bytes, which may have several owners from now on.
     pub(crate) fn into_span(self, len: u32) -> Span {
-        let len = len.min(self.pool.buffer_len as u32);
+        let len = len.min(self.pool.buffer_len() as u32);
         // One owner more, for the span, before `self` is dropped and there is one less.
         self.pool.share(self.index);
         Span { pool: Some(Rc::clone(&self.pool)), place: Place::in_pool(self.index, 0, len) }
@@ -400,19 +287,19 @@ impl PoolBuf {
         if self.owners().get() != 1 {
             return None;
         }
-        let address = self.pool.address(self.index);
+        let address = self.pool.buffers.address(self.index);
         // SAFETY: as in `Pool::buffer`, and this is the only owner, borrowed mutably.
-        Some(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), self.pool.buffer_len) })
+        Some(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), self.pool.buffer_len()) })
     }
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.pool.buffer_len
+        self.pool.buffer_len()
     }
 
     #[inline]
-    fn owners(&self) -> &Cell<u64> {
-        &self.pool.owners[usize::from(self.index)]
+    fn owners(&self) -> &Owners {
+        self.pool.buffers.owners(self.index)
     }
 }
 
@@ -507,8 +394,11 @@ impl Span {
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(pool) = &self.pool else { return &[] };
         let (start, len) = self.place.range();
-        let all =
-            if self.place.is_in_heap() { &pool.heap } else { pool.buffer(self.place.index()) };
+        let all = if self.place.is_in_heap() {
+            &pool.heap
+        } else {
+            pool.buffers.buffer(self.place.index())
+        };
         &all[start..start + len]
     }
 
@@ -526,7 +416,7 @@ impl Span {
         self.pool = None;
         let index = self.place.index();
         let (start, len) = self.place.range();
-        let owners = &pool.owners[usize::from(index)];
+        let owners = pool.buffers.owners(index);
         owners.set(owners.get() - 1 + SURRENDERED);
         Ok((index, start as u32, len as u32))
     }
@@ -631,11 +521,11 @@ mod tests {
         let front = all.split_to(2);
         let Err(all) = all.surrender(&other) else { panic!("it is of another pool") };
         let Ok((index, 2, 3)) = all.surrender(&pool) else { panic!("it is of this one") };
-        assert_eq!(&pool.surrendered(index)[2..5], b"cde");
+        assert_eq!(&pool.buffers.surrendered(index)[2..5], b"cde");
         drop(front);
         assert_eq!(pool.free_count(), 3, "one owner is left");
         let again = pool.reclaim(index, 2, 3).unwrap();
-        assert_eq!((again.bytes(), pool.surrendered(index)), (&b"cde"[..], &[][..]));
+        assert_eq!((again.bytes(), pool.buffers.surrendered(index)), (&b"cde"[..], &[][..]));
         assert!(pool.reclaim(index, 2, 3).is_none(), "it is a span already");
         let Ok((index, ..)) = again.surrender(&pool) else { panic!("it is of this one") };
         pool.give_up(index);
@@ -650,8 +540,8 @@ mod tests {
         assert_eq!(pool.surrender_copy(&[7; 65]), None, "no buffer is so long");
         let copies = [&b"abc"[..], &[9; 64]].map(|bytes| pool.surrender_copy(bytes).unwrap());
         assert_eq!(pool.surrender_copy(b"d"), None, "none is free");
-        assert_eq!(&pool.surrendered(copies[0])[..3], b"abc");
-        assert_eq!(pool.surrendered(copies[1]), &[9; 64]);
+        assert_eq!(&pool.buffers.surrendered(copies[0])[..3], b"abc");
+        assert_eq!(pool.buffers.surrendered(copies[1]), &[9; 64]);
         pool.give_up(copies[0]);
         let span = pool.reclaim(copies[1], 0, 64).unwrap();
         assert_eq!((pool.free_count(), span.bytes()), (1, &[9; 64][..]));

@@ -5,16 +5,18 @@
 //! Invariant: a datagram that comes while no read waits is kept, up to [`WAITING_MAX`] of them;
 //! more are dropped and counted, as a socket's full buffer would drop them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use megapipe_service::PortError;
-use megapipe_stack::{self as stack, BindError, Chunk, DatagramId, OperationError};
+use megapipe_stack::{
+    self as stack, BindError, Chunk, DatagramId, DatagramSharing, OperationError,
+};
 
 use super::memory::Received;
 use super::{Local, NOBODY, Owner};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
-use crate::completion::{Arrival, Datagram, Event, Undelivered};
+use crate::completion::{Arrival, Datagram, Event, Notice, Undelivered};
 use crate::error::OpError;
 use crate::slot::{Body, Extra, Target};
 use crate::state::State;
@@ -36,9 +38,9 @@ impl Local {
         &mut self,
         state: &mut State,
         slot: u32,
-        local: SocketAddr,
+        (local, sharing): (SocketAddr, DatagramSharing),
     ) -> Result<(), PortError<BindError>> {
-        let endpoint = self.server.bind(local)?;
+        let endpoint = self.server.bind(local, sharing)?;
         let index = endpoint.index as usize;
         if self.endpoints.len() <= index {
             self.endpoints.resize(index + 1, NOBODY);
@@ -48,6 +50,20 @@ impl Local {
         entry.target = Target::Stack(endpoint.index);
         entry.extra = Some(Box::new(Extra::Datagrams(std::collections::VecDeque::new())));
         Ok(())
+    }
+
+    /// An endpoint hears one peer from now on; `None`: everybody. Where it is then.
+    pub(super) fn connect_datagram(
+        &mut self,
+        state: &State,
+        slot: u32,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OpError> {
+        let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
+        self.server.connect_datagram(endpoint, peer).map_err(|error| match error {
+            OperationError::BadAddress => OpError::NetworkUnreachable,
+            _ => OpError::BadDescriptor,
+        })
     }
 
     /// Answers reads with what waits.
@@ -77,7 +93,7 @@ impl Local {
         chunk: Chunk,
     ) {
         let arrival = self.server.last_arrival();
-        let buffer = match self.server.memory().received(chunk) {
+        let buffer = match self.server.received(chunk) {
             Received::Pool(held) => state.adopt(held, chunk.len),
             Received::Heap(bytes) => Some(bytes),
         };
@@ -101,14 +117,30 @@ impl Local {
         state: &mut State,
         endpoint: DatagramId,
         to: SocketAddr,
-        why: stack::Undelivered,
     ) {
+        let Some(stack::Notice { by, kind, code, info, arrival, quote }) =
+            self.server.take_notice()
+        else {
+            return;
+        };
+        // Out of the buffer, which others need.
+        let quote = quote.map(|chunk| match self.server.received(chunk) {
+            Received::Pool(held) => state.adopt(held, chunk.len),
+            Received::Heap(bytes) => Some(bytes),
+        });
+        let quote = quote.flatten().map_or_else(Box::default, |bytes| Box::from(&*bytes));
         let Some(slot) = self.slot_of_endpoint(endpoint).filter(|_| state.config.asides) else {
             return;
         };
-        let (errno, is_final) = told_as(why, to.is_ipv6());
+        let (errno, is_final) = match by {
+            IpAddr::V4(_) => told_as(kind, code),
+            IpAddr::V6(_) => told_as_v6(kind, code),
+        };
         let error = OpError::from_raw_os_error(errno);
-        let undelivered = Undelivered { to: Address::Inet(to), error, is_final };
+        let stack::Arrival { to: ours, hop_limit, traffic_class } = arrival;
+        let arrival = Arrival { to: ours, hop_limit, traffic_class };
+        let notice = Notice { by, kind, code, info, arrival, quote };
+        let undelivered = Undelivered { to: Address::Inet(to), error, is_final, notice };
         state.complete(slot, Event::Undelivered(Box::new(undelivered)));
     }
 
@@ -171,12 +203,19 @@ impl Local {
     ) -> Result<(), OpError> {
         let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
         let sent = self.server.send_datagram(self.now, endpoint, (to, departure), payload);
-        sent.map_err(|error| match error {
-            OperationError::TooLong => OpError::MessageTooLong,
-            OperationError::BadAddress => OpError::NetworkUnreachable,
-            OperationError::QueueFull => OpError::NoBuffers,
-            _ => OpError::InvalidInput,
-        })
+        sent.map_err(not_sent)
+    }
+
+    /// Sends pieces of `segment_len` bytes as a datagram each.
+    pub(super) fn send_segments(
+        &mut self,
+        state: &State,
+        slot: u32,
+        way: (SocketAddr, &stack::Departure),
+        what: (Payload, usize),
+    ) -> Result<(), OpError> {
+        let endpoint = self.endpoint(state, slot).ok_or(OpError::BadDescriptor)?;
+        self.server.send_datagrams(self.now, endpoint, way, what).map_err(not_sent)
     }
 
     pub(super) fn leave_endpoint(&mut self, state: &mut State, slot: u32) {
@@ -187,19 +226,50 @@ impl Local {
     }
 }
 
-/// The kernel's error for what ICMP says, and whether it is final (`icmp_err_convert` and
-/// `icmpv6_err_convert` there).
-const fn told_as(why: stack::Undelivered, is_v6: bool) -> (i32, bool) {
-    match why {
-        stack::Undelivered::NetworkUnreachable => (libc::ENETUNREACH, false),
-        stack::Undelivered::HostUnreachable => (libc::EHOSTUNREACH, false),
-        // IPv6 has no such message; a header that is not understood is a problem with a parameter.
-        stack::Undelivered::ProtocolUnreachable => (libc::ENOPROTOOPT, true),
-        stack::Undelivered::PortUnreachable => (libc::ECONNREFUSED, true),
-        stack::Undelivered::Prohibited if is_v6 => (libc::EACCES, true),
-        stack::Undelivered::Prohibited => (libc::EHOSTUNREACH, true),
-        stack::Undelivered::TooLong => (libc::EMSGSIZE, true),
-        stack::Undelivered::TimeExceeded => (libc::EHOSTUNREACH, false),
-        stack::Undelivered::ParameterProblem => (libc::EPROTO, true),
+const fn not_sent(error: OperationError) -> OpError {
+    match error {
+        OperationError::TooLong => OpError::MessageTooLong,
+        OperationError::BadAddress => OpError::NetworkUnreachable,
+        OperationError::QueueFull => OpError::NoBuffers,
+        _ => OpError::InvalidInput,
     }
 }
+
+/// The kernel's error for what ICMP says, and whether it is final (`__udp4_lib_err` and
+/// `icmp_err_convert` there).
+const fn told_as(kind: u8, code: u8) -> (i32, bool) {
+    match (kind, code) {
+        (UNREACHABLE_4, 0 | 11) => (libc::ENETUNREACH, false),
+        (UNREACHABLE_4, 2) => (libc::ENOPROTOOPT, true),
+        (UNREACHABLE_4, 3) => (libc::ECONNREFUSED, true),
+        (UNREACHABLE_4, 4) => (libc::EMSGSIZE, true),
+        (UNREACHABLE_4, 5) => (libc::EOPNOTSUPP, false),
+        (UNREACHABLE_4, 6 | 9) => (libc::ENETUNREACH, true),
+        (UNREACHABLE_4, 7) => (libc::EHOSTDOWN, true),
+        (UNREACHABLE_4, 8) => (libc::ENONET, true),
+        (UNREACHABLE_4, 10 | 13..=15) => (libc::EHOSTUNREACH, true),
+        (PARAMETER_PROBLEM_4, _) => (libc::EPROTO, true),
+        _ => (libc::EHOSTUNREACH, false),
+    }
+}
+
+/// The same of ICMP for IPv6 (`icmpv6_err_convert`).
+const fn told_as_v6(kind: u8, code: u8) -> (i32, bool) {
+    match (kind, code) {
+        (UNREACHABLE_6, 0) => (libc::ENETUNREACH, false),
+        (UNREACHABLE_6, 2 | 3) | (TIME_EXCEEDED_6, _) => (libc::EHOSTUNREACH, false),
+        (UNREACHABLE_6, 1 | 5 | 6) => (libc::EACCES, true),
+        (UNREACHABLE_6, 4) => (libc::ECONNREFUSED, true),
+        (TOO_BIG_6, _) => (libc::EMSGSIZE, true),
+        (UNREACHABLE_6 | PARAMETER_PROBLEM_6, _) => (libc::EPROTO, true),
+        _ => (libc::EPROTO, false),
+    }
+}
+
+/// Types of ICMP (RFC 792) and of ICMP for IPv6 (RFC 4443).
+const UNREACHABLE_4: u8 = 3;
+const PARAMETER_PROBLEM_4: u8 = 12;
+const UNREACHABLE_6: u8 = 1;
+const TOO_BIG_6: u8 = 2;
+const TIME_EXCEEDED_6: u8 = 3;
+const PARAMETER_PROBLEM_6: u8 = 4;

@@ -45,6 +45,7 @@ pub(super) fn sharing(options: &ListenOptions) -> Sharing {
     Sharing {
         takes: options.cpu_mask.map_or(Takes::Rest, |mask| taken(&mask)),
         is_exclusive: !options.share,
+        reuse: options.reuse,
     }
 }
 
@@ -129,7 +130,7 @@ impl Local {
         if mask.is_empty() {
             return Err(RegisterError::MaskNotPossible);
         }
-        let sharing = Sharing { takes: taken(&mask), is_exclusive: false };
+        let sharing = Sharing { takes: taken(&mask), ..Sharing::default() };
         self.server.share(listener, sharing).map_err(|error| match error {
             PortError::Shared(BindingError::Overlap { core }) => {
                 RegisterError::MaskOverlaps { core: core as usize }

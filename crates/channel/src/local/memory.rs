@@ -26,20 +26,20 @@ use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 use slab::Slab;
 
 use crate::buffer::{Payload, ReadBuf};
-use crate::kernel::pool::{Held, Pool, Span};
+use crate::kernel::pool::{Held, Pool};
 use crate::limits::RESERVE_BYTES_MAX;
 
 /// What a number counts, in its highest bits: the indices of receive buffers that are held, of ...
-const KIND: u32 = 7 << 29;
-const HELD: u32 = 0;
+pub(super) const KIND: u32 = 7 << 29;
+pub(super) const HELD: u32 = 0;
 /// ... heap memory that stands in for such, ...
-const RESERVE: u32 = 1 << 29;
+pub(super) const RESERVE: u32 = 1 << 29;
 /// ... payloads in the table, ...
-const PAYLOAD: u32 = 2 << 29;
+pub(super) const PAYLOAD: u32 = 2 << 29;
 /// ... receive buffers that are sent, ...
-const RECEIVED: u32 = 3 << 29;
+pub(super) const RECEIVED: u32 = 3 << 29;
 /// ... and buffers that the program has filled.
-const FILLED: u32 = 4 << 29;
+pub(super) const FILLED: u32 = 4 << 29;
 
 /// Where received bytes lie.
 pub(super) enum Received {
@@ -49,16 +49,72 @@ pub(super) enum Received {
     Heap(ReadBuf),
 }
 
+/// The channel's buffers, and the stack's numbers for them.
+pub(super) struct Pools {
+    pub(super) receive: Rc<Pool>,
+    pub(super) send: Rc<Pool>,
+}
+
+impl Pools {
+    /// Bytes that lie in a buffer of the channel become a chunk of the stack's.
+    ///
+    /// # Errors
+    /// They lie elsewhere.
+    #[inline]
+    pub(super) fn surrender(&self, bytes: ReadBuf) -> Result<Chunk, ReadBuf> {
+        let chunk = |kind, (index, offset, len): (u16, u32, u32)| Chunk {
+            buf: BufId(u32::from(index) | kind),
+            offset,
+            len,
+        };
+        match bytes.into_span().surrender(&self.receive) {
+            Ok(place) => Ok(chunk(RECEIVED, place)),
+            Err(span) => match span.surrender(&self.send) {
+                Ok(place) => Ok(chunk(FILLED, place)),
+                Err(span) => Err(ReadBuf::new(span)),
+            },
+        }
+    }
+
+    /// A copy of what the program goes on using; `None`: there is no buffer for it.
+    #[inline]
+    pub(super) fn copy(&self, bytes: &[u8]) -> Option<Chunk> {
+        let index = self.send.surrender_copy(bytes)?;
+        Some(Chunk { buf: BufId(u32::from(index) | FILLED), offset: 0, len: bytes.len() as u32 })
+    }
+
+    /// The stack did not take it: gives it back, if it lies in a buffer.
+    pub(super) fn reclaim(&self, chunk: Chunk) -> Option<ReadBuf> {
+        let pool = match chunk.buf.0 & KIND {
+            RECEIVED => &self.receive,
+            FILLED => &self.send,
+            _ => return None,
+        };
+        pool.reclaim(chunk.buf.0 as u16, chunk.offset, chunk.len).map(ReadBuf::new)
+    }
+
+    /// The stack has let go of a buffer.
+    #[inline]
+    pub(super) fn free(&self, buf: BufId) {
+        match buf.0 & KIND {
+            HELD => self.receive.put_back(Held::at(buf.0 as u16)),
+            RECEIVED => self.receive.give_up(buf.0 as u16),
+            FILLED => self.send.give_up(buf.0 as u16),
+            _ => {}
+        }
+    }
+}
+
 pub(crate) struct ChannelMemory {
-    receive_pool: Rc<Pool>,
-    send_pool: Rc<Pool>,
+    pools: Pools,
     payloads: Slab<Payload>,
     reserve: Slab<Vec<u8>>,
 }
 
 impl ChannelMemory {
-    pub(crate) fn new(receive_pool: Rc<Pool>, send_pool: Rc<Pool>) -> Self {
-        Self { receive_pool, send_pool, payloads: Slab::new(), reserve: Slab::new() }
+    pub(crate) fn new(receive: Rc<Pool>, send: Rc<Pool>) -> Self {
+        let pools = Pools { receive, send };
+        Self { pools, payloads: Slab::new(), reserve: Slab::new() }
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
@@ -77,25 +133,16 @@ impl ChannelMemory {
     /// As `keep`, for bytes that nearly always lie in a buffer of the channel.
     #[inline]
     pub(super) fn keep_read(&mut self, bytes: ReadBuf) -> Chunk {
-        let chunk = |kind, (index, offset, len): (u16, u32, u32)| Chunk {
-            buf: BufId(u32::from(index) | kind),
-            offset,
-            len,
-        };
-        match bytes.into_span().surrender(&self.receive_pool) {
-            Ok(place) => chunk(RECEIVED, place),
-            Err(span) => match span.surrender(&self.send_pool) {
-                Ok(place) => chunk(FILLED, place),
-                Err(span) => self.keep_apart(ReadBuf::new(span).into()),
-            },
+        match self.pools.surrender(bytes) {
+            Ok(chunk) => chunk,
+            Err(bytes) => self.keep_apart(bytes.into()),
         }
     }
 
     /// Keeps a copy of what the program goes on using; `None`: there is no buffer for it.
     #[inline]
     pub(super) fn keep_copy(&mut self, bytes: &[u8]) -> Option<Chunk> {
-        let index = self.send_pool.surrender_copy(bytes)?;
-        Some(Chunk { buf: BufId(u32::from(index) | FILLED), offset: 0, len: bytes.len() as u32 })
+        self.pools.copy(bytes)
     }
 
     fn keep_apart(&mut self, payload: Payload) -> Chunk {
@@ -108,14 +155,9 @@ impl ChannelMemory {
     /// The stack did not take it: gives it back.
     #[cold]
     pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
-        let reclaim = |pool: &Rc<Pool>| -> Option<Span> {
-            pool.reclaim(chunk.buf.0 as u16, chunk.offset, chunk.len)
-        };
         match chunk.buf.0 & KIND {
-            RECEIVED => reclaim(&self.receive_pool).map(|span| ReadBuf::new(span).into()),
-            FILLED => reclaim(&self.send_pool).map(|span| ReadBuf::new(span).into()),
             PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
-            _ => None,
+            _ => self.pools.reclaim(chunk).map(Payload::from),
         }
     }
 
@@ -134,10 +176,10 @@ impl ChannelMemory {
     /// one: `copy` fills it. They were asked for, so there is always room. At most a buffer's.
     #[inline]
     pub(super) fn take_in(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> Chunk {
-        let len = len.min(self.receive_pool.buffer_len() as u32);
-        let buf = match self.receive_pool.take_held() {
+        let len = len.min(self.pools.receive.buffer_len() as u32);
+        let buf = match self.pools.receive.take_held() {
             Some(held) => {
-                self.receive_pool.fill_held_by(held, len as usize, copy);
+                self.pools.receive.buffers().fill_held_by(held, len as usize, copy);
                 BufId(u32::from(held.index()) | HELD)
             }
             None => self.take_in_reserve(len, copy),
@@ -154,7 +196,7 @@ impl ChannelMemory {
 
     #[cold]
     fn alloc_reserve(&mut self) -> Option<BufId> {
-        let len = self.receive_pool.buffer_len();
+        let len = self.pools.receive.buffer_len();
         if (self.reserve.len() + 1) * len > RESERVE_BYTES_MAX {
             return None;
         }
@@ -165,8 +207,8 @@ impl ChannelMemory {
     #[inline]
     fn sent(&self, buf: BufId) -> &[u8] {
         match buf.0 & KIND {
-            RECEIVED => self.receive_pool.surrendered(buf.0 as u16),
-            FILLED => self.send_pool.surrendered(buf.0 as u16),
+            RECEIVED => self.pools.receive.buffers().surrendered(buf.0 as u16),
+            FILLED => self.pools.send.buffers().surrendered(buf.0 as u16),
             PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], Payload::as_slice),
             _ => &[],
         }
@@ -182,7 +224,7 @@ pub(super) const fn held(chunk: Chunk) -> Option<Held> {
 impl Memory for ChannelMemory {
     #[inline]
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
-        match self.receive_pool.take_held() {
+        match self.pools.receive.take_held() {
             Some(held) => Some(BufId(held.index().into())),
             None => self.alloc_reserve(),
         }
@@ -191,17 +233,15 @@ impl Memory for ChannelMemory {
     #[inline]
     fn free(&mut self, buf: BufId) {
         match buf.0 & KIND {
-            HELD => self.receive_pool.put_back(Held::at(buf.0 as u16)),
-            RECEIVED => self.receive_pool.give_up(buf.0 as u16),
-            FILLED => self.send_pool.give_up(buf.0 as u16),
             RESERVE => drop(self.reserve.try_remove(within(buf))),
-            _ => drop(self.payloads.try_remove(within(buf))),
+            PAYLOAD => drop(self.payloads.try_remove(within(buf))),
+            _ => self.pools.free(buf),
         }
     }
 
     fn buf_bytes(&self, buf: BufId) -> u32 {
         match buf.0 & KIND {
-            HELD | RESERVE => self.receive_pool.buffer_len() as u32,
+            HELD | RESERVE => self.pools.receive.buffer_len() as u32,
             _ => self.sent(buf).len() as u32,
         }
     }
@@ -209,7 +249,11 @@ impl Memory for ChannelMemory {
     #[inline]
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
         if buf.0 & KIND == HELD {
-            return self.receive_pool.fill_held(Held::at(buf.0 as u16), offset as usize, from);
+            return self.pools.receive.buffers().fill_held(
+                Held::at(buf.0 as u16),
+                offset as usize,
+                from,
+            );
         }
         let bytes = self.reserve.get_mut(within(buf));
         let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
@@ -227,7 +271,7 @@ impl Memory for ChannelMemory {
     }
 }
 
-const fn within(buf: BufId) -> usize {
+pub(super) const fn within(buf: BufId) -> usize {
     (buf.0 & !KIND) as usize
 }
 
@@ -252,7 +296,7 @@ mod tests {
         let sum = memory.copy_in(buf, 0, b"hello world");
         let all = Chunk { buf, offset: 0, len: 11 };
         let Received::Pool(held) = memory.received(all) else { panic!("there was a buffer") };
-        let mut bytes = ReadBuf::new(memory.receive_pool.adopt(held, 11).unwrap());
+        let mut bytes = ReadBuf::new(memory.pools.receive.adopt(held, 11).unwrap());
         let front = memory.keep_read(bytes.split_to(6));
         let rest = memory.keep(bytes.into());
         assert_eq!((memory.payloads.len(), rest.offset), (0, 6));
@@ -260,15 +304,15 @@ mod tests {
         let again = Chunk { len: 11, ..front };
         assert_eq!(memory.copy_out(again, &mut [0; 11]), sum);
         memory.free(front.buf);
-        assert_eq!(memory.receive_pool.free_count(), 3);
+        assert_eq!(memory.pools.receive.free_count(), 3);
         memory.free(rest.buf);
-        assert_eq!(memory.receive_pool.free_count(), 4);
+        assert_eq!(memory.pools.receive.free_count(), 4);
     }
 
     #[test]
     fn what_the_stack_does_not_take_comes_back_as_it_was() {
         let mut memory = memory();
-        let mut buffer = crate::buffer::WriteBuf::with_capacity(&memory.send_pool, 10);
+        let mut buffer = crate::buffer::WriteBuf::with_capacity(&memory.pools.send, 10);
         buffer.extend_from_slice(b"filled");
         for payload in [Payload::from(buffer), Payload::from(&b"static"[..])] {
             let bytes = payload.as_slice().to_vec();
@@ -279,7 +323,7 @@ mod tests {
             drop(back);
             assert!(memory.sent(chunk.buf).is_empty() && memory.give_back(chunk).is_none());
         }
-        assert_eq!((memory.send_pool.free_count(), memory.payloads.len()), (4, 0));
+        assert_eq!((memory.pools.send.free_count(), memory.payloads.len()), (4, 0));
     }
 
     #[test]
@@ -295,7 +339,7 @@ mod tests {
         for buf in [kept.buf, bufs[0], bufs[1], bufs[2], bufs[3]] {
             memory.free(buf);
         }
-        assert_eq!((memory.receive_pool.free_count(), memory.payloads.len()), (4, 0));
+        assert_eq!((memory.pools.receive.free_count(), memory.payloads.len()), (4, 0));
         assert!(memory.reserve.is_empty());
     }
 }

@@ -37,7 +37,9 @@ use crate::report::DriverReport;
 use crate::slot::{End, FileJob, Kind, Phase, Receiving, Slot, Target};
 use crate::state::State;
 
+mod beside;
 pub(crate) mod datagram;
+mod lent;
 mod listener;
 mod memory;
 mod network;
@@ -122,7 +124,7 @@ pub(crate) fn create(
     let mut settings = network.settings().clone();
     settings.tcp.nagle = config.nagle;
     let clock = settings.clock.clone();
-    let (server, place) = placement::place(frames, settings, config, state)?;
+    let (server, place) = placement::place(frames, settings, config, (state, kernel.descriptor()))?;
     let network = network.description();
     let reason = format!("TCP and UDP by our own stack on {network}; it runs {place}");
     let ours = Some(place.clone());

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use megapipe_link::LinkError;
 use megapipe_service::PortError;
 use megapipe_service::steering::BindingError;
-use megapipe_stack as stack;
+use megapipe_stack::{self as stack, DatagramSharing};
 
 use super::{Local, is_stacks};
 use crate::address::Address;
@@ -81,9 +81,24 @@ impl Channel {
         let any: IpAddr =
             if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let local = bind.and_then(Address::as_inet).unwrap_or_else(|| SocketAddr::new(any, 0));
+        self.bind_datagram(local, DatagramSharing::default(), cookie)
+    }
+
+    /// Makes a datagram socket on our own stack, at an address that others may have as well.
+    ///
+    /// # Errors
+    /// [`ListenError`] says what is wrong with the address, or that the channel has no stack.
+    pub fn bind_datagram(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+        cookie: u64,
+    ) -> Result<Handle, ListenError> {
+        self.check_fork()?;
         let index = self.state.allocate(Kind::Udp, cookie)?;
         let Self { driver, state, .. } = self;
-        let bound = driver.local().map_or(Err(NO_BINDING), |it| it.bind(state, index, local));
+        let place = (local, sharing);
+        let bound = driver.local().map_or(Err(NO_BINDING), |it| it.bind(state, index, place));
         if let Err(error) = bound {
             state.release(index);
             return Err(not_bound(error));

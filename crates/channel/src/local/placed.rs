@@ -8,21 +8,24 @@
 //!   in the channel's own memory, the same errors at the same calls.
 //! - Inside `dispatch` nothing is in between: a call is the server's.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
     AcceptorId, Attachment, Clock, Next, NotShared, PortError, Server, Session, SessionCounters,
-    Sharing, Told, Turn, Waiting,
+    Sharing, Slept, Told, Turn, Waiting,
 };
 use megapipe_stack::{
-    BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId, Departure, Event,
-    Instant, ListenError, ListenerId, Memory, OperationError,
+    BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId, DatagramSharing,
+    Departure, Event, Holder, Instant, ListenError, ListenerId, Memory, Notice, OperationError,
 };
 
-use super::memory::ChannelMemory;
+use super::beside::Beside;
+use super::memory::{ChannelMemory, Received};
 use crate::buffer::Payload;
 use crate::completion::Arrival;
 
@@ -31,8 +34,38 @@ use crate::completion::Arrival;
 pub(super) enum Placed {
     /// Turned inside `dispatch`.
     Inline(Server<ChannelMemory>),
+    /// Turned on a thread beside, and used in place.
+    Beside(Box<Beside>),
     /// On a thread of its own.
     Apart(Box<Apart>),
+}
+
+/// Says the same to a server in either of the places where this thread can use it; with the time of
+/// the call, which is not before the server's own.
+macro_rules! at_server {
+    ($placed:expr, $server:ident => $here:expr, $apart:ident => $there:expr) => {
+        match $placed {
+            Self::Inline($server) => $here,
+            Self::Beside(beside) => {
+                let mut shared = beside.enter();
+                let $server = &mut shared.server;
+                $here
+            }
+            Self::Apart($apart) => $there,
+        }
+    };
+    ($placed:expr, ($server:ident, $now:ident) => $here:expr, $apart:ident => $there:expr) => {
+        match $placed {
+            Self::Inline($server) => $here,
+            Self::Beside(beside) => {
+                let mut shared = beside.enter();
+                let $now = shared.not_before($now);
+                let $server = &mut shared.server;
+                $here
+            }
+            Self::Apart($apart) => $there,
+        }
+    };
 }
 
 /// The application's end of a server on a thread of its own.
@@ -109,6 +142,7 @@ impl Placed {
     pub(super) fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
         match self {
             Self::Inline(server) => server.turn(now),
+            Self::Beside(beside) => beside.turn().map(|()| Turn::default()),
             Self::Apart(apart) => {
                 apart.session.wake_up();
                 apart.session.flush();
@@ -121,6 +155,10 @@ impl Placed {
     pub(super) fn transmit(&mut self, now: Instant) -> Result<usize, LinkError> {
         match self {
             Self::Inline(server) => server.transmit(now),
+            Self::Beside(beside) => {
+                beside.end.flush();
+                Ok(0)
+            }
             Self::Apart(apart) => {
                 apart.session.flush();
                 Ok(0)
@@ -132,6 +170,7 @@ impl Placed {
     pub(super) fn event(&mut self) -> Option<Told> {
         match self {
             Self::Inline(server) => server.event().map(|(event, offer)| Told::Event(event, offer)),
+            Self::Beside(beside) => beside.event(),
             Self::Apart(apart) => apart.event(),
         }
     }
@@ -139,6 +178,9 @@ impl Placed {
     pub(super) fn after_turn(&mut self, worked: bool, now: Instant) -> Next {
         match self {
             Self::Inline(server) => server.after_turn(worked, now),
+            // Whoever polls on a core that both share keeps the other from running.
+            Self::Beside(_) if worked => Next::Turn,
+            Self::Beside(_) => Next::Sleep,
             Self::Apart(apart) => apart.waiting.after_turn(worked, now),
         }
     }
@@ -146,6 +188,7 @@ impl Placed {
     pub(super) fn arm(&mut self, now: Instant) -> Result<bool, LinkError> {
         match self {
             Self::Inline(server) => server.arm(now),
+            Self::Beside(beside) => Ok(beside.end.arm()),
             Self::Apart(apart) => {
                 apart.waiting.slept();
                 Ok(apart.session.arm())
@@ -153,17 +196,24 @@ impl Placed {
         }
     }
 
+    /// Sleeps where that needs no descriptors. `None`: it does.
+    pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Option<Slept> {
+        let Self::Beside(beside) = self else { return None };
+        Some(beside.end.sleep(timeout)).filter(|slept| *slept != Slept::Polls)
+    }
+
     /// How long it may sleep for the stack's timers' sake.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
         match self {
             Self::Inline(server) => server.patience(now),
-            Self::Apart(_) => None,
+            Self::Beside(_) | Self::Apart(_) => None,
         }
     }
 
     pub(super) fn wait_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Inline(server) => server.wait_fd(),
+            Self::Beside(beside) => beside.end.wait_fd(),
             Self::Apart(apart) => apart.session.wait_fd(),
         }
     }
@@ -171,7 +221,7 @@ impl Placed {
     pub(super) fn host_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Inline(server) => server.host_fd(),
-            Self::Apart(_) => None,
+            Self::Beside(_) | Self::Apart(_) => None,
         }
     }
 }
@@ -182,7 +232,7 @@ impl Placed {
     pub(super) fn inline(&mut self) -> Result<&mut Server<ChannelMemory>, NotShared> {
         match self {
             Self::Inline(server) => Ok(server),
-            Self::Apart(_) => Err(NotShared::Apart),
+            Self::Beside(_) | Self::Apart(_) => Err(NotShared::Apart),
         }
     }
 
@@ -193,8 +243,8 @@ impl Placed {
     pub(super) fn shared_interface(&self) -> Result<u32, NotShared> {
         match self {
             Self::Inline(server) => server.shared_interface(),
-            Self::Apart(_) if self.caps().shares_host_address => Err(NotShared::Apart),
-            Self::Apart(_) => Err(NotShared::OwnAddress),
+            _ if self.caps().shares_host_address => Err(NotShared::Apart),
+            _ => Err(NotShared::OwnAddress),
         }
     }
 }
@@ -203,8 +253,10 @@ impl Placed {
 impl Placed {
     /// This is the child: the parent's thread and rings are not touched.
     pub(super) fn abandon(&mut self) {
-        if let Self::Apart(apart) = self {
-            apart.session.abandon();
+        match self {
+            Self::Inline(_) => {}
+            Self::Beside(beside) => beside.end.abandon(),
+            Self::Apart(apart) => apart.session.abandon(),
         }
     }
 }
@@ -214,6 +266,7 @@ impl Placed {
     pub(super) fn caps(&self) -> &Caps {
         match self {
             Self::Inline(server) => server.caps(),
+            Self::Beside(beside) => beside.end.caps(),
             Self::Apart(apart) => apart.session.caps(),
         }
     }
@@ -221,6 +274,7 @@ impl Placed {
     pub(super) fn attachment(&self) -> Option<Attachment> {
         match self {
             Self::Inline(server) => server.attachment(),
+            Self::Beside(beside) => beside.end.attachment(),
             Self::Apart(apart) => apart.session.attachment(),
         }
     }
@@ -229,54 +283,110 @@ impl Placed {
     pub(super) fn counters(&self) -> SessionCounters {
         match self {
             Self::Inline(_) => SessionCounters::default(),
+            Self::Beside(beside) => beside.end.counters(),
             Self::Apart(apart) => apart.session.counters(),
         }
     }
 
-    pub(super) fn memory(&mut self) -> &mut ChannelMemory {
+    /// A received chunk, as what a completion carries.
+    #[inline]
+    pub(super) fn received(&mut self, chunk: Chunk) -> Received {
         match self {
-            Self::Inline(server) => server.parts().1,
-            Self::Apart(apart) => &mut apart.memory,
+            Self::Inline(server) => server.parts().1.received(chunk),
+            Self::Beside(beside) => beside.received(chunk),
+            Self::Apart(apart) => apart.memory.received(chunk),
         }
+    }
+
+    /// A received chunk that nobody wants.
+    pub(super) fn free_received(&mut self, chunk: Chunk) {
+        at_server!(
+            self,
+            server => server.parts().1.free(chunk.buf),
+            apart => apart.memory.free(chunk.buf)
+        );
     }
 
     pub(super) fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
-        match self {
-            Self::Inline(server) => server.stack().info(conn).ok(),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            server => server.stack().info(conn).ok(),
+            apart => {
                 let conn = apart.session.named(conn)?;
                 apart.session.call(move |server| server.stack().info(conn).ok())?
             }
-        }
+        )
     }
 
     pub(super) fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
-        match self {
-            Self::Inline(server) => server.stack().addresses(conn).ok(),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            server => server.stack().addresses(conn).ok(),
+            apart => {
                 // One that is being opened is named as soon as the server has seen the op.
                 let conn = apart.session.named_soon(conn)?;
                 apart.session.call(move |server| server.stack().addresses(conn).ok())?
             }
-        }
+        )
     }
 
-    /// How the datagram arrived that was told of last; a server on a thread of its own does not
-    /// say.
-    pub(super) fn last_arrival(&self) -> Option<Arrival> {
-        let Self::Inline(server) = self else { return None };
-        let megapipe_stack::Arrival { to, hop_limit, traffic_class } =
-            server.stack().last_arrival();
+    /// How the datagram arrived that was told of last.
+    pub(super) fn last_arrival(&mut self) -> Option<Arrival> {
+        let megapipe_stack::Arrival { to, hop_limit, traffic_class } = at_server!(
+            self,
+            server => server.stack().last_arrival(),
+            apart => apart.session.last_arrival()?
+        );
         Some(Arrival { to, hop_limit, traffic_class })
     }
 
+    /// What said so, if a datagram that did not get there was told of last, once.
+    pub(super) fn take_notice(&mut self) -> Option<Notice> {
+        at_server!(
+            self,
+            server => server.parts().0.take_notice(),
+            apart => {
+                let notice = apart.session.take_notice()?;
+                Some(Notice { quote: notice.quote.map(|chunk| apart.take_in(chunk)), ..notice })
+            }
+        )
+    }
+
+    /// Notices of an endpoint come with what they quote, or without.
+    pub(super) fn quote_errors(
+        &mut self,
+        endpoint: DatagramId,
+        on: bool,
+    ) -> Result<(), OperationError> {
+        at_server!(
+            self,
+            server => server.parts().0.quote_errors(endpoint, on),
+            apart => {
+                apart
+                    .session
+                    .call(move |server| server.parts().0.quote_errors(endpoint, on))
+                    .unwrap_or(Err(OperationError::Unknown))
+            }
+        )
+    }
+
+    /// Bytes of the longest packet of a datagram to `to`.
+    pub(super) fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
+        at_server!(
+            self,
+            server => Some(server.stack().packet_bytes_max(to)),
+            apart => { apart.session.call(move |server| server.stack().packet_bytes_max(to)) }
+        )
+    }
+
     pub(super) fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
-        match self {
-            Self::Inline(server) => server.stack().datagram_address(endpoint).ok(),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            server => server.stack().datagram_address(endpoint).ok(),
+            apart => {
                 apart.session.call(move |server| server.stack().datagram_address(endpoint).ok())?
             }
-        }
+        )
     }
 }
 
@@ -289,13 +399,14 @@ impl Placed {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
-        match self {
-            Self::Inline(server) => server.listen(now, local, backlog, sharing),
-            Self::Apart(apart) => apart
+        at_server!(
+            self,
+            (server, now) => server.listen(now, local, backlog, sharing),
+            apart => apart
                 .session
                 .call(move |server| server.listen(Clock::new().now(), local, backlog, sharing))
-                .unwrap_or_else(|| Err(PortError::Host(gone()))),
-        }
+                .unwrap_or_else(|| Err(PortError::Host(gone())))
+        )
     }
 
     pub(super) fn share(
@@ -303,22 +414,24 @@ impl Placed {
         listener: ListenerId,
         sharing: Sharing,
     ) -> Result<(), PortError<ListenError>> {
-        match self {
-            Self::Inline(server) => server.share(listener, sharing),
-            Self::Apart(apart) => apart
+        at_server!(
+            self,
+            server => server.share(listener, sharing),
+            apart => apart
                 .session
                 .call(move |server| server.share(listener, sharing))
-                .unwrap_or_else(|| Err(PortError::Host(gone()))),
-        }
+                .unwrap_or_else(|| Err(PortError::Host(gone())))
+        )
     }
 
     pub(super) fn is_listening(&mut self, local: SocketAddr) -> bool {
-        match self {
-            Self::Inline(server) => server.is_listening(local),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            server => server.is_listening(local),
+            apart => {
                 apart.session.call(move |server| server.is_listening(local)).unwrap_or(false)
             }
-        }
+        )
     }
 
     pub(super) fn accept(
@@ -327,42 +440,94 @@ impl Placed {
         acceptor: AcceptorId,
         count: u32,
     ) -> Result<(), OperationError> {
-        match self {
-            Self::Inline(server) => server.accept(listener, acceptor, count),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            server => server.accept(listener, acceptor, count),
+            apart => {
                 apart.session.accept(listener, acceptor, count);
                 Ok(())
             }
-        }
+        )
     }
 
     pub(super) fn unlisten(&mut self, now: Instant, listener: ListenerId) {
-        match self {
-            Self::Inline(server) => server.unlisten(now, listener),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            (server, now) => server.unlisten(now, listener),
+            apart => {
                 // When this returns, the address is free.
                 apart.session.call(move |server| server.unlisten(Clock::new().now(), listener));
             }
-        }
+        )
     }
 
-    pub(super) fn bind(&mut self, local: SocketAddr) -> Result<DatagramId, PortError<BindError>> {
-        match self {
-            Self::Inline(server) => server.bind(local),
-            Self::Apart(apart) => apart
+    pub(super) fn bind(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        at_server!(
+            self,
+            server => server.bind(local, sharing),
+            apart => apart
                 .session
-                .call(move |server| server.bind(local))
-                .unwrap_or_else(|| Err(PortError::Host(gone()))),
-        }
+                .call(move |server| server.bind(local, sharing))
+                .unwrap_or_else(|| Err(PortError::Host(gone())))
+        )
+    }
+
+    /// As [`megapipe_stack::Stack::holders`].
+    pub(super) fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
+        at_server!(
+            self,
+            server => server.stack().holders(ports),
+            apart => {
+                apart.session.call(move |server| server.stack().holders(ports)).unwrap_or_default()
+            }
+        )
+    }
+
+    /// As [`megapipe_stack::Stack::port_without_connections`].
+    pub(super) fn port_without_connections(
+        &mut self,
+        ports: RangeInclusive<u16>,
+        from: u16,
+    ) -> Option<u16> {
+        at_server!(
+            self,
+            server => server.stack().port_without_connections(ports, from),
+            apart => {
+                let ask = move |server: &mut Server<_>| {
+                    server.stack().port_without_connections(ports, from)
+                };
+                apart.session.call(ask)?
+            }
+        )
+    }
+
+    pub(super) fn connect_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError> {
+        at_server!(
+            self,
+            server => server.parts().0.connect_datagram(endpoint, peer),
+            apart => apart
+                .session
+                .call(move |server| server.parts().0.connect_datagram(endpoint, peer))
+                .unwrap_or(Err(OperationError::Unknown))
+        )
     }
 
     pub(super) fn close_datagram(&mut self, endpoint: DatagramId) {
-        match self {
-            Self::Inline(server) => server.close_datagram(endpoint),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            server => server.close_datagram(endpoint),
+            apart => {
                 apart.session.call(move |server| server.close_datagram(endpoint));
             }
-        }
+        )
     }
 
     pub(super) fn send_datagram(
@@ -379,6 +544,16 @@ impl Placed {
                 stack
                     .send_datagram_as(now, endpoint, (to, chunk, departure), memory)
                     .inspect_err(|_| drop(memory.give_back(chunk)))
+            }
+            Self::Beside(beside) => {
+                let chunk = beside.keep(payload);
+                let sent = {
+                    let mut shared = beside.enter();
+                    let now = shared.not_before(now);
+                    let (stack, memory) = shared.server.parts();
+                    stack.send_datagram_as(now, endpoint, (to, chunk, departure), memory)
+                };
+                sent.inspect_err(|_| beside.discard(chunk))
             }
             Self::Apart(apart) => {
                 if payload.len() > usize::from(u16::MAX) {
@@ -397,6 +572,58 @@ impl Placed {
             }
         }
     }
+
+    /// Sends pieces of the payload of `segment_len` bytes, the last one perhaps shorter, as a
+    /// datagram each: all or none.
+    pub(super) fn send_datagrams(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        (to, departure): (SocketAddr, &Departure),
+        (mut payload, segment_len): (Payload, usize),
+    ) -> Result<(), OperationError> {
+        let mut chunks = Vec::with_capacity(payload.len().div_ceil(segment_len.max(1)));
+        match self {
+            Self::Inline(server) => {
+                while !payload.is_empty() {
+                    chunks.push(server.parts().1.keep(payload.split_to(segment_len)));
+                }
+                server.make_datagram_room(now, endpoint, chunks.len());
+                let sent = server.send_datagrams(now, endpoint, (to, departure), &chunks);
+                sent.inspect_err(|_| {
+                    for chunk in chunks {
+                        drop(server.parts().1.give_back(chunk));
+                    }
+                })
+            }
+            Self::Beside(beside) => {
+                while !payload.is_empty() {
+                    chunks.push(beside.keep(payload.split_to(segment_len)));
+                }
+                let sent = beside.send_datagrams(now, endpoint, (to, departure), &chunks);
+                sent.inspect_err(|_| chunks.into_iter().for_each(|it| beside.discard(it)))
+            }
+            Self::Apart(apart) => {
+                let session = &mut apart.session;
+                let pieces = payload.as_slice().chunks(segment_len);
+                chunks.extend(pieces.map_while(|piece| session.keep(piece)));
+                let kept: usize = chunks.iter().map(|chunk| chunk.len as usize).sum();
+                let sent = match kept == payload.len() {
+                    false => Err(OperationError::QueueFull),
+                    true => {
+                        let (chunks, departure) = (chunks.clone(), *departure);
+                        let sent = session.call(move |server| {
+                            let now = Clock::new().now();
+                            server.make_datagram_room(now, endpoint, chunks.len());
+                            server.send_datagrams(now, endpoint, (to, &departure), &chunks)
+                        });
+                        sent.unwrap_or(Err(OperationError::Unknown))
+                    }
+                };
+                sent.inspect_err(|_| chunks.into_iter().for_each(|it| session.discard(it)))
+            }
+        }
+    }
 }
 
 /// Connections.
@@ -412,6 +639,11 @@ impl Placed {
     ) -> Result<ConnId, PortError<ConnectError>> {
         match self {
             Self::Inline(server) => connect(server, now, (remote, local), nodelay),
+            Self::Beside(beside) => {
+                let mut shared = beside.enter();
+                let now = shared.not_before(now);
+                connect(&mut shared.server, now, (remote, local), nodelay)
+            }
             Self::Apart(apart) if local.is_none() && nodelay.is_none() => {
                 Ok(apart.session.connect(remote))
             }
@@ -428,25 +660,28 @@ impl Placed {
 
     #[inline]
     pub(super) fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError> {
-        match self {
-            Self::Inline(server) => server.parts().0.receive(now, conn),
-            Self::Apart(apart) => apart.session.receive(conn),
-        }
+        at_server!(
+            self,
+            (server, now) => server.parts().0.receive(now, conn),
+            apart => apart.session.receive(conn)
+        )
     }
 
     pub(super) fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        match self {
-            Self::Inline(server) => server.parts().0.await_acks(conn),
-            Self::Apart(apart) => apart.session.await_acks(conn),
-        }
+        at_server!(
+            self,
+            server => server.parts().0.await_acks(conn),
+            apart => apart.session.await_acks(conn)
+        )
     }
 
     /// As `await_acks`, for who waits for acknowledgments and not for room.
     pub(super) fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        match self {
-            Self::Inline(server) => server.parts().0.await_acks(conn),
-            Self::Apart(apart) => apart.session.await_delivery(conn),
-        }
+        at_server!(
+            self,
+            server => server.parts().0.await_acks(conn),
+            apart => apart.session.await_delivery(conn)
+        )
     }
 
     /// Sets an option, after what was asked for before.
@@ -456,45 +691,49 @@ impl Placed {
         conn: ConnId,
         option: ConnOption,
     ) -> Result<(), OperationError> {
-        match self {
-            Self::Inline(server) => set_option(server, now, conn, option),
-            Self::Apart(apart) => {
+        at_server!(
+            self,
+            (server, now) => set_option(server, now, conn, option),
+            apart => {
                 let conn = apart.session.named_soon(conn).ok_or(OperationError::Unknown)?;
                 apart
                     .session
                     .call(move |server| set_option(server, Clock::new().now(), conn, option))
                     .unwrap_or(Err(OperationError::Unknown))
             }
-        }
+        )
     }
 
     /// Closed by us before, or by the peer meanwhile: what was asked for is so.
     pub(super) fn shutdown(&mut self, now: Instant, conn: ConnId) {
-        match self {
-            Self::Inline(server) => {
+        at_server!(
+            self,
+            (server, now) => {
                 let (stack, memory) = server.parts();
                 let _ = stack.shutdown(now, conn, memory);
-            }
-            Self::Apart(apart) => apart.session.shutdown(conn),
-        }
+            },
+            apart => apart.session.shutdown(conn)
+        )
     }
 
     pub(super) fn close(&mut self, now: Instant, conn: ConnId) {
-        match self {
-            Self::Inline(server) => {
+        at_server!(
+            self,
+            (server, now) => {
                 let (stack, memory) = server.parts();
                 // One that is over already needs no end.
                 let _ = stack.close(now, conn, memory);
-            }
-            Self::Apart(apart) => apart.session.close(conn),
-        }
+            },
+            apart => apart.session.close(conn)
+        )
     }
 
     pub(super) fn abort(&mut self, now: Instant, conn: ConnId) {
-        match self {
-            Self::Inline(server) => server.refuse(now, conn),
-            Self::Apart(apart) => apart.session.abort(conn),
-        }
+        at_server!(
+            self,
+            (server, now) => server.refuse(now, conn),
+            apart => apart.session.abort(conn)
+        )
     }
 }
 
@@ -529,7 +768,7 @@ impl Placed {
     pub(super) fn covered(&self, bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
         match self {
             Self::Inline(server) => server.covered(bound, is_dual),
-            Self::Apart(_) => Vec::new(),
+            Self::Beside(_) | Self::Apart(_) => Vec::new(),
         }
     }
 
@@ -537,7 +776,7 @@ impl Placed {
         match self {
             Self::Inline(server) => server.hold_elsewhere(ports),
             // It covers none.
-            Self::Apart(_) => Ok(()),
+            Self::Beside(_) | Self::Apart(_) => Ok(()),
         }
     }
 
@@ -548,7 +787,7 @@ impl Placed {
     ) -> Result<usize, LinkError> {
         match self {
             Self::Inline(server) => server.give_back(now, ports),
-            Self::Apart(_) => Ok(0),
+            Self::Beside(_) | Self::Apart(_) => Ok(0),
         }
     }
 }

@@ -2,12 +2,17 @@
 //!
 //! Read first: architecture, "The picture" (placements); `placed.rs` for what differs afterwards.
 
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use megapipe_service::{ApartConfig, Frames, Server, ServerConfig, start_apart};
+use megapipe_service::{
+    ApartConfig, ApartError, Frames, Server, ServerConfig, start_apart, start_beside,
+};
 
-use super::memory::ChannelMemory;
+use super::beside::Beside;
+use super::lent::LentMemory;
+use super::memory::{ChannelMemory, Pools};
 use super::placed::{Apart, Placed};
 use crate::config::{Config, Placement};
 use crate::error::CreateError;
@@ -20,9 +25,9 @@ use crate::state::State;
 /// [`CreateError`]: what is missing.
 pub(super) fn place(
     frames: Frames,
-    mut settings: ServerConfig,
+    settings: ServerConfig,
     config: &Config,
-    state: &State,
+    (state, watched): (&State, BorrowedFd<'_>),
 ) -> Result<(Placed, String), CreateError> {
     let memory = ChannelMemory::new(Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
     let own = own_core();
@@ -34,15 +39,12 @@ pub(super) fn place(
             (Placed::Inline(server), "inside dispatch".to_owned())
         }
         Placement::Thread => {
-            // Whoever polls on a core that both share keeps the other from running.
-            settings.waits.spin = Duration::ZERO;
-            let apart = ApartConfig { core: own, shares_core: true, ..apart(config) };
             let place = format!("on a thread beside, {}", on(own));
-            (start((frames, &settings), &apart, (memory, config, Duration::ZERO))?, place)
+            (beside((frames, &settings), own, (config, state, watched))?, place)
         }
         Placement::Core(wanted) => {
             let core = wanted.or_else(|| other_core(own));
-            let apart = ApartConfig { core, shares_core: false, ..apart(config) };
+            let apart = ApartConfig { core, ..apart(config) };
             // On one and the same core, polling would keep the server from running.
             let spin = if core.is_some() && core != own { spin } else { Duration::ZERO };
             let place = format!("on a core of its own, {}", on(core));
@@ -61,11 +63,32 @@ fn start(
     apart: &ApartConfig,
     (memory, config, spin): (ChannelMemory, &Config, Duration),
 ) -> Result<Placed, CreateError> {
-    let session = start_apart(frames, settings, apart).map_err(|source| match source {
-        megapipe_service::ApartError::Server(error) => CreateError::Local(error),
-        source => CreateError::Apart { placement: config.placement.name(), source },
-    })?;
+    let session =
+        start_apart(frames, settings, apart).map_err(|source| not_started(config, source))?;
     Ok(Placed::Apart(Box::new(Apart::new(session, memory, spin))))
+}
+
+/// The server on a thread of its own, on the channel's core.
+fn beside(
+    (frames, settings): (Frames, &ServerConfig),
+    core: Option<usize>,
+    (config, state, watched): (&Config, &State, BorrowedFd<'_>),
+) -> Result<Placed, CreateError> {
+    let (receive, send) = (Rc::clone(&state.receive_pool), Rc::clone(&state.send_pool));
+    let pools = Pools { receive, send };
+    let failed = |source| not_started(config, source);
+    let watched =
+        watched.try_clone_to_owned().map_err(|error| failed(ApartError::Thread(error)))?;
+    let end =
+        start_beside(frames, settings, LentMemory::new(&pools), core, watched).map_err(failed)?;
+    Ok(Placed::Beside(Box::new(Beside::new(end, pools))))
+}
+
+fn not_started(config: &Config, source: ApartError) -> CreateError {
+    match source {
+        ApartError::Server(error) => CreateError::Local(error),
+        source => CreateError::Apart { placement: config.placement.name(), source },
+    }
 }
 
 /// Buffers like the channel's, and as many as it would keep bytes in itself.
@@ -73,7 +96,6 @@ fn apart(config: &Config) -> ApartConfig {
     let reserve = (RESERVE_BYTES_MAX / config.buffer_len) as u32;
     ApartConfig {
         core: None,
-        shares_core: false,
         receive_bytes: config.buffer_len,
         receive_buffers: u32::from(config.buffer_count) + reserve,
     }

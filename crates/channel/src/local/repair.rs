@@ -260,7 +260,8 @@ impl Local {
 
     /// The bytes are elsewhere: nobody needs these.
     fn let_go(&mut self, snapshot: &Snapshot) {
-        let memory = self.server.memory();
+        let Ok(server) = self.server.inline() else { return };
+        let (_, memory) = server.parts();
         for chunk in &snapshot.unacked {
             memory.free(chunk.buf);
         }

@@ -11,7 +11,9 @@
 use std::net::SocketAddr;
 
 use megapipe_service::{PortError, Server};
-use megapipe_stack::{Chunk, CloseReason, ConnId, ConnectError, Instant, OperationError, TcpState};
+use megapipe_stack::{
+    Chunk, CloseReason, ConnId, ConnInfo, ConnectError, Instant, OperationError, TcpState,
+};
 
 use super::memory::{self, ChannelMemory, Received};
 use super::placed::Placed;
@@ -30,7 +32,7 @@ use crate::timers::Due;
 
 /// Bytes of a write from which on it is handed over in pieces, as the send queue has room for
 /// them: its memory is let go of piece by piece, and it is not complete before the last.
-const PIECES_FROM: usize = 64 << 10;
+pub(super) const PIECES_FROM: usize = 64 << 10;
 /// Room in the send queue that is not worth a piece.
 const ROOM_MIN: usize = 16 << 10;
 
@@ -174,6 +176,10 @@ impl Local {
                     Err(_) => memory.give_back(chunk),
                 }
             }
+            Placed::Beside(beside) => match beside.send_read(now, conn, bytes) {
+                Ok(()) => None,
+                Err((_, refused)) => refused,
+            },
             Placed::Apart(apart) => {
                 if apart.send_short(conn, &bytes) {
                     None
@@ -209,6 +215,11 @@ impl Local {
                     Err(_) => memory.give_back(chunk),
                 }
             }
+            Placed::Beside(beside) => match beside.send_copy(now, conn, bytes) {
+                None => return false,
+                Some(Ok(())) => None,
+                Some(Err((_, refused))) => refused,
+            },
             // Its own copy is on the way to the server; one before it would be one too many.
             Placed::Apart(apart) => match apart.send_copy(conn, bytes) {
                 [] => None,
@@ -265,6 +276,7 @@ impl Local {
         let now = self.now;
         let server = match &mut self.server {
             Placed::Inline(server) => server,
+            Placed::Beside(beside) => return beside.send_front(now, conn, part),
             Placed::Apart(apart) => return apart.send_front(conn, part),
         };
         let mut len = part.len();
@@ -278,12 +290,8 @@ impl Local {
                 }
             };
         }
-        let info = server.stack().info(conn)?;
-        let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes) as usize;
-        if room < ROOM_MIN && info.queued_bytes > 0 {
-            return Err(OperationError::QueueFull);
-        }
-        len = len.min(room.max(ROOM_MIN));
+        let room = room_for_a_piece(&server.stack().info(conn)?)?;
+        len = len.min(room);
         let front = part.split_to(len);
         send_part(server, (now, conn), front).map(|()| len).map_err(|(error, front)| {
             // No place in the queue in spite of the room: both parts are joined again.
@@ -389,9 +397,9 @@ impl Local {
     /// Bytes arrived.
     pub(super) fn on_received(&mut self, state: &mut State, conn: ConnId, chunk: Chunk) {
         let Some(slot) = self.slot_of(conn) else {
-            return megapipe_stack::Memory::free(self.server.memory(), chunk.buf);
+            return self.server.free_received(chunk);
         };
-        match self.server.memory().received(chunk) {
+        match self.server.received(chunk) {
             Received::Pool(held) => state.on_received_held(slot, held, chunk.len),
             Received::Heap(bytes) => {
                 state.counters.spilled_bytes += u64::from(chunk.len);
@@ -481,6 +489,18 @@ impl Local {
             self.write(state, slot);
         }
     }
+}
+
+/// How many bytes of a long payload the send queue takes now.
+///
+/// # Errors
+/// [`OperationError::QueueFull`]: so few that it is not worth it.
+pub(super) fn room_for_a_piece(info: &ConnInfo) -> Result<usize, OperationError> {
+    let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes) as usize;
+    if room < ROOM_MIN && info.queued_bytes > 0 {
+        return Err(OperationError::QueueFull);
+    }
+    Ok(room.max(ROOM_MIN))
 }
 
 #[inline]

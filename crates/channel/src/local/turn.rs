@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use megapipe_link::LinkError;
-use megapipe_service::{Next, Offer, Told};
+use megapipe_service::{Next, Offer, Slept, Told};
 use megapipe_stack::Event;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -50,13 +50,16 @@ impl Local {
             state.counters.server_events = told.events;
             state.counters.server_wakeups = told.wakeups;
             self.ask_kernel(state)?;
+            // Also where the program is next: what came ended a spin or a sleep.
+            let worked = turn.worked() || happened || state.has_ready();
+            let next = self.server.after_turn(worked, self.now);
             if state.has_ready() || state.woken || state.is_interrupted() {
                 return Ok(());
             }
             if deadline.is_some_and(|at| at <= self.now) {
                 return Ok(());
             }
-            if self.server.after_turn(turn.worked() || happened, self.now) == Next::Sleep {
+            if next == Next::Sleep {
                 let left = deadline.map(|at| at.since(self.now));
                 self.sleep(state, left)?;
             }
@@ -84,7 +87,8 @@ impl Local {
         }
         // Whoever sleeps on the descriptors does not tell which of them woke him.
         self.kernel_given = true;
-        Ok(Rest::Until(self.server.patience(self.now)))
+        let own = self.server.patience(self.now);
+        Ok(Rest::Until([own, self.kernel.next_retry()].into_iter().flatten().min()))
     }
 
     /// Turns what the stack says into completions, until there is one. Whether it said anything.
@@ -150,8 +154,8 @@ impl Local {
                 self.on_datagram(state, endpoint, from, chunk);
             }
             Event::Urgent { conn, bytes } => self.on_urgent(state, conn, bytes),
-            Event::DatagramRefused { endpoint, to, why } => {
-                self.on_undelivered(state, endpoint, to, why);
+            Event::DatagramRefused { endpoint, to, .. } => {
+                self.on_undelivered(state, endpoint, to);
             }
         }
     }
@@ -170,11 +174,24 @@ impl Local {
 
     /// Sleeps until a frame, a kernel event, a timer of the stack, or the time is over.
     fn sleep(&mut self, state: &mut State, left: Option<Duration>) -> Result<(), DispatchError> {
-        if !self.prepare_sleep(state)? {
+        if !self.kernel_rests(state)? {
+            return Ok(());
+        }
+        let retry = self.kernel.next_retry();
+        let patience = [left, retry].into_iter().flatten().min();
+        if self.kernel.may_be_watched()
+            && let Some(slept) = self.server.sleep(patience)
+        {
+            self.kernel_given |= matches!(slept, Slept::Woken { is_readable: true });
+            state.interrupted |= slept == Slept::Interrupted;
+            self.on_slept(state);
+            return Ok(());
+        }
+        if !self.server.arm(self.now).map_err(link_failed)? {
             return Ok(());
         }
         let own = self.server.patience(self.now);
-        let patience = [left, own].into_iter().flatten().min();
+        let patience = [left, own, retry].into_iter().flatten().min();
         let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
         let (link, kernel) = (self.server.wait_fd(), self.kernel.descriptor());
         // Without a host to listen to, the third place is not looked at.
@@ -187,22 +204,39 @@ impl Local {
             Err(errno) => return Err(DispatchError::Kernel(errno.into())),
         }
         self.kernel_given |= !fds[1].revents().is_empty();
-        state.counters.system_calls += 1;
+        self.on_slept(state);
         Ok(())
+    }
+
+    fn on_slept(&mut self, state: &mut State) {
+        // The kernel's driver was looked at meanwhile: the turn that follows need not ask again.
+        self.kernel_asked = self.clock.now();
+        state.counters.system_calls += 1;
     }
 
     /// Asks link and kernel to make their descriptors readable when something comes. `false`: there
     /// is work already.
     fn prepare_sleep(&mut self, state: &mut State) -> Result<bool, DispatchError> {
+        Ok(self.kernel_rests(state)? && self.server.arm(self.now).map_err(link_failed)?)
+    }
+
+    /// The kernel's driver has nothing to do, and its descriptor shows when it has.
+    fn kernel_rests(&mut self, state: &mut State) -> Result<bool, DispatchError> {
         self.kernel.flush(state)?;
-        // It may have work of its own left, which its descriptor does not show.
-        let rest = self.kernel.rest(state)?;
-        self.kernel.harvest(state);
-        if matches!(rest, Rest::Work) || state.has_ready() || state.woken {
+        // It may have work of its own left, which its descriptor does not show. Where it was given
+        // nothing since it was asked, everything else will be seen there.
+        let rests = if self.kernel_given || self.kernel.next_retry().is_some() {
+            let rest = self.kernel.rest(state)?;
+            self.kernel.harvest(state);
+            !matches!(rest, Rest::Work)
+        } else {
+            self.kernel.run_queued(state)
+        };
+        if !rests || state.has_ready() || state.woken {
             self.kernel_given = true;
             return Ok(false);
         }
-        self.server.arm(self.now).map_err(link_failed)
+        Ok(true)
     }
 
     /// The slot leaves the stack, whatever it is there.

@@ -32,6 +32,18 @@ impl State {
         Some(self.slot(heir).listener()?.credits.front()?.kind)
     }
 
+    /// The next accept, for as many connections as are wanted in its form before another.
+    pub(crate) fn accept_asked(&mut self, listener: u32) -> Option<Accept> {
+        let heir = self.heir(listener);
+        let credits = &self.slot(heir).listener()?.credits;
+        let next = *credits.front()?;
+        let alike = credits
+            .iter()
+            .take_while(|other| (other.kind, other.exactly) == (next.kind, next.exactly));
+        let count = alike.fold(0_u32, |sum, credit| sum.saturating_add(credit.count));
+        Some(Accept { count, ..next })
+    }
+
     /// How many connections are wanted in all.
     #[cfg(feature = "local")]
     pub(crate) fn accept_credit(&mut self, listener: u32) -> u32 {

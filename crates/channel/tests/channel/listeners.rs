@@ -9,10 +9,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Channel, Config, Connection, CpuMask, Event, Handle, ListenOptions, OpError, Waker,
+    Accept, Accepted, Channel, Config, Connection, CpuMask, Event, Handle, ListenOptions, OpError,
+    Waker,
 };
 
-use crate::scene::{Case, PATIENCE, on_kernel_drivers, receive, send};
+use crate::scene::{Case, PATIENCE, Scene, on_kernel_drivers, receive, send};
 
 on_kernel_drivers![
     listeners_that_leave_under_load_lose_no_connection,
@@ -21,6 +22,7 @@ on_kernel_drivers![
     registered_listeners_that_leave_under_load_lose_no_connection,
     connections_waiting_in_a_leaving_listeners_queue_go_to_a_sibling,
     connections_accepted_ahead_go_to_a_sibling,
+    exact_accepts_take_no_more_than_they_ask_for,
     what_waited_before_the_first_channel_joined_is_accepted,
     a_mask_sends_a_cores_connections_to_its_channel,
     the_last_listener_to_leave_frees_the_address,
@@ -356,6 +358,61 @@ fn connections_accepted_ahead_go_to_a_sibling(case: &Case) {
     assert_eq!(answers.iter().filter(|answer| **answer == b"moved").count(), 9);
     assert_eq!(answers.last().unwrap(), b"stays");
     assert_eq!(second.counters().connections_dropped + first.counters().connections_dropped, 0);
+}
+
+fn exact_accepts_take_no_more_than_they_ask_for(case: &Case) {
+    let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listening.local_addr().unwrap();
+    let mut clients = Vec::new();
+    let mut connect = |count: usize| {
+        clients.extend((0..count).map(|_| TcpStream::connect(address).unwrap()));
+    };
+    let mut scene = case.scene();
+    let ours = listening.try_clone().unwrap().into();
+    let listener = scene.register(ours, 0, None).unwrap();
+    listening.set_nonblocking(true).unwrap();
+    let in_the_kernel = || (0..).take_while(|_| listening.accept().is_ok()).count();
+    let accepts = |scene: &mut Scene, accept: Accept| {
+        scene.channel.accept(listener, accept).unwrap();
+        for _ in 0..accept.count {
+            scene.accepted(listener);
+        }
+        scene.expect_silence();
+    };
+    let exactly = |count| Accept::lwsocket(count).exactly();
+    connect(10);
+    accepts(&mut scene, exactly(3));
+    assert_eq!(in_the_kernel(), 7);
+    // Some are taken ahead now, and used by the exact ones that follow.
+    connect(10);
+    accepts(&mut scene, Accept::lwsocket(1));
+    accepts(&mut scene, exactly(2));
+    let ahead = 7 - in_the_kernel();
+    if ahead > 0 {
+        accepts(&mut scene, exactly(ahead as u32));
+    }
+    // More than are asked of the kernel at once, and more than one accept.
+    connect(100);
+    scene.channel.accept(listener, exactly(20)).unwrap();
+    scene.channel.accept(listener, exactly(50)).unwrap();
+    for _ in 0..70 {
+        scene.accepted(listener);
+    }
+    scene.expect_silence();
+    assert_eq!(in_the_kernel(), 30);
+    // It waits for what is still to come, as descriptors or not.
+    scene.channel.accept(listener, Accept::fd(1).exactly()).unwrap();
+    scene.channel.accept(listener, exactly(1)).unwrap();
+    scene.expect_silence();
+    connect(3);
+    assert!(matches!(
+        scene.next_of(listener),
+        Event::Accept(Ok(Accepted { connection: Connection::Fd(_), .. }))
+    ));
+    scene.accepted(listener);
+    scene.expect_silence();
+    assert_eq!(in_the_kernel(), 1);
+    assert_eq!(scene.counters().connections_dropped, 0);
 }
 
 fn what_waited_before_the_first_channel_joined_is_accepted(case: &Case) {

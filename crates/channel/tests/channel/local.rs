@@ -9,8 +9,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Backend, Channel, Config, ConnectOptions, CreateError, DispatchError, DriverChoice,
-    Event, Handle, ListenOptions, LocalNetwork, Misuse, OpError, ServerConfig, SocketKind,
+    Accept, Backend, Channel, Config, ConnectOptions, CreateError, Departure, DispatchError,
+    DriverChoice, Event, Handle, ListenOptions, LocalNetwork, Misuse, OpError, ServerConfig,
+    SocketKind,
 };
 use megapipe_link::{Link, PairConfig, pair};
 use rustix::time::{ClockId, clock_gettime};
@@ -24,6 +25,7 @@ on_each_placement![
     a_connection_has_no_descriptor_to_move_to_and_goes_on,
     an_accept_of_descriptors_is_not_supported,
     datagrams_have_no_descriptor,
+    segments_that_no_call_can_mean_are_refused,
     a_registered_listener_is_heard_at_the_stacks_own_address_too,
     what_the_kernel_has_stays_there_and_is_given_back,
     listeners_without_a_port_get_one_each_and_a_port_is_had_once,
@@ -59,6 +61,29 @@ fn an_accept_of_descriptors_is_not_supported(case: &Case) {
     scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();
     let _client = scene.dial(address.as_inet().unwrap()).unwrap();
     scene.accepted(listener);
+}
+
+fn segments_that_no_call_can_mean_are_refused(case: &Case) {
+    let mut scene = case.scene();
+    let socket = scene.socket(SocketKind::Udp4, Some(&here("127.0.0.1:0")), 0).unwrap();
+    let (to, departure) = (scene.channel.local_address(socket).unwrap(), Departure::default());
+    let mut to = to.as_inet().unwrap();
+    let IpAddr::V4(ours) = to.ip() else { panic!("{to}") };
+    // A host does not talk to itself.
+    to.set_ip(IpAddr::V4((ours.to_bits() ^ 3).into()));
+    for (bytes, segment_len) in [(10, 0), (0, 10), (129, 1), (1281, 10)] {
+        let sent =
+            scene.channel.send_datagrams(socket, (vec![0; bytes], segment_len), to, &departure);
+        assert_eq!(sent, Err(OpError::InvalidInput), "{bytes} {segment_len}");
+    }
+    let sent = scene.channel.send_datagrams(socket, (vec![0; 2000], 1473), to, &departure);
+    assert_eq!(sent, Err(OpError::MessageTooLong));
+    assert!(scene.channel.packet_bytes_max(to.ip()).is_some());
+    assert_eq!(scene.channel.quote_errors(socket, true), Ok(()));
+    scene.channel.unregister(socket).unwrap();
+    let sent = scene.channel.send_datagrams(socket, (vec![0; 2], 1), to, &departure);
+    assert_eq!(sent, Err(OpError::BadDescriptor));
+    assert_eq!(scene.channel.quote_errors(socket, true), Err(OpError::BadDescriptor));
 }
 
 fn a_registered_listener_is_heard_at_the_stacks_own_address_too(case: &Case) {

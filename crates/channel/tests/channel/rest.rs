@@ -2,14 +2,20 @@
 //!
 //! Read first: `scene.rs`.
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use megapipe::{Channel, Event, Rest};
+use megapipe::{Address, Channel, ConnectOptions, Event, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, accept, bind, listen, socket};
 
-use crate::scene::{A_WHILE, Case, PATIENCE, Stream, on_each_driver};
+use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver};
 
-on_each_driver![a_channel_that_rests_is_woken_by_what_happens, a_timer_or_a_waker_ends_the_rest,];
+on_each_driver![
+    a_channel_that_rests_is_woken_by_what_happens,
+    a_timer_or_a_waker_ends_the_rest,
+    what_the_kernel_gives_no_event_for_is_tried_again,
+];
 
 /// Rests as somebody else's loop would, at most for `patience`. Whether there is work.
 fn sleep(channel: &mut Channel, patience: Duration) -> bool {
@@ -76,4 +82,27 @@ fn a_timer_or_a_waker_ends_the_rest(case: &Case) {
     };
     assert!(matches!(done.event, Event::Timer { expirations: 1 }));
     assert!(start.elapsed() >= A_WHILE && start.elapsed() < PATIENCE / 2);
+}
+
+/// A UNIX socket's listener with a full queue: no event tells a client when there is room.
+fn what_the_kernel_gives_no_event_for_is_tried_again(case: &Case) {
+    let mut scene = case.scene();
+    let folder = Folder::new();
+    let path = folder.path("socket");
+    let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let address = SocketAddrUnix::new(&path).unwrap();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    let first = UnixStream::connect(&path).unwrap();
+    scene.connect(&Address::unix(&path).unwrap(), &ConnectOptions::default(), 0).unwrap();
+    let accepting = std::thread::spawn(move || {
+        std::thread::sleep(A_WHILE);
+        let accepted = accept(&listener).unwrap();
+        (listener, accepted)
+    });
+    let start = Instant::now();
+    let done = next(&mut scene.channel);
+    assert!(matches!(done, Event::Connect(Ok(()))), "{done:?}");
+    assert!(start.elapsed() < PATIENCE / 2, "tried again, not timed out");
+    drop((accepting.join().unwrap(), first));
 }

@@ -7,13 +7,13 @@
 //! in turn stands for as many cores.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Backend, Channel, Completion, Config, ConnectOptions, Connection, CpuMask,
-    CreateError, Event, Handle, ListenOptions, LocalNetwork, OpError, Placement, RegisterError,
-    ServerConfig, SocketKind,
+    CreateError, DatagramSharing, Event, Handle, ListenOptions, LocalNetwork, OpError, Placement,
+    RegisterError, ServerConfig, SocketKind,
 };
 use megapipe_link::{Link, PairConfig, pair};
 
@@ -61,6 +61,7 @@ on_each_placement![
     connections_go_on_where_they_are_when_listeners_come_and_go,
     masks_partition_a_listener_and_cores_outside_of_them_refuse,
     a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once,
+    datagrams_to_an_address_of_several_shards_are_spread_over_them,
 ];
 
 /// The channels of a client, host 1, and of a server, host 2.
@@ -323,6 +324,58 @@ fn a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once(placeme
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 15, "no two shards chose the same");
+}
+
+fn datagrams_to_an_address_of_several_shards_are_spread_over_them(placement: Placement) {
+    let mut hosts = Hosts::new(1, 2, placement);
+    let at: SocketAddr = "10.78.0.2:53".parse().unwrap();
+    let spread = DatagramSharing { is_shared: true, spreads: true, is_mapped: false };
+    let shared = DatagramSharing { spreads: false, ..spread };
+    let bind = |hosts: &mut Hosts, shard: usize, sharing| {
+        hosts.servers[shard].bind_datagram(at, sharing, 0)
+    };
+    let first = bind(&mut hosts, 0, spread).unwrap();
+    let second = bind(&mut hosts, 0, shared).unwrap();
+    hosts.servers[0].unregister(second).unwrap();
+    assert!(bind(&mut hosts, 1, shared).is_err(), "one shard's newest is not another's");
+    let endpoints = [
+        (0, first),
+        (0, bind(&mut hosts, 0, spread).unwrap()),
+        (1, bind(&mut hosts, 1, spread).unwrap()),
+    ];
+    for (shard, endpoint) in endpoints {
+        hosts.servers[shard].recvfrom(endpoint, 10).unwrap();
+    }
+    let to = Address::Inet(at);
+    let hears = |hosts: &mut Hosts, sender| {
+        hosts.clients[0].sendto(sender, vec![1; 3], &to).unwrap();
+        let (shard, endpoint) = hosts.until("a datagram", |done| {
+            let is_it = |(side, _, done): &(Side, usize, Completion)| {
+                *side == Side::Server && matches!(done.event, Event::RecvFrom(Ok(_)))
+            };
+            let place = done.iter().position(is_it)?;
+            let (_, shard, done) = done.remove(place);
+            Some((shard, done.handle))
+        });
+        hosts.servers[shard].recvfrom(endpoint, 10).unwrap();
+        endpoints.iter().position(|it| *it == (shard, endpoint)).unwrap()
+    };
+    let mut counts = [0; 3];
+    for _ in 0..60 {
+        let sender = hosts.clients[0].socket(SocketKind::Udp4, None, 0).unwrap();
+        let chosen = hears(&mut hosts, sender);
+        counts[chosen] += 1;
+        assert_eq!(hears(&mut hosts, sender), chosen, "a flow stays where it is");
+    }
+    assert!(counts.iter().all(|count| *count > 3), "{counts:?}");
+    // A shard whose last endpoint goes leaves the address to the other.
+    for (shard, endpoint) in &endpoints[..2] {
+        hosts.servers[*shard].unregister(*endpoint).unwrap();
+    }
+    for _ in 0..10 {
+        let sender = hosts.clients[0].socket(SocketKind::Udp4, None, 0).unwrap();
+        assert_eq!(hears(&mut hosts, sender), 2);
+    }
 }
 
 #[test]

@@ -19,24 +19,22 @@ use std::thread::JoinHandle;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{
-    Bufs, CloseCode, Command, Completion, Event as Says, Id, Ids, Op, Record, Refusal,
-    UndeliveredCode,
+    self, Bufs, Command, Completion, Event as Says, Id, Ids, Op, Record, Refusal,
 };
 use megapipe_shm::{BufId, Consumer, PoolLayout, Producer, Region, Ringer, Sleeper};
 use megapipe_stack::{
-    Chunk, CloseReason, ConnId, ConnectError, DatagramId, Event, ListenerId, OperationError,
-    Undelivered,
+    Arrival, Chunk, ConnId, ConnectError, DatagramId, Event, ListenerId, Notice, OperationError,
 };
 
+use super::codes::{connect_error, reason_of, undelivered};
 use super::sends::{Carried, NOBODY, Sends};
 use super::worker::{conn_id, id_of};
 use super::{Call, SharedMemory};
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::limits::{LARGE_SEND_BYTES, OPS_MAX, SMALL_SEND_BYTES};
 use crate::server::Server;
+use crate::server_thread;
 use crate::switch::Attachment;
-
-const DRIVER: &str = "the server";
 
 /// The application's ends of what it shares with its server.
 pub(super) struct Ends {
@@ -86,6 +84,15 @@ pub struct SessionCounters {
     pub ops_full: u64,
 }
 
+/// What is told beside an event.
+#[derive(Debug, Clone, Copy, Default)]
+struct Beside {
+    /// How the datagram came.
+    arrival: Option<Arrival>,
+    /// What says that a datagram did not get there.
+    notice: Option<Notice>,
+}
+
 /// What the server tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
@@ -109,7 +116,9 @@ pub struct Session {
     /// Those of them, and others, whose sends may go on.
     unblocked: VecDeque<ConnId>,
     /// What was told while something else was waited for.
-    backlog: VecDeque<Told>,
+    backlog: VecDeque<(Told, Beside)>,
+    /// What belongs to what was told last.
+    beside: Beside,
     /// Connections whose next bytes are wanted, and received buffers that go back: each is said of
     /// many in one record, at the latest when what was asked for goes over.
     pub(super) wanted: Ids,
@@ -138,6 +147,7 @@ impl Session {
             starved: VecDeque::new(),
             unblocked: VecDeque::new(),
             backlog: VecDeque::new(),
+            beside: Beside::default(),
             wanted: Ids::default(),
             back: Bufs::default(),
             thread: Some(thread),
@@ -245,15 +255,7 @@ impl Session {
     /// # Errors
     /// Why it does not.
     pub fn check(&mut self) -> Result<(), LinkError> {
-        let gone = || LinkError::Gone { driver: DRIVER };
-        match self.thread.take_if(|thread| thread.is_finished()) {
-            Some(ended) => match ended.join() {
-                Ok(Err(error)) => Err(error),
-                Ok(Ok(())) | Err(_) => Err(gone()),
-            },
-            None if self.thread.is_none() => Err(gone()),
-            None => Ok(()),
-        }
+        server_thread::check(&mut self.thread)
     }
 
     /// Prepares for sleep on [`Session::wait_fd`]. `false`: there is something already.
@@ -489,10 +491,27 @@ impl Session {
 
 /// Events.
 impl Session {
+    /// How the datagram came that [`Session::event`] told of last.
+    #[must_use]
+    pub const fn last_arrival(&self) -> Option<Arrival> {
+        self.beside.arrival
+    }
+
+    /// What said so, if [`Session::event`] told last of a datagram that did not get there, once.
+    /// A quote in it lies in a received buffer ([`Session::take_bytes`]).
+    pub const fn take_notice(&mut self) -> Option<Notice> {
+        self.beside.notice.take()
+    }
+
     /// What happened next.
     #[inline]
     pub fn event(&mut self) -> Option<Told> {
-        if self.backlog.is_empty() { self.next_told() } else { self.backlog.pop_front() }
+        if self.backlog.is_empty() {
+            return self.next_told();
+        }
+        let (told, beside) = self.backlog.pop_front()?;
+        self.beside = beside;
+        Some(told)
     }
 
     #[inline]
@@ -571,12 +590,26 @@ impl Session {
                 self.forget(conn);
                 told(Event::Closed { conn, reason: reason_of(reason) })
             }
-            Says::Datagram { endpoint, from, chunk } => {
+            Says::Datagram { endpoint, from, port, arrival, buf, len } => {
                 let endpoint =
                     DatagramId { index: endpoint.index, generation: endpoint.generation };
-                let buf = megapipe_stack::BufId(chunk.buf.bits());
-                let chunk = Chunk { buf, offset: chunk.offset, len: chunk.len };
+                let record::Arrival { to, hop_limit, traffic_class } = arrival;
+                self.beside.arrival = Some(Arrival { to, hop_limit, traffic_class });
+                let buf = megapipe_stack::BufId(buf.bits());
+                let chunk = Chunk { buf, offset: 0, len: len.into() };
+                let from = SocketAddr::new(from, port);
                 told(Event::Datagram { endpoint, from, chunk })
+            }
+            Says::Notice { by, kind_and_code: (kind, code), info, arrival, quote } => {
+                let record::Arrival { to, hop_limit, traffic_class } = arrival;
+                let arrival = Arrival { to, hop_limit, traffic_class };
+                let quote = quote.map(|(buf, len)| Chunk {
+                    buf: megapipe_stack::BufId(buf.bits()),
+                    offset: 0,
+                    len: len.into(),
+                });
+                self.beside.notice = Some(Notice { by, kind, code, info, arrival, quote });
+                None
             }
             // Only `await_delivery` asks for it: room is known by the buffers that come back.
             Says::Acked { conn, chunks, queued_bytes } => {
@@ -670,10 +703,15 @@ impl Session {
     /// As [`Session::named`], of a connection that may have been asked for a moment ago: waits
     /// until the server has seen the op.
     pub fn named_soon(&mut self, conn: ConnId) -> Option<ConnId> {
-        if self.is_known(conn) && self.conns[conn.index as usize].server.is_none() {
+        // A call may be answered before the op is taken, or before the end of the turn in which it
+        // was; the third one is not.
+        for _ in 0..3 {
+            if !self.is_known(conn) || self.conns[conn.index as usize].server.is_some() {
+                break;
+            }
             self.call(|_| ())?;
             while let Some(told) = self.next_told() {
-                self.backlog.push_back(told);
+                self.backlog.push_back((told, std::mem::take(&mut self.beside)));
             }
         }
         self.named(conn)
@@ -722,42 +760,5 @@ impl Drop for Session {
             // A panic of the server's was printed; there is nobody left to tell.
             let _ = thread.join();
         }
-    }
-}
-
-const fn undelivered(code: UndeliveredCode) -> Undelivered {
-    match code {
-        UndeliveredCode::NetworkUnreachable => Undelivered::NetworkUnreachable,
-        UndeliveredCode::HostUnreachable => Undelivered::HostUnreachable,
-        UndeliveredCode::ProtocolUnreachable => Undelivered::ProtocolUnreachable,
-        UndeliveredCode::PortUnreachable => Undelivered::PortUnreachable,
-        UndeliveredCode::Prohibited => Undelivered::Prohibited,
-        UndeliveredCode::TooLong => Undelivered::TooLong,
-        UndeliveredCode::TimeExceeded => Undelivered::TimeExceeded,
-        UndeliveredCode::ParameterProblem => Undelivered::ParameterProblem,
-    }
-}
-
-const fn reason_of(code: CloseCode) -> CloseReason {
-    match code {
-        CloseCode::Finished => CloseReason::Finished,
-        CloseCode::ResetByPeer => CloseReason::ResetByPeer,
-        CloseCode::Refused => CloseReason::Refused,
-        CloseCode::Aborted => CloseReason::Aborted,
-        CloseCode::TimedOut => CloseReason::TimedOut,
-        CloseCode::KeepaliveTimedOut => CloseReason::KeepaliveTimedOut,
-        CloseCode::Unreachable => CloseReason::Unreachable,
-        CloseCode::HostUnreachable => CloseReason::HostUnreachable,
-    }
-}
-
-const fn connect_error(refusal: Refusal) -> ConnectError {
-    match refusal {
-        Refusal::NoRoute => ConnectError::NoRoute,
-        Refusal::BadRemoteAddress => ConnectError::BadRemoteAddress,
-        Refusal::BadLocalAddress => ConnectError::BadLocalAddress,
-        Refusal::InUse => ConnectError::InUse,
-        Refusal::TooMany => ConnectError::TooManyConnections,
-        _ => ConnectError::NoPort,
     }
 }

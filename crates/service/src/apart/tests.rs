@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use megapipe_link::{Pair, PairConfig, pair};
+use megapipe_link::{LinkError, Pair, PairConfig, pair};
 use megapipe_shm::BufId;
 use megapipe_shm::record::{Bufs, Chunk, Command, Completion, Event as Says, Id, Op, Record};
 use megapipe_stack::{CloseReason, ConnectError, Event, ListenError, OperationError};
@@ -16,7 +16,7 @@ use crate::sharing::Sharing;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn session(link: Pair, last: u8, shares_core: bool) -> Session {
+fn session(link: Pair, last: u8) -> Session {
     let mut config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
         connections: 1_000,
@@ -25,13 +25,13 @@ fn session(link: Pair, last: u8, shares_core: bool) -> Session {
     };
     // A small message must not wait for the last one's acknowledgment.
     config.tcp.nagle = false;
-    let apart = ApartConfig { core: None, shares_core, receive_bytes: 2_048, receive_buffers: 64 };
+    let apart = ApartConfig { core: None, receive_bytes: 2_048, receive_buffers: 64 };
     start(Frames::Queue(Box::new(link)), &config, &apart).expect("a thread and memory")
 }
 
-fn sessions(shares_core: bool) -> (Session, Session) {
+fn sessions() -> (Session, Session) {
     let (one, other) = pair(&PairConfig::default()).expect("a pair");
-    (session(one, 1, shares_core), session(other, 2, shares_core))
+    (session(one, 1), session(other, 2))
 }
 
 fn http() -> SocketAddr {
@@ -92,37 +92,35 @@ fn connected(
 
 #[test]
 fn bytes_go_both_ways_and_buffers_come_back() {
-    for shares_core in [false, true] {
-        let (mut client, mut server) = sessions(shares_core);
-        listen(&mut server, 1);
-        let (ours, theirs) = connected(&mut client, &mut server);
-        // Many more than there are buffers.
-        for round in 0..2_000_u32 {
-            let text = round.to_le_bytes();
-            assert_eq!(client.send(ours, &text), Ok(4));
-            server.receive(theirs).unwrap();
-            server.flush();
-            client.flush();
-            let Event::Received { chunk, .. } = next_event(&mut server) else { panic!() };
-            let mut came = [0; 4];
-            server.take_bytes(chunk, &mut came);
-            assert_eq!((came, chunk.len), (text, 4));
-        }
-        assert!(server.counters().events >= 2_000);
-        client.close(ours);
-        client.flush();
+    let (mut client, mut server) = sessions();
+    listen(&mut server, 1);
+    let (ours, theirs) = connected(&mut client, &mut server);
+    // Many more than there are buffers.
+    for round in 0..2_000_u32 {
+        let text = round.to_le_bytes();
+        assert_eq!(client.send(ours, &text), Ok(4));
         server.receive(theirs).unwrap();
-        assert_eq!(next_event(&mut server), Event::PeerClosed { conn: theirs });
-        server.shutdown(theirs);
-        let over = Event::Closed { conn: theirs, reason: CloseReason::Finished };
-        assert_eq!(next_event(&mut server), over);
-        assert_eq!(server.send(theirs, b"late"), Err(OperationError::Unknown));
+        server.flush();
+        client.flush();
+        let Event::Received { chunk, .. } = next_event(&mut server) else { panic!() };
+        let mut came = [0; 4];
+        server.take_bytes(chunk, &mut came);
+        assert_eq!((came, chunk.len), (text, 4));
     }
+    assert!(server.counters().events >= 2_000);
+    client.close(ours);
+    client.flush();
+    server.receive(theirs).unwrap();
+    assert_eq!(next_event(&mut server), Event::PeerClosed { conn: theirs });
+    server.shutdown(theirs);
+    let over = Event::Closed { conn: theirs, reason: CloseReason::Finished };
+    assert_eq!(next_event(&mut server), over);
+    assert_eq!(server.send(theirs, b"late"), Err(OperationError::Unknown));
 }
 
 #[test]
 fn who_sends_too_much_waits_for_room_and_is_told_of_it() {
-    let (mut client, mut server) = sessions(false);
+    let (mut client, mut server) = sessions();
     listen(&mut server, 1);
     let (ours, theirs) = connected(&mut client, &mut server);
     let bulk: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -155,7 +153,7 @@ fn who_sends_too_much_waits_for_room_and_is_told_of_it() {
 
 #[test]
 fn names_that_were_let_go_of_are_nobodys() {
-    let (mut client, mut server) = sessions(false);
+    let (mut client, mut server) = sessions();
     let listener = listen(&mut server, 10);
     // Let go of before the server has named it: nothing of it is ever told. It goes where nobody
     // listens: the other end may else be asked to accept it before the reset arrives.
@@ -185,7 +183,7 @@ fn names_that_were_let_go_of_are_nobodys() {
 
 #[test]
 fn what_cannot_be_done_is_told() {
-    let (mut client, mut server) = sessions(true);
+    let (mut client, mut server) = sessions();
     let nowhere = client.connect(SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 80));
     assert_eq!(next(&mut client), Told::NotBegun(nowhere, ConnectError::NoRoute));
     listen(&mut server, 1);
@@ -197,7 +195,7 @@ fn what_cannot_be_done_is_told() {
 
 #[test]
 fn many_events_wake_the_application_once() {
-    let (mut client, mut server) = sessions(true);
+    let (mut client, mut server) = sessions();
     listen(&mut server, 200);
     server.flush();
     let conns: Vec<_> = (0..200).map(|_| client.connect(http())).collect();
@@ -214,7 +212,7 @@ fn many_events_wake_the_application_once() {
 
 #[test]
 fn a_server_that_ends_is_told_and_sessions_end_in_any_order() {
-    let (mut client, server) = sessions(false);
+    let (mut client, server) = sessions();
     drop(server);
     // The link is gone: so is the server behind it.
     let start = Instant::now();
@@ -245,15 +243,15 @@ fn ends(session: &mut Session) {
 
 #[test]
 fn a_record_that_nobody_would_write_ends_its_session_and_no_other() {
-    for shares_core in [false, true] {
-        let (mut client, mut server) = sessions(shares_core);
-        let (mut honest, mut other) = sessions(shares_core);
+    for has_no_kind in [false, true] {
+        let (mut client, mut server) = sessions();
+        let (mut honest, mut other) = sessions();
         listen(&mut other, 1);
         let (ours, theirs) = connected(&mut honest, &mut other);
         // No kind at all; a kind of the other ring; a list of none.
         let returned = Completion { cookie: 0, event: Says::Connecting { conn: Id::default() } };
         let none = Op { cookie: 0, command: Command::Return { bufs: Bufs::default() } };
-        client.put(&[Record::default(), returned.record()][usize::from(shares_core)]);
+        client.put(&[Record::default(), returned.record()][usize::from(has_no_kind)]);
         client.flush();
         ends(&mut client);
         server.put(&none.record());
@@ -269,7 +267,7 @@ fn a_record_that_nobody_would_write_ends_its_session_and_no_other() {
 
 #[test]
 fn buffers_that_are_sent_again_and_again_end_the_session() {
-    let (mut client, mut server) = sessions(false);
+    let (mut client, mut server) = sessions();
     listen(&mut server, 1);
     let (ours, _) = connected(&mut client, &mut server);
     let conn = client.named(ours).map(worker::id_of).unwrap();
@@ -285,7 +283,7 @@ fn buffers_that_are_sent_again_and_again_end_the_session() {
 
 #[test]
 fn what_is_not_the_applications_to_give_back_is_refused() {
-    let (mut client, mut server) = sessions(false);
+    let (mut client, mut server) = sessions();
     listen(&mut server, 1);
     let (ours, theirs) = connected(&mut client, &mut server);
     let mut bufs = Bufs::default();
@@ -308,7 +306,7 @@ fn what_is_not_the_applications_to_give_back_is_refused() {
 
 #[test]
 fn what_is_asked_of_many_goes_over_in_few_records() {
-    let (mut client, mut server) = sessions(true);
+    let (mut client, mut server) = sessions();
     listen(&mut server, 12);
     let pairs: Vec<_> = (0..12).map(|_| connected(&mut client, &mut server)).collect();
     server.call(|_| ()).expect("it lives");
@@ -332,7 +330,7 @@ fn what_is_asked_of_many_goes_over_in_few_records() {
 
 #[test]
 fn a_short_message_is_one_that_fits_one_small_buffer_and_the_connections_share() {
-    let (mut client, mut server) = sessions(false);
+    let (mut client, mut server) = sessions();
     listen(&mut server, 1);
     let (ours, _) = connected(&mut client, &mut server);
     assert!(!client.send_short(ours, b""));
@@ -357,12 +355,7 @@ fn a_core_that_does_not_exist_is_named() {
         addresses: vec![(IpAddr::from([10, 0, 0, 1]), 24)],
         ..ServerConfig::default()
     };
-    let apart = ApartConfig {
-        core: Some(100_000),
-        shares_core: false,
-        receive_bytes: 2_048,
-        receive_buffers: 4,
-    };
+    let apart = ApartConfig { core: Some(100_000), receive_bytes: 2_048, receive_buffers: 4 };
     let refused = start(Frames::Queue(Box::new(one)), &config, &apart).err();
     assert!(matches!(refused, Some(ApartError::Pin { core: 100_000, .. })), "{refused:?}");
 }

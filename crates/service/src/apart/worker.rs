@@ -12,8 +12,8 @@ use megapipe_shm::record::{
 };
 use megapipe_shm::{Consumer, Producer, Ringer, Sleeper};
 use megapipe_stack::{
-    BufId, Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Memory,
-    OperationError, Undelivered,
+    Arrival, BufId, Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Memory,
+    Notice, OperationError, Stack, Undelivered,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use super::{Call, SharedMemory};
 use crate::clock::Clock;
 use crate::connection_manager::AcceptorId;
 use crate::error::PortError;
-use crate::limits::{EVENTS_PER_WAKE, GOODBYE_TURNS, OPS_PER_TURN};
+use crate::limits::{GOODBYE_TURNS, OPS_PER_TURN};
 use crate::server::Server;
 use crate::waiting::Next;
 
@@ -39,7 +39,6 @@ pub(super) struct Ends {
 pub(super) struct Worker {
     server: Server<SharedMemory>,
     ends: Ends,
-    shares_core: bool,
     clock: Clock,
     /// Sends that the stack had no room for, in the order of their coming.
     deferred: VecDeque<(ConnId, Chunk)>,
@@ -50,10 +49,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(server: Server<SharedMemory>, ends: Ends, shares_core: bool) -> Self {
+    pub(super) fn new(server: Server<SharedMemory>, ends: Ends) -> Self {
         let clock = Clock::new();
         let deferred = VecDeque::new();
-        Self { server, ends, shares_core, clock, deferred, untold: 0, is_over: false }
+        Self { server, ends, clock, deferred, untold: 0, is_over: false }
     }
 
     /// Turns until the application is gone, or the link.
@@ -78,27 +77,11 @@ impl Worker {
                 return self.say_goodbye();
             }
             let worked = asked > 0 || told > 0 || turn.worked();
-            if !self.shares_core {
-                self.wake()?;
-            } else if self.untold >= EVENTS_PER_WAKE || !worked && self.untold > 0 {
-                self.hand_over()?;
-                continue;
-            }
+            self.wake()?;
             if self.server.after_turn(worked, now) == Next::Sleep {
                 self.sleep(now)?;
             }
         }
-    }
-
-    /// Wakes the application, and lets it have the core that both share, until it has nothing more
-    /// to do or its slice of time is over (sched_yield(2)). The server stays ready to run: nobody
-    /// has to wake it, frames that come meanwhile interrupt nobody, and an application that
-    /// computes for long keeps the frames waiting for a slice at most. Where the application is not
-    /// ready to run, this returns at once, and the next turn without work sleeps.
-    fn hand_over(&mut self) -> Result<(), LinkError> {
-        self.wake()?;
-        std::thread::yield_now();
-        Ok(())
     }
 
     /// Does what the application asked for, a turn's share of it. How much that was.
@@ -259,8 +242,13 @@ impl Worker {
                 self.put(&Completion::received(id_of(conn), record_chunk(chunk)));
                 continue;
             }
+            if let Event::DatagramRefused { .. } = event
+                && let Some(notice) = self.server.parts().0.take_notice()
+            {
+                self.say(0, words_of_notice(&notice));
+            }
             let acceptor = offer.map_or(u64::MAX, |offer| offer.acceptor.0);
-            if let Some(says) = words_of(event) {
+            if let Some(says) = words_of(event, self.server.stack()) {
                 self.say(acceptor, says);
             }
         }
@@ -373,8 +361,8 @@ const fn record_chunk(chunk: Chunk) -> record::Chunk {
     record::Chunk { buf, offset: chunk.offset, len: chunk.len }
 }
 
-/// An event as a record says it; `None`: no application asks for it.
-fn words_of(event: Event) -> Option<Says> {
+/// The event that the stack told of last, as a record says it; `None`: no application asks for it.
+fn words_of(event: Event, stack: &Stack) -> Option<Says> {
     Some(match event {
         Event::Incoming { listener, conn, remote, waiting } => {
             let listener = Id { index: listener.index, generation: listener.generation };
@@ -393,7 +381,12 @@ fn words_of(event: Event) -> Option<Says> {
         }
         Event::Datagram { endpoint, from, chunk } => {
             let endpoint = Id { index: endpoint.index, generation: endpoint.generation };
-            Says::Datagram { endpoint, from, chunk: record_chunk(chunk) }
+            let Arrival { to, hop_limit, traffic_class } = stack.last_arrival();
+            let arrival = record::Arrival { to, hop_limit, traffic_class };
+            let record::Chunk { buf, len, .. } = record_chunk(chunk);
+            // It came in one packet of IP, and begins where its buffer does.
+            let (from, port, len) = (from.ip(), from.port(), u16::try_from(len).ok()?);
+            Says::Datagram { endpoint, from, port, arrival, buf, len }
         }
         Event::Urgent { conn, bytes } => Says::Urgent { conn: id_of(conn), bytes },
         Event::DatagramRefused { endpoint, to, why } => {
@@ -401,6 +394,24 @@ fn words_of(event: Event) -> Option<Says> {
             Says::DatagramRefused { endpoint, to, why: undelivered_code(why) }
         }
     })
+}
+
+/// What says that a datagram was refused, as a record says it.
+fn words_of_notice(notice: &Notice) -> Says {
+    let Notice { by, kind, code, info, arrival, quote } = *notice;
+    let Arrival { to, hop_limit, traffic_class } = arrival;
+    // No quote is longer than an ICMP error.
+    let quote = quote.map(|chunk| {
+        let record::Chunk { buf, len, .. } = record_chunk(chunk);
+        (buf, len as u16)
+    });
+    Says::Notice {
+        by,
+        kind_and_code: (kind, code),
+        info,
+        arrival: record::Arrival { to, hop_limit, traffic_class },
+        quote,
+    }
 }
 
 const fn undelivered_code(why: Undelivered) -> UndeliveredCode {

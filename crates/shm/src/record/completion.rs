@@ -1,8 +1,11 @@
 //! What a server tells an application.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::{Bufs, Chunk, Id, Record, RecordFault, Transfer};
+use super::{
+    Bufs, Chunk, Id, Letter, Record, RecordFault, Transfer, family_of, mapped, octets, unmapped,
+};
+use crate::pool::BufId;
 
 /// One completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +97,29 @@ pub enum Event {
         /// Where it arrived.
         endpoint: Id,
         /// From whom.
-        from: SocketAddr,
-        /// Its bytes.
-        chunk: Chunk,
+        from: IpAddr,
+        /// From which port.
+        port: u16,
+        /// How it came.
+        arrival: Arrival,
+        /// Where its bytes are, from the start on.
+        buf: BufId,
+        /// How many bytes.
+        len: u16,
+    },
+    /// What says that a datagram did not get there; [`Event::DatagramRefused`] follows at once.
+    Notice {
+        /// Who says so.
+        by: IpAddr,
+        /// Type and code of the message of ICMP.
+        kind_and_code: (u8, u8),
+        /// The MTU or the place of which it speaks.
+        info: u32,
+        /// How the message came.
+        arrival: Arrival,
+        /// What it quotes, at least a byte: from the start of a buffer that is the application's
+        /// until it returns it.
+        quote: Option<(BufId, u16)>,
     },
     /// The network refused a datagram that was sent.
     DatagramRefused {
@@ -113,6 +136,20 @@ pub enum Event {
         bufs: Bufs,
     },
 }
+
+/// How a datagram came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// To which address; of the family that it came from.
+    pub to: IpAddr,
+    /// Hops that were left to it.
+    pub hop_limit: u8,
+    /// Its traffic class.
+    pub traffic_class: u8,
+}
+
+// What is said of bytes of connections pays for what is said of datagrams.
+const _: () = assert!(size_of::<Completion>() <= 64);
 
 /// An enum whose values have numbers that never change.
 macro_rules! codes {
@@ -231,6 +268,7 @@ mod kind {
     pub(super) const DATAGRAM: u16 = 0x20d;
     pub(super) const DATAGRAM_REFUSED: u16 = 0x20e;
     pub(super) const RETURNED: u16 = 0x20f;
+    pub(super) const NOTICE: u16 = 0x210;
 }
 
 impl Completion {
@@ -262,9 +300,21 @@ impl Completion {
             Event::Closed { conn, reason } => {
                 record(kind::CLOSED).with_id(conn).with_count(reason as u32)
             }
-            Event::Datagram { endpoint, from, chunk } => {
-                let transfer = transfer.with_chunk(chunk).with_address(from);
-                record(kind::DATAGRAM).with_id(endpoint).with_transfer(&transfer)
+            Event::Datagram { endpoint, from, port, arrival, buf, len } => {
+                let Arrival { to, hop_limit, traffic_class } = arrival;
+                let (from_octets, to) = (octets(from), octets(to));
+                let letter = Letter { buf: buf.bits(), len, port, from: from_octets, to };
+                let record = record(kind::DATAGRAM).with_id(endpoint);
+                let record = record.with_count(family_of(from).into()).with_letter(&letter);
+                Record { flags: u16::from_le_bytes([hop_limit, traffic_class]), ..record }
+            }
+            Event::Notice { by, kind_and_code, info, arrival, quote } => {
+                let Arrival { to, hop_limit, traffic_class } = arrival;
+                let (buf, len) = quote.map_or((0, 0), |(buf, len)| (buf.bits(), len));
+                let port = u16::from_le_bytes(kind_and_code.into());
+                let letter = Letter { buf, len, port, from: mapped(by), to: mapped(to) };
+                let record = record(kind::NOTICE).with_count(info).with_letter(&letter);
+                Record { flags: u16::from_le_bytes([hop_limit, traffic_class]), ..record }
             }
             Event::DatagramRefused { endpoint, to, why } => record(kind::DATAGRAM_REFUSED)
                 .with_id(endpoint)
@@ -315,8 +365,24 @@ impl Completion {
             kind::PEER_CLOSED => Event::PeerClosed { conn: id },
             kind::CLOSED => Event::Closed { conn: id, reason: CloseCode::from_code(count)? },
             kind::DATAGRAM => {
-                let (from, chunk) = (transfer.address()?, transfer.datagram()?);
-                Event::Datagram { endpoint: id, from, chunk }
+                let letter = record.letter();
+                let (from, to) = letter.addresses(count)?;
+                let [hop_limit, traffic_class] = record.flags.to_le_bytes();
+                let arrival = Arrival { to, hop_limit, traffic_class };
+                let (buf, Letter { len, port, .. }) = (BufId::from_bits(letter.buf), letter);
+                Event::Datagram { endpoint: id, from, port, arrival, buf, len }
+            }
+            kind::NOTICE => {
+                let Letter { buf, len, port, from, to } = record.letter();
+                let [hop_limit, traffic_class] = record.flags.to_le_bytes();
+                let arrival = Arrival { to: unmapped(to), hop_limit, traffic_class };
+                Event::Notice {
+                    by: unmapped(from),
+                    kind_and_code: port.to_le_bytes().into(),
+                    info: count,
+                    arrival,
+                    quote: (len > 0).then_some((BufId::from_bits(buf), len)),
+                }
             }
             kind::DATAGRAM_REFUSED => {
                 let (to, why) = (transfer.address()?, UndeliveredCode::from_code(count)?);

@@ -101,11 +101,25 @@ fn completion() -> impl Strategy<Value = Completion> {
             .prop_map(|(conn, reason)| Closed { conn, reason }),
     ];
     let datagram = prop_oneof![
-        (id(), address(), chunk()).prop_map(|(endpoint, from, chunk)| Datagram {
-            endpoint,
-            from,
-            chunk
-        }),
+        (id(), address(), address(), any::<(u8, u8, u16)>(), buf()).prop_map(
+            |(endpoint, from, to, (hop_limit, traffic_class, len), buf)| {
+                // Of one family.
+                let to = if to.is_ipv4() == from.is_ipv4() { to.ip() } else { from.ip() };
+                let arrival = Arrival { to, hop_limit, traffic_class };
+                Datagram { endpoint, from: from.ip(), port: from.port(), arrival, buf, len }
+            }
+        ),
+        (
+            (address(), address()),
+            any::<(u8, u8, u32, u8, u8)>(),
+            proptest::option::of((buf(), 1..=u16::MAX))
+        )
+            .prop_map(|((by, to), numbers, quote)| {
+                let (kind, code, info, hop_limit, traffic_class) = numbers;
+                let arrival = Arrival { to: to.ip(), hop_limit, traffic_class };
+                let (by, kind_and_code) = (by.ip(), (kind, code));
+                Notice { by, kind_and_code, info, arrival, quote }
+            }),
         (id(), address(), proptest::sample::select(UndeliveredCode::ALL))
             .prop_map(|(endpoint, to, why)| DatagramRefused { endpoint, to, why }),
     ];

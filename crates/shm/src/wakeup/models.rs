@@ -27,7 +27,7 @@ fn produce(shared: &Shared, count: u32) {
     for _ in 0..count {
         cursor.stage().expect("the ring is larger than what is sent");
         cursor.commit(&shared.tail);
-        if is_wanted(&shared.flag) {
+        if take_wish(&shared.flag).is_some() {
             shared.bell.notify();
         }
     }
@@ -39,7 +39,7 @@ fn consume(shared: &Shared, count: u32) {
     let mut taken = 0;
     while taken < count {
         if cursor.waiting(1, &shared.tail).expect("an honest producer") == 0 {
-            arm(&shared.flag);
+            arm(&shared.flag, AT_DESCRIPTOR);
             if cursor.waiting(1, &shared.tail).expect("an honest producer") == 0 {
                 shared.bell.wait();
             }

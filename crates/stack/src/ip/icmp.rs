@@ -15,8 +15,9 @@ use core::net::{IpAddr, SocketAddr};
 use super::input::Inbound;
 use super::link::Discovery;
 use super::outbox::Message;
-use super::{IcmpError, IcmpErrorKind, Ip, Unreachable, address, path_mtu};
+use super::{IcmpError, IcmpErrorKind, Ip, Said, Unreachable, address, path_mtu};
 use crate::counters::{Counters, Drop};
+use crate::event::Arrival;
 use crate::limits::{MTU_MIN, MTU_MIN_V6, OUTBOX_MESSAGE_BYTES};
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -60,15 +61,35 @@ pub(super) struct Incoming<'a> {
     pub dst: IpAddr,
     pub src_mac: [u8; 6],
     pub hop_limit: u8,
+    pub traffic_class: u8,
     pub to_group: bool,
     /// It was put together from fragments.
     pub reassembled: bool,
     pub message: &'a [u8],
 }
 
+impl<'a> Incoming<'a> {
+    /// The error that it is, about a packet of whose transport `quoted` is the beginning.
+    fn said(&self, quoted: &'a [u8]) -> Said<'a> {
+        let Self { src, dst, hop_limit, traffic_class, message, .. } = *self;
+        // It was parsed, and is as long.
+        let [kind, code, _, _, a, b, c, d] = message.first_chunk().copied().unwrap_or_default();
+        let info = match (kind, code) {
+            _ if src.is_ipv6() => u32::from_be_bytes([a, b, c, d]),
+            (icmp4::UNREACHABLE, icmp4::CODE_FRAGMENTATION_NEEDED) => {
+                u16::from_be_bytes([c, d]).into()
+            }
+            (icmp4::PARAMETER_PROBLEM, _) => a.into(),
+            _ => 0,
+        };
+        let arrival = Arrival { to: dst, hop_limit, traffic_class };
+        Said { by: src, kind, code, info, arrival, quoted }
+    }
+}
+
 impl Ip {
     /// A message of ICMP for IPv4.
-    pub(super) fn on_icmp4(&mut self, incoming: &Incoming<'_>) -> Result<Inbound<'static>, Drop> {
+    pub(super) fn on_icmp4<'a>(&mut self, incoming: &Incoming<'a>) -> Result<Inbound<'a>, Drop> {
         let view = icmp4::View::new(incoming.message)?;
         let message = icmp4::Repr::parse(&view)?;
         if let icmp4::Repr::Echo { identifier, sequence } = message {
@@ -93,15 +114,15 @@ impl Ip {
             icmp4::Repr::TimeExceeded { .. } => IcmpErrorKind::TimeExceeded,
             _ => IcmpErrorKind::ParameterProblem,
         };
-        self.error_about(&quote, kind)
+        self.error_about(incoming, &quote, kind)
     }
 
     /// A message of ICMP for IPv6.
-    pub(super) fn on_icmp6(
+    pub(super) fn on_icmp6<'a>(
         &mut self,
         now: Instant,
-        incoming: &Incoming<'_>,
-    ) -> Result<Inbound<'static>, Drop> {
+        incoming: &Incoming<'a>,
+    ) -> Result<Inbound<'a>, Drop> {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (incoming.src, incoming.dst) else {
             return Err(Drop::BadHeader);
         };
@@ -143,7 +164,7 @@ impl Ip {
             // Routers' messages, redirects, reports, and what nobody has defined yet.
             _ => return Err(Drop::IgnoredMessage),
         };
-        self.error_about(&Quote::v6(view.payload())?, kind)
+        self.error_about(incoming, &Quote::v6(view.payload())?, kind)
     }
 
     /// What a "too big" says, if it can be true.
@@ -153,11 +174,12 @@ impl Ip {
     }
 
     /// The error for the transport that sent what `quote` quotes.
-    fn error_about(
+    fn error_about<'a>(
         &self,
-        quote: &Quote<'_>,
+        incoming: &Incoming<'a>,
+        quote: &Quote<'a>,
         kind: IcmpErrorKind,
-    ) -> Result<Inbound<'static>, Drop> {
+    ) -> Result<Inbound<'a>, Drop> {
         let Some(protocol @ (Protocol::Tcp | Protocol::Udp)) =
             Protocol::from_number(quote.protocol)
         else {
@@ -167,13 +189,14 @@ impl Ip {
             return Err(Drop::BadIcmpError);
         }
         let seq = if protocol == Protocol::Tcp { quote.seq() } else { SeqNum(0) };
-        Ok(Inbound::Icmp(IcmpError {
+        let error = IcmpError {
             protocol,
             local: SocketAddr::new(quote.src, quote.src_port()),
             remote: SocketAddr::new(quote.dst, quote.dst_port()),
             seq,
             kind,
-        }))
+        };
+        Ok(Inbound::Icmp(error, incoming.said(quote.transport)))
     }
 
     /// Sends back what came; `emit` writes the header, and gets the sum of the pseudo header.

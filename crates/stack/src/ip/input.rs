@@ -12,7 +12,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::icmp::{Complaint, Incoming, Original};
 use super::reassembly::{Key, Piece, Reassembly};
-use super::{Arrived, Hop, IcmpError, Ip, address};
+use super::{Arrived, Hop, IcmpError, Ip, Said, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
 use crate::time::Instant;
@@ -28,7 +28,7 @@ pub(crate) enum Inbound<'a> {
     /// Fragments tell no ports, so both of us get them: only whoever is asked for may answer.
     Shared(Protocol, Arrived<'a>),
     /// An error about something that a transport sent.
-    Icmp(IcmpError),
+    Icmp(IcmpError, Said<'a>),
     /// It was for this layer, or waits for other fragments.
     Handled,
 }
@@ -409,9 +409,17 @@ impl Ip {
             (Some(Protocol::Icmp), IpAddr::V4(_)) | (Some(Protocol::Icmp6), IpAddr::V6(_)) => {
                 counters.totals.icmp_in += 1;
                 let src_mac = envelope.src_mac;
-                let message = payload;
-                let incoming =
-                    Incoming { src, dst, src_mac, hop_limit, to_group, reassembled, message };
+                let (message, traffic_class) = (payload, arrived.traffic_class);
+                let incoming = Incoming {
+                    src,
+                    dst,
+                    src_mac,
+                    hop_limit,
+                    traffic_class,
+                    to_group,
+                    reassembled,
+                    message,
+                };
                 if src.is_ipv4() { self.on_icmp4(&incoming) } else { self.on_icmp6(now, &incoming) }
             }
             _ => {

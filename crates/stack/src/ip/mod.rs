@@ -30,6 +30,7 @@ use core::time::Duration;
 use crate::config::{Config, Route};
 use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
+use crate::event::Arrival;
 use crate::frame::{Checksums, Medium};
 use crate::limits::{ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S};
 use crate::rate::TokenBucket;
@@ -118,6 +119,22 @@ pub(crate) struct IcmpError {
     pub seq: SeqNum,
     /// What went wrong.
     pub kind: IcmpErrorKind,
+}
+
+/// An ICMP error as it came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Said<'a> {
+    /// Who says so.
+    pub by: IpAddr,
+    /// The message's type and code.
+    pub kind: u8,
+    pub code: u8,
+    /// The MTU or the place of which it speaks, else 0.
+    pub info: u32,
+    /// How the message arrived.
+    pub arrival: Arrival,
+    /// What it quotes of the packet, from the transport header on; of that 8 bytes at least.
+    pub quoted: &'a [u8],
 }
 
 /// What went wrong with a packet, whichever version of ICMP says so.

@@ -2,8 +2,10 @@
 //!
 //! Read first: RFC 9293 §3.9.1, whose calls these are, split into what does not block.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 
 use super::Stack;
 use crate::chunk::Chunk;
@@ -11,12 +13,13 @@ use crate::error::{ConnectError, ListenError, OperationError};
 use crate::id::{ConnId, ListenerId, PoolId};
 use crate::memory::Memory;
 use crate::table_memory::{TABLES, TableMemory};
-use crate::tcp::{ConnInfo, ConnOption, Snapshot, TcpUsage};
+use crate::tcp::{ConnInfo, ConnOption, Holder, Reuse, Snapshot, TcpUsage};
 use crate::time::Instant;
 
 impl Stack {
     /// Takes connections to `local` from now on; an unspecified address means any of ours of that
-    /// family. `backlog`: most connections that wait to be reported. Their bytes go to `pool`.
+    /// family. `backlog`: as in Linux, one more connection waits to be reported beside those that
+    /// [`Stack::accept`] asked for; SYNs of others are dropped. Their bytes go to `pool`.
     ///
     /// # Errors
     ///
@@ -28,6 +31,36 @@ impl Stack {
         pool: PoolId,
     ) -> Result<ListenerId, ListenError> {
         self.tcp.listen(&self.ip, local, backlog, pool)
+    }
+
+    /// What the sockets of a listener's connections say of others at their local address, from now
+    /// on: as [`ConnOption::Reuse`] from the beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn set_listener_reuse(
+        &mut self,
+        listener: ListenerId,
+        reuse: Reuse,
+    ) -> Result<(), OperationError> {
+        self.tcp.set_listener_reuse(listener, reuse)
+    }
+
+    /// The connections at some local ports, also those of nobody and in TIME-WAIT; of several that
+    /// are alike, one. The stack itself lets anybody listen there: this is for who is stricter, as
+    /// bind(2) is. Looks at every connection, if there is one at such a port: not for the way of a
+    /// frame.
+    #[must_use]
+    pub fn holders(&self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
+        self.tcp.holders(ports)
+    }
+
+    /// The first port at which there is no connection, from `from` on and then from the range's
+    /// beginning; `None`: each has one.
+    #[must_use]
+    pub fn port_without_connections(&self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
+        self.tcp.port_without_connections(ports, from)
     }
 
     /// Lets `credit` more [`crate::Event::Incoming`] come.

@@ -7,10 +7,11 @@ use crate::chunk::Chunk;
 use crate::config::Route;
 use crate::cx::Cx;
 use crate::error::{BindError, ConfigError, OperationError};
-use crate::event::{Arrival, Departure};
+use crate::event::{Arrival, Departure, Notice};
 use crate::id::{DatagramId, PoolId};
 use crate::memory::Memory;
 use crate::time::Instant;
+use crate::udp::DatagramSharing;
 
 impl Stack {
     /// Opens a UDP endpoint. `local` is an address of ours, or the unspecified one for all of its
@@ -25,7 +26,38 @@ impl Stack {
         local: SocketAddr,
         pool: PoolId,
     ) -> Result<DatagramId, BindError> {
-        self.udp.bind(&self.ip, local, pool)
+        self.udp.bind(&self.ip, (local, DatagramSharing::default()), pool)
+    }
+
+    /// As [`Stack::bind_datagram`], at an address that others may have as well. A datagram goes to
+    /// the endpoint that fits it best: one with that very peer, at that very address, of IPv4's own
+    /// sockets, the newest; or to one of those of its address over which it is spread.
+    ///
+    /// # Errors
+    ///
+    /// As there; the pair is in use also if only one of the two shares it.
+    pub fn bind_datagram_beside(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+        pool: PoolId,
+    ) -> Result<DatagramId, BindError> {
+        self.udp.bind(&self.ip, (local, sharing), pool)
+    }
+
+    /// An endpoint hears one peer alone from now on, before all that share its address; `None`:
+    /// everybody again. One at all addresses has that one meanwhile from which it reaches the peer;
+    /// with a peer of the other family it hears nothing. Where it is then.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`]; [`OperationError::BadAddress`]: there is no way to the peer.
+    pub fn connect_datagram(
+        &mut self,
+        id: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError> {
+        self.udp.connect(&self.ip, id, peer)
     }
 
     /// Where an endpoint is, with the port that was chosen for it.
@@ -78,10 +110,40 @@ impl Stack {
         udp.send(&mut cx, id, (to, chunk), departure)
     }
 
+    /// How many more datagrams an endpoint may send now, before one is written to a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn datagram_room(&self, id: DatagramId) -> Result<usize, OperationError> {
+        self.udp.room(id)
+    }
+
     /// How the datagram arrived that [`Stack::poll_event`] told of last.
     #[must_use]
     pub const fn last_arrival(&self) -> Arrival {
         self.udp.last_arrival()
+    }
+
+    /// What said so, if [`Stack::poll_event`] told last of a datagram that did not get there, once.
+    /// Who has asked for quotes takes each, and gets a buffer with it.
+    pub const fn take_notice(&mut self) -> Option<Notice> {
+        self.udp.take_notice()
+    }
+
+    /// From now on notices come with the bytes that they quote, or without, as at first.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn quote_errors(&mut self, id: DatagramId, on: bool) -> Result<(), OperationError> {
+        self.udp.quote_errors(id, on)
+    }
+
+    /// Bytes of the longest packet that goes to `to`, as far as is known.
+    #[must_use]
+    pub fn packet_bytes_max(&self, to: IpAddr) -> u16 {
+        self.udp.packet_bytes_max(&self.ip, &self.config, to)
     }
 
     /// Closes an endpoint. Datagrams that wait, in either direction, are dropped.

@@ -1,6 +1,7 @@
 //! A stack on a link of Ethernet, and a hand that writes and reads its frames.
 
 mod check;
+mod datagram_sharing;
 mod datagrams;
 mod errors;
 mod expected;

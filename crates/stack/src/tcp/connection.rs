@@ -22,6 +22,7 @@ use super::deadline::{CoarseStamp, Deadline, Stamp};
 use super::ends::Ends;
 use super::facts::Facts;
 use super::handshake::{Offer, TIMESTAMPS_BYTES};
+use super::path_search::Search;
 use super::receive_queue::ReceiveQueue;
 use super::recovery::{Opening, Records, Recovery};
 use super::send_queue::SendQueue;
@@ -140,6 +141,8 @@ pub(crate) struct Rare {
     pub(crate) full_timeouts: u8,
     /// ICMP told of trouble that may pass.
     pub(crate) soft_error: bool,
+    /// For larger segments, where they were made smaller.
+    pub(crate) search: Search,
 }
 
 /// What few connections need, of a shard.
@@ -182,6 +185,7 @@ impl Rares {
             probes: 0,
             full_timeouts: 0,
             soft_error: false,
+            search: Search::NONE,
         })
     }
 

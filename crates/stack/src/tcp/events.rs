@@ -163,6 +163,23 @@ impl Tcp {
         None
     }
 
+    /// There may be an event. A connection that has waited longest and has none is passed over, as
+    /// [`Tcp::poll_event`] would.
+    pub(crate) fn has_event(&mut self) -> bool {
+        let Self { connections, shard, .. } = self;
+        if !shard.events.is_empty() {
+            return true;
+        }
+        while let Some(index) = shard.touched.untold() {
+            let conn = &connections[index as usize];
+            if !conn.facts.has(Facts::RELEASED) && has_news(conn) {
+                return true;
+            }
+            shard.touched.pass();
+        }
+        false
+    }
+
     /// Whose turn it is: first who was announced, then who was touched in this turn.
     fn next_to_ask(&mut self) -> Option<u32> {
         let Self { connections, shard, .. } = self;

@@ -5,6 +5,7 @@
 
 use super::connection::Connection;
 use super::handshake::mss_of_mtu;
+use super::path_search::AGAIN_AFTER;
 use super::state::{Input, State};
 use super::{Found, Shard, Tcp};
 use crate::counters::Drop;
@@ -79,5 +80,6 @@ fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, m
         return;
     }
     conn.mss = mss;
+    shard.rares.of(conn, cx.now).search.begin(cx.now, AGAIN_AFTER);
     conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
 }

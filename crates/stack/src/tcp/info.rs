@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::connection::{Connection, Options};
 use super::facts::Facts;
+use super::holding::Reuse;
 use super::lists::Lists;
 use super::state::{State, SynReceived};
 use super::turns::Turns;
@@ -169,6 +170,8 @@ pub enum ConnOption {
     /// Acknowledge at once what has been received, and the next segments; `false`: late, from now
     /// on.
     QuickAck(bool),
+    /// What is said of others at its local address ([`crate::Stack::holders`]).
+    Reuse(Reuse),
 }
 
 fn state(state: State) -> TcpState {
@@ -352,6 +355,7 @@ impl Tcp {
             }
             ConnOption::HopLimit(hops) => conn.cold.service.hop_limit = hops.max(1),
             ConnOption::Dscp(dscp) => conn.cold.service.dscp = dscp & 0x3f,
+            ConnOption::Reuse(reuse) => shard.locals.set_reuse(&mut conn.ends, reuse),
             ConnOption::QuickAck(false) => conn.facts.set(Facts::INTERACTIVE),
             ConnOption::QuickAck(true) => {
                 conn.facts.clear(Facts::INTERACTIVE);

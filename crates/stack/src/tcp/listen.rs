@@ -4,7 +4,8 @@
 //!
 //! A SYN costs one small record; the connection is made when the peer has answered our SYN-ACK, and
 //! so has shown that it is where it says. If there is no record left, a cookie in the sequence
-//! number costs nothing.
+//! number costs nothing. A SYN for a listener with a full backlog is dropped, as in Linux, also
+//! where it would get a cookie: it would be answered in vain.
 
 use super::connection::Begin;
 use super::cookie::{self, Cookie};
@@ -13,7 +14,9 @@ use super::embryo::Embryo;
 use super::ends::Ends;
 use super::facts::Facts;
 use super::handshake::{self, Offer, announced_scale};
+use super::holding::Reuse;
 use super::isn::{microseconds, timestamp};
+use super::listeners::Listener;
 use super::replies::Reply;
 use super::segment::Segment;
 use super::segment_arrives::{self, queue_reset, reset_sender};
@@ -54,6 +57,19 @@ impl Tcp {
         }
         debug_assert!(transition(CLOSED, Input::OpenPassive).is_some());
         self.listeners.insert(local, backlog, pool)
+    }
+
+    /// What the sockets of a listener's connections say of others at their local address.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn set_listener_reuse(
+        &mut self,
+        id: ListenerId,
+        reuse: Reuse,
+    ) -> Result<(), OperationError> {
+        self.listeners.by_id(id).ok_or(OperationError::Unknown)?.reuse = reuse;
+        Ok(())
     }
 
     /// Whether segments are answered as if nobody listened.
@@ -110,12 +126,17 @@ impl Tcp {
         }
         // Third.
         if segment.has(Flags::SYN) {
+            if self.listeners.get(listener).is_some_and(Listener::is_full) {
+                // Who is not answered knows that it is not connected, and tries again.
+                return cx.counters.drop(Drop::BacklogFull);
+            }
             return self.on_syn(cx, (hash, listener), segment, None);
         }
         cx.counters.drop(Drop::UnexpectedSegment);
     }
 
-    /// A SYN for a listener. `after`: our numbers of an older connection end there.
+    /// A SYN for a listener whose backlog is not full. `after`: our numbers of an older connection
+    /// end there.
     fn on_syn<M: Memory>(
         &mut self,
         cx: &mut Cx<'_, M>,
@@ -342,14 +363,15 @@ impl Tcp {
             return cx.counters.drop(Drop::NoConnection);
         };
         if listener.is_full() {
-            // Nobody accepts. The SYN-ACK is sent again, and the peer answers again.
-            return cx.counters.drop(Drop::QueueFull);
+            // The SYN came while there was room. The SYN-ACK is sent again, and the peer answers
+            // again.
+            return cx.counters.drop(Drop::BacklogFull);
         }
         if self.places.len() >= self.embryos_from {
             return cx.counters.drop(Drop::NoConnectionRoom);
         }
-        let pool = listener.pool;
-        let Some(ends) = self.shard.locals.take(&embryo.flow) else {
+        let (pool, reuse) = (listener.pool, listener.reuse);
+        let Some(ends) = self.shard.locals.take(&embryo.flow, reuse) else {
             return cx.counters.drop(Drop::NoConnectionRoom);
         };
         let Some(place) = self.grow_up(cx, (index, embryo), (ends, pool)) else { return };
@@ -493,6 +515,10 @@ impl Tcp {
                     cx.counters.drop(Drop::UnexpectedSegment);
                     return self.acknowledge_in_time_wait(cx, &record, timestamps);
                 };
+                if self.listeners.get(listener).is_some_and(Listener::is_full) {
+                    // What is dropped ends nothing.
+                    return cx.counters.drop(Drop::BacklogFull);
+                }
                 self.end_time_wait(index);
                 self.on_syn(cx, (hash, listener), segment, Some(after));
             }

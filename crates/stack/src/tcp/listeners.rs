@@ -5,12 +5,13 @@
 //! Invariants
 //! - `order` lists the listeners by port, those with an address before those without: a lookup
 //!   takes the first that fits.
-//! - `waiting` never holds more than `backlog`.
+//! - `waiting` never holds more than `backlog` and one more, beside what is in `credit`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use super::holding::Reuse;
 use crate::error::ListenError;
 use crate::id::{ListenerId, PoolId};
 use crate::slab::Places;
@@ -20,6 +21,8 @@ use crate::slab::Places;
 pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
     pub(crate) pool: PoolId,
+    /// Of its connections.
+    pub(crate) reuse: Reuse,
     /// How many `Incoming` may be reported.
     pub(crate) credit: u32,
     pub(crate) backlog: u32,
@@ -62,9 +65,10 @@ impl Listeners {
             return Err(ListenError::InUse);
         }
         let (index, generation) = self.places.take().ok_or(ListenError::TooManyListeners)?;
-        let backlog = backlog.clamp(1, crate::limits::BACKLOG_MAX);
-        let waiting = VecDeque::with_capacity(backlog as usize);
-        let listener = Listener { local, pool, credit: 0, backlog, waiting, embryos: 0 };
+        let backlog = backlog.min(crate::limits::BACKLOG_MAX);
+        let waiting = VecDeque::with_capacity(backlog as usize + 1);
+        let reuse = Reuse::default();
+        let listener = Listener { local, pool, reuse, credit: 0, backlog, waiting, embryos: 0 };
         match self.slots.get_mut(index as usize) {
             Some(slot) => *slot = Some(listener),
             None => self.slots.push(Some(listener)),
@@ -128,11 +132,13 @@ impl Listeners {
 }
 
 impl Listener {
-    /// Whether one more connection would be one too many. Those that may be reported at once do
-    /// not wait for anybody: they are beside the backlog, however many come before the next event
-    /// is taken.
+    /// Whether one more connection would be one too many: as in Linux, one more may wait than the
+    /// backlog says. Those that may be reported at once do not wait for anybody: they are beside
+    /// the backlog, however many come before the next event is taken.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.waiting.len() >= self.room()
+        // Mostly the credit need not be looked at.
+        self.waiting.len() > self.backlog as usize && self.waiting.len() >= self.room()
     }
 
     /// Lets `credit` more be reported.
@@ -143,7 +149,7 @@ impl Listener {
     }
 
     fn room(&self) -> usize {
-        self.backlog.saturating_add(self.credit).min(crate::limits::BACKLOG_MAX) as usize
+        self.backlog.saturating_add(self.credit).min(crate::limits::BACKLOG_MAX) as usize + 1
     }
 
     fn is_any(&self) -> bool {

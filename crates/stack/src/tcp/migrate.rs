@@ -21,6 +21,7 @@ use super::deadline::CoarseStamp;
 use super::ends::Ends;
 use super::facts::Facts;
 use super::handshake::{Offer, mss_of_mtu};
+use super::holding::Reuse;
 use super::isn::timestamp;
 use super::recovery::Sent;
 use super::segment_arrives::TS_RECENT_AGE_MAX;
@@ -212,7 +213,11 @@ impl Tcp {
         if self.places.len() >= self.embryos_from {
             return Err(ConnectError::TooManyConnections);
         }
-        let ends = self.shard.locals.take(&flow).ok_or(ConnectError::TooManyConnections)?;
+        let ends = self
+            .shard
+            .locals
+            .take(&flow, Reuse::default())
+            .ok_or(ConnectError::TooManyConnections)?;
         let mut conn = self.rebuilt(cx, snapshot, (ends, hash), pool);
         if !self.refill(cx, &mut conn, snapshot) {
             self.shard.locals.give_back(&ends);

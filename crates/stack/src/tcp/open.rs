@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::connection::{Begin, Connection};
 use super::deadline::Deadline;
 use super::facts::Facts;
+use super::holding::Reuse;
 use super::settle::touch;
 use super::state::{Closed, Input, State, SynSent, transition};
 use super::{Found, Tcp};
@@ -58,7 +59,11 @@ impl Tcp {
         }
         let state = State::SynSent(SynSent);
         debug_assert!(transition(CLOSED, Input::OpenActive).is_some_and(|(to, _)| to == state));
-        let ends = self.shard.locals.take(&flow).ok_or(ConnectError::TooManyConnections)?;
+        let ends = self
+            .shard
+            .locals
+            .take(&flow, Reuse::default())
+            .ok_or(ConnectError::TooManyConnections)?;
         let begin = Begin { ends, hash, state, iss, ts_offset, pool };
         let index = self.make(cx.now, &begin, None).ok_or(ConnectError::TooManyConnections)?;
         let conn = &mut self.connections[index as usize];

@@ -22,7 +22,7 @@ use super::recovery::Sent;
 use super::replies::{Parked, Replies, Reply, Reset};
 use super::settle::{is_silent, touch};
 use super::state::{Input, State};
-use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, window};
+use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, path_search, window};
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::CloseReason;
@@ -58,6 +58,12 @@ pub(super) struct Data {
     pub(super) kind: Sent,
     /// The last of `range` is our FIN.
     pub(super) fin: bool,
+}
+
+impl Data {
+    pub(super) fn is_new(&self) -> bool {
+        self.kind == Sent::New
+    }
 }
 
 /// The list that a connection belongs on.
@@ -136,6 +142,13 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
         return None;
     }
     let record = within_record(conn, shard, SeqRange::new(conn.snd_nxt, waiting));
+    if record.is_none() {
+        match path_search::next(conn, shard, allowance) {
+            path_search::Next::AsAlways => {}
+            path_search::Next::Probe(len) => return Some(len),
+            path_search::Next::Wait => return None,
+        }
+    }
     let waiting = record.unwrap_or(waiting);
     // A FIN alone is no data: RFC 5681 §2 limits by cwnd how much data is in flight.
     let allowance = if conn.unsent() == 0 { allowance.max(1) } else { allowance };
@@ -550,6 +563,18 @@ fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, fram
     Data { range: SeqRange::new(data.range.start, most), fin: false, ..data }
 }
 
+/// A segment that is larger than others: the frame holds it, and no option takes room from it.
+fn fits_whole<M>(
+    conn: &Connection,
+    cx: &Cx<'_, M>,
+    data: Data,
+    options: &Options,
+    frame: usize,
+) -> bool {
+    let headers = cx.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
+    options.bytes() as u32 == usual_bytes(conn) && headers + data.range.len() as usize <= frame
+}
+
 fn send_data<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
@@ -563,7 +588,9 @@ fn send_data<M: Memory>(
         conn.cold.recovery.restart_after_idle(&mut shard.records, cx.now);
     }
     let mut head = head(conn, shard, cx, data.range.start, Flags::ACK);
-    let data = fit(conn, cx, data, &head.options, frame.len());
+    let is_probe = path_search::is_probe(conn, shard, &data)
+        && fits_whole(conn, cx, data, &head.options, frame.len());
+    let data = if is_probe { data } else { fit(conn, cx, data, &head.options, frame.len()) };
     head.seq = data.range.start;
     let sent = conn.cold.recovery.on_sent(&mut shard.records, cx.now, data.range, data.kind);
     if sent.is_err() {
@@ -583,9 +610,14 @@ fn send_data<M: Memory>(
     let sum = conn.send.copy_out(&shard.nodes, cx.memory, offset, text);
     let mut transmit = write(cx, &draft, hop, (payload as usize, sum), frame);
     let one = u32::from(conn.mss) + usual_bytes(conn) - draft.head.options.bytes() as u32;
-    if payload > one {
+    if payload > one && !is_probe {
         transmit.segment_bytes = one as u16;
         transmit.header_bytes = text_at as u16;
+    }
+    if is_probe {
+        path_search::note_probe(conn, shard, data.range);
+    } else if data.is_new() {
+        path_search::look(conn, shard, cx);
     }
     Some(transmit)
 }
@@ -646,8 +678,9 @@ fn note_sent<M>(
     }
     if data.kind != Sent::New {
         cx.counters.totals.segments_retransmitted += 1;
-        let count = &mut shard.rares.of(conn, cx.now).segments_retransmitted;
-        *count = count.wrapping_add(1);
+        let rare = shard.rares.of(conn, cx.now);
+        rare.segments_retransmitted = rare.segments_retransmitted.wrapping_add(1);
+        rare.search.note_sent_again(data.range);
         return;
     }
     if was_idle && let Some(rare) = shard.rares.get_mut(conn) {

@@ -14,6 +14,7 @@
 use super::connection::Connection;
 use super::deadline::Deadline;
 use super::facts::Facts;
+use super::holding::Reuse;
 use super::isn::timestamp;
 use super::replies::Reply;
 use super::state::{Closed, State};
@@ -205,25 +206,33 @@ impl Tcp {
             ..Record::new(self.shard.locals.flow(&conn.ends), conn.snd_nxt, conn.rcv_nxt)
         };
         let timestamps = conn.facts.has(Facts::TIMESTAMPS);
+        let (_, reuse) = self.shard.locals.local_and_reuse(&conn.ends);
         let owes_ack = conn.facts.has(Facts::ACK_NOW);
         conn.state = State::Closed(Closed { reason: CloseReason::Finished });
         conn.send.clear(&mut self.shard.nodes, cx.memory);
         conn.cold.recovery.clear(&mut self.shard.records);
         conn.receive.forget_apart(&mut self.shard.nodes, cx.memory);
         self.release(index);
-        self.start_time_wait(cx, record, timestamps);
+        self.start_time_wait(cx, record, (timestamps, reuse));
         if owes_ack {
             self.acknowledge_in_time_wait(cx, &record, timestamps);
         }
     }
 
-    fn start_time_wait<M>(&mut self, cx: &Cx<'_, M>, record: Record, timestamps: bool) {
+    fn start_time_wait<M>(
+        &mut self,
+        cx: &Cx<'_, M>,
+        record: Record,
+        (timestamps, reuse): (bool, Reuse),
+    ) {
         if self.time_waits.is_full()
             && let Some(oldest) = self.time_waits.oldest()
         {
             self.end_time_wait(oldest);
         }
-        let Some(place) = self.time_waits.insert(cx.now, record, timestamps) else { return };
+        let inserted = self.time_waits.insert(cx.now, record, (timestamps, reuse));
+        let Some(place) = inserted else { return };
+        self.shard.locals.hold(record.flow.local_port);
         let inserted = self.shard.flows.insert(record.hash, self.time_waits_from + place);
         debug_assert!(inserted.is_ok(), "the flow table has room for every record");
     }
@@ -231,6 +240,7 @@ impl Tcp {
     /// The wait is over, or a new connection takes its place.
     pub(super) fn end_time_wait(&mut self, place: u32) {
         let record = self.time_waits.remove(place);
+        self.shard.locals.let_go(record.flow.local_port);
         self.shard.flows.remove(record.hash, self.time_waits_from + place);
     }
 

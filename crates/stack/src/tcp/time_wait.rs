@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::deadline::Stamp;
+use super::holding::Reuse;
 use super::lists::Lists;
 use super::segment::Segment;
 use crate::flow_table::Flow;
@@ -96,11 +97,30 @@ impl Record {
     }
 }
 
+/// What else is known of a connection that is over: in the lowest bit, whether it used timestamps;
+/// above, what its socket said of others at its local address.
+#[derive(Debug, Clone, Copy, Default)]
+struct Note(u8);
+
+impl Note {
+    const fn new((timestamps, reuse): (bool, Reuse)) -> Self {
+        Self(timestamps as u8 | reuse.to_bits() << 1)
+    }
+
+    const fn timestamps(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    const fn reuse(self) -> Reuse {
+        Reuse::from_bits(self.0 >> 1)
+    }
+}
+
 /// All of a shard.
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
     records: Vec<Record>,
-    timestamps: Vec<bool>,
+    notes: Vec<Note>,
     places: Places,
     queue: Lists<1>,
     wait: Duration,
@@ -111,7 +131,7 @@ impl TimeWaits {
     pub(crate) fn new(capacity: u32, wait: Duration) -> Self {
         Self {
             records: Vec::with_capacity(capacity as usize),
-            timestamps: alloc::vec![false; capacity as usize],
+            notes: alloc::vec![Note::default(); capacity as usize],
             places: Places::new(capacity),
             queue: Lists::new(capacity),
             wait,
@@ -119,20 +139,32 @@ impl TimeWaits {
     }
 
     /// A new record; `None`: the table is full, the oldest must go first.
-    pub(crate) fn insert(&mut self, now: Instant, record: Record, timestamps: bool) -> Option<u32> {
+    pub(crate) fn insert(
+        &mut self,
+        now: Instant,
+        record: Record,
+        note: (bool, Reuse),
+    ) -> Option<u32> {
         let (index, _) = self.places.take()?;
         let record = Record { begun: Stamp::of(now), ..record };
         match self.records.get_mut(index as usize) {
             Some(place) => *place = record,
             None => self.records.push(record),
         }
-        self.timestamps[index as usize] = timestamps;
+        self.notes[index as usize] = Note::new(note);
         self.queue.put(0, index);
         Some(index)
     }
 
     pub(crate) fn get(&self, index: u32) -> (&Record, bool) {
-        (&self.records[index as usize], self.timestamps[index as usize])
+        (&self.records[index as usize], self.notes[index as usize].timestamps())
+    }
+
+    /// All of them, with what their sockets said of others at their local addresses.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Record, Reuse)> {
+        let record =
+            |index: u32| (&self.records[index as usize], self.notes[index as usize].reuse());
+        self.places.iter().map(record)
     }
 
     /// Waits anew.
@@ -161,12 +193,12 @@ impl TimeWaits {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.len() as usize == self.timestamps.len()
+        self.len() as usize == self.notes.len()
     }
 
     /// Memory set aside, and the part of it that was touched, in bytes.
     pub(crate) fn memory_bytes(&self) -> (usize, usize) {
-        let each = size_of::<Record>() + size_of::<bool>() + Lists::<1>::ENTRY_BYTES;
+        let each = size_of::<Record>() + size_of::<Note>() + Lists::<1>::ENTRY_BYTES;
         let (reserved, touched) = self.places.memory_bytes();
         (reserved + self.records.capacity() * each, touched + self.records.len() * each)
     }

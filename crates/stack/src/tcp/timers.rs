@@ -204,7 +204,8 @@ fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
 }
 
 /// RFC 4821 §7.7: large segments vanish, and no ICMP says why. Smaller ones may pass. A segment
-/// need not be full for that: the last one of a message may be too large as well.
+/// need not be full for that: the last one of a message may be too large as well. An outage looks
+/// the same, so larger ones are tried again later (`path_search.rs`).
 fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) {
     let config = &cx.config.tcp;
     let floor = if conn.ends.remote().is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
@@ -223,7 +224,9 @@ fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M
     let mss = conn.mss_within(next);
     if mss < conn.mss {
         conn.mss = mss;
-        shard.rares.of(conn, cx.now).full_timeouts = 0;
+        let rare = shard.rares.of(conn, cx.now);
+        rare.full_timeouts = 0;
+        rare.search.begin_after_silence(cx.now);
         conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
     }
 }

@@ -22,11 +22,11 @@ use crate::memory::Memory;
 use crate::wire::{Ecn, Protocol, checksum, udp};
 
 #[derive(Debug, Clone, Copy)]
-struct Outgoing {
-    endpoint: DatagramId,
-    src: SocketAddr,
-    dst: SocketAddr,
-    chunk: Chunk,
+pub(super) struct Outgoing {
+    pub(super) endpoint: DatagramId,
+    pub(super) src: SocketAddr,
+    pub(super) dst: SocketAddr,
+    pub(super) chunk: Chunk,
     service: Service,
     ecn: Ecn,
     parked: bool,
@@ -86,7 +86,7 @@ impl Udp {
             None => local.ip(),
         };
         let packet = ip_header_bytes(&to.ip()) + udp::HEADER_BYTES + chunk.len as usize;
-        let room = if to.is_ipv4() { cx.config.mtu } else { cx.ip.path_mtu(&to.ip()) };
+        let room = self.packet_bytes_max(cx.ip, cx.config, to.ip());
         if packet > usize::from(room) {
             return Err(OperationError::TooLong);
         }
@@ -116,6 +116,12 @@ impl Udp {
             parked: false,
         });
         Ok(())
+    }
+
+    /// How many more datagrams an endpoint may send.
+    pub(crate) fn room(&self, id: DatagramId) -> Result<usize, OperationError> {
+        let own = DATAGRAMS_PER_ENDPOINT_MAX.saturating_sub(self.endpoint(id)?.sending);
+        Ok(self.sending.capacity.saturating_sub(self.sending.waiting.len()).min(own as usize))
     }
 
     /// Writes the next datagram.
@@ -174,9 +180,9 @@ impl Udp {
     fn give_up<M: Memory>(&mut self, cx: &mut Cx<'_, M>, at: usize, why: Undelivered) {
         let outgoing = self.sending.waiting[at];
         self.finish(at);
-        cx.memory.free(outgoing.chunk.buf);
         cx.counters.drop(Drop::NextHopUnresolved);
-        self.refuse(outgoing.endpoint, outgoing.dst, why);
+        self.refuse_here(cx.memory, &outgoing, why);
+        cx.memory.free(outgoing.chunk.buf);
     }
 
     /// Takes a datagram that is not parked out of the queue.

@@ -28,10 +28,12 @@ pub const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 pub const CODE_REASSEMBLY: u8 = 1;
 
 const ECHO_REPLY: u8 = 0;
-const UNREACHABLE: u8 = 3;
+/// Type of errors: it did not get there.
+pub const UNREACHABLE: u8 = 3;
 const ECHO: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
-const PARAMETER_PROBLEM: u8 = 12;
+/// Type of errors: somebody did not understand the header.
+pub const PARAMETER_PROBLEM: u8 = 12;
 
 /// A message whose length was checked.
 #[derive(Debug, Clone, Copy)]

@@ -28,7 +28,8 @@ pub const CODE_PORT: u8 = 4;
 /// Code of "time exceeded": in reassembly.
 pub const CODE_REASSEMBLY: u8 = 1;
 
-const UNREACHABLE: u8 = 1;
+/// Type of errors: it did not get there.
+pub const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;

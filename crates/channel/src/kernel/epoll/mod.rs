@@ -75,6 +75,8 @@ pub(crate) struct Epoll {
     /// Streams that are lwsockets.
     lwsockets_open: u32,
     files: Files,
+    /// It watches a descriptor that may show something else to each thread, or did.
+    shows_by_thread: bool,
 }
 
 impl Epoll {
@@ -102,6 +104,7 @@ impl Epoll {
             adopted: Vec::new(),
             lwsockets_open: 0,
             files: Files::default(),
+            shows_by_thread: false,
         };
         let report = DriverReport::new(DriverKind::Epoll, capabilities.features());
         Ok((driver, report))
@@ -111,6 +114,24 @@ impl Epoll {
     #[cfg(feature = "local")]
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.set.descriptor()
+    }
+
+    /// Does what is left to do without asking the kernel; `true`: nothing is left, and whatever
+    /// comes makes the descriptor readable, but what is tried again in [`Epoll::next_retry`].
+    pub(crate) fn run_queued(&mut self, state: &mut State) -> bool {
+        self.run(state);
+        self.queue.is_empty()
+    }
+
+    /// Another thread may see at the descriptor what this one would. Not where it stands for a
+    /// signalfd(2), which is readable to a thread for the signals of that thread and the process.
+    pub(crate) const fn may_be_watched(&self) -> bool {
+        !self.shows_by_thread
+    }
+
+    /// How long until something is tried again that could not be done.
+    pub(crate) fn next_retry(&self) -> Option<Duration> {
+        self.retry_at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Puts a slot on the run queue.

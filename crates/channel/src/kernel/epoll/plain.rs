@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 
 use super::Epoll;
@@ -48,6 +49,10 @@ impl Epoll {
             Err(Errno::PERM) => Watch::Refused,
             Err(errno) => return Err(errno.into()),
         };
+        // Of the kinds without a type in their mode (eventfd, timerfd, epoll and so on), a signalfd
+        // is one, and a set may have one in it.
+        let mode = fstat(fd)?.st_mode;
+        self.shows_by_thread |= FileType::from_raw_mode(mode) == FileType::Unknown;
         Ok(())
     }
 

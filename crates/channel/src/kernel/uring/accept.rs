@@ -1,11 +1,15 @@
 //! Accepting: one multishot request for the life of a listener, as long as there is room.
 //!
+//! A multishot request brings all that come, and cannot be told how many are wanted. An accept that
+//! asks for no more than its count has a request for each connection instead, some at a time.
+//!
 //! Invariants
 //! - A multishot accept is with the kernel only while the table of direct descriptors has more
 //!   room than the accept queue can hold: when the table is full the kernel closes what it has
 //!   accepted, and the peer's connection is lost. With less room, connections are accepted one
 //!   by one.
-//! - At most `ACCEPT_AHEAD_MAX` connections, and what one answer run brings, wait for credit.
+//! - At most `ACCEPT_AHEAD_MAX` connections, and what one answer run brings, wait for credit; none
+//!   where the accepts say `exactly`.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -16,9 +20,9 @@ use io_uring::{cqueue, opcode, types};
 use super::request::What;
 use super::{Tag, Uring, on_target};
 use crate::error::OpError;
-use crate::limits::ACCEPT_AHEAD_MAX;
+use crate::limits;
 use crate::options::AcceptAs;
-use crate::slot::{Arrived, Handed, Phase};
+use crate::slot::{Armed, Arrived, Handed, Phase};
 use crate::state::State;
 
 impl Uring {
@@ -28,21 +32,49 @@ impl Uring {
             return;
         }
         self.serve_held(state, slot);
-        let Some(kind) = state.accept_wanted(slot) else { return };
-        let direct = kind == AcceptAs::Lwsocket && self.uses_direct(state);
-        let free = self.direct_max.saturating_sub(self.direct_open);
+        let Some(asked) = state.accept_asked(slot) else { return };
+        let direct = asked.kind == AcceptAs::Lwsocket && self.uses_direct(state);
+        let free = self.direct_max.saturating_sub(self.direct_open + self.direct_asked);
+        let Some(listener) = state.slot(slot).listener() else { return };
+        let roomy = !direct || free > listener.backlog.saturating_add(64);
+        let most = match (asked.exactly, roomy) {
+            (true, _) => asked.count.min(limits::ACCEPTS_AT_ONCE),
+            (false, _) => 1,
+        };
+        let wanted = match listener.armed {
+            Armed::Multi { direct: armed } if armed == direct && !asked.exactly => return,
+            Armed::Singly { direct: armed } if armed == direct => {
+                most.saturating_sub(listener.accepts)
+            }
+            Armed::Not => most,
+            _ => return self.disarm_accept(state, slot),
+        };
+        if wanted == 0 || listener.stopping || listener.exhausted {
+            return;
+        }
+        if direct && free == 0 {
+            // Those that are with the kernel go on when they are answered.
+            if listener.accepts == 0 {
+                state.note_exhausted(slot);
+            }
+            return;
+        }
+        if roomy && !asked.exactly {
+            listener.armed = Armed::Multi { direct };
+            return self.ask_accept(state, slot, direct);
+        }
+        listener.armed = Armed::Singly { direct };
+        for _ in 0..if direct { wanted.min(free) } else { wanted } {
+            self.direct_asked += u32::from(direct);
+            self.ask_accept(state, slot, direct);
+        }
+    }
+
+    /// Asks for one connection, or for every one that comes.
+    fn ask_accept(&mut self, state: &mut State, slot: u32, direct: bool) {
         let target = state.slot(slot).target;
         let Some(listener) = state.slot(slot).listener() else { return };
-        match listener.armed_direct {
-            Some(armed) if armed == direct => return,
-            Some(_) => return self.disarm_accept(state, slot),
-            None if listener.exhausted => return,
-            None if direct && free == 0 => return state.note_exhausted(slot),
-            None => {}
-        }
-        listener.armed_direct = Some(direct);
-        let roomy = !direct || free > listener.backlog.saturating_add(64);
-        let entry = if roomy {
+        let entry = if matches!(listener.armed, Armed::Multi { .. }) {
             on_target!(target, fd => {
                 let accept = opcode::AcceptMulti::new(fd).allocate_file_index(direct);
                 accept.flags(cloexec(direct)).build()
@@ -57,16 +89,18 @@ impl Uring {
             })
         };
         let Some(entry) = entry else { return };
+        listener.accepts += 1;
         self.ask(state, slot, entry.user_data(Tag::Accept.on(slot)));
     }
 
     fn disarm_accept(&mut self, state: &mut State, slot: u32) {
         let Some(listener) = state.slot(slot).listener() else { return };
-        if listener.armed_direct.is_none() || listener.stopping {
+        if listener.accepts == 0 || listener.stopping {
             return;
         }
         listener.stopping = true;
-        let cancel = opcode::AsyncCancel::new(Tag::Accept.on(slot))
+        let them = types::CancelBuilder::user_data(Tag::Accept.on(slot)).all();
+        let cancel = opcode::AsyncCancel2::new(them)
             .build()
             .flags(Flags::SKIP_SUCCESS)
             .user_data(Tag::Ignore.on(0));
@@ -139,17 +173,26 @@ impl Uring {
         let more = cqueue::more(flags);
         let mut arrived = None;
         if let Some(listener) = state.slot(slot).listener() {
+            let armed = listener.armed;
             if result >= 0 {
-                arrived = Some(match listener.armed_direct {
-                    Some(true) => Arrived::Direct(result as u32),
+                arrived = Some(match armed {
+                    Armed::Multi { direct: true } | Armed::Singly { direct: true } => {
+                        Arrived::Direct(result as u32)
+                    }
                     // SAFETY: the kernel has just made this descriptor for us; nobody else
                     // knows it.
                     _ => Arrived::Fd(unsafe { OwnedFd::from_raw_fd(result) }, Vec::new()),
                 });
             }
+            if armed == (Armed::Singly { direct: true }) {
+                self.direct_asked = self.direct_asked.saturating_sub(1);
+            }
             if !more {
-                listener.armed_direct = None;
-                listener.stopping = false;
+                listener.accepts = listener.accepts.saturating_sub(1);
+                if listener.accepts == 0 {
+                    listener.armed = Armed::Not;
+                    listener.stopping = false;
+                }
             }
         }
         if let Some(Arrived::Direct(_)) = arrived {
@@ -171,7 +214,7 @@ impl Uring {
             self.hand_over(state, slot, arrived);
         }
         if more {
-            let crowded = state.held_count(slot) >= ACCEPT_AHEAD_MAX;
+            let crowded = state.held_count(slot) >= limits::ACCEPT_AHEAD_MAX;
             if crowded {
                 self.disarm_accept(state, slot);
             }
@@ -188,7 +231,16 @@ impl Uring {
         match errno {
             // Stopped by us, or a connection that died in the queue.
             libc::ECANCELED | libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO => {}
-            _ => state.on_accept_failed(slot, OpError::from_raw_os_error(errno)),
+            _ => {
+                // Of many requests that fail alike, the program hears once.
+                let is_told = state
+                    .slot(slot)
+                    .listener()
+                    .is_none_or(|it| it.exhausted || it.credits.is_empty());
+                if !is_told {
+                    state.on_accept_failed(slot, OpError::from_raw_os_error(errno));
+                }
+            }
         }
     }
 

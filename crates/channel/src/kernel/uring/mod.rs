@@ -145,8 +145,10 @@ pub(crate) struct Uring {
     alarms: Alarms,
     /// Slots that wait for a receive buffer.
     starved: Vec<u32>,
-    /// Direct descriptors in use, and how many there can be.
+    /// Direct descriptors in use, those that requests for one connection may yet take, and how
+    /// many there can be.
     direct_open: u32,
+    direct_asked: u32,
     direct_max: u32,
     wake: i32,
     /// The answer to `Tag::Ask`.
@@ -181,6 +183,7 @@ impl Uring {
             alarms: Alarms::new(),
             starved: Vec::new(),
             direct_open: 0,
+            direct_asked: 0,
             direct_max: state.config.max_lwsockets,
             wake: wake.as_raw_fd(),
             asked: None,

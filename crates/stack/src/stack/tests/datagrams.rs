@@ -206,3 +206,19 @@ fn a_datagram_tells_how_it_arrived_and_leaves_as_it_is_told() {
     }
     assert_eq!(host.memory.in_use(), 0);
 }
+
+#[test]
+fn an_endpoint_says_how_many_more_it_may_send() {
+    let mut host = Host::new();
+    let (id, other) = (host.bind(53), host.bind(54));
+    host.meet(PEER.into());
+    let all = crate::limits::DATAGRAMS_PER_ENDPOINT_MAX as usize;
+    assert_eq!(host.stack.datagram_room(id), Ok(all));
+    host.send(id, peer(), b"x").unwrap();
+    assert_eq!(host.stack.datagram_room(id), Ok(all - 1));
+    assert_eq!(host.stack.datagram_room(other), Ok(all));
+    host.frames();
+    assert_eq!(host.stack.datagram_room(id), Ok(all));
+    host.stack.close_datagram(id, &mut host.memory).unwrap();
+    assert_eq!(host.stack.datagram_room(id), Err(OperationError::Unknown));
+}

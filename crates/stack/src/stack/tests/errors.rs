@@ -1,6 +1,7 @@
 //! Echoes, ICMP errors out, ICMP errors in.
 
 use super::*;
+use crate::event::{Arrival, Notice};
 use crate::limits::ICMP_ERRORS_BURST;
 use crate::wire::extension;
 
@@ -230,4 +231,70 @@ fn a_smaller_path_is_learnt_from_who_can_know() {
     host.send(id, peer6(), &[0; 1252]).unwrap();
     host.pass(Duration::from_secs(600));
     host.send(id, peer6(), &[0; 1452]).unwrap();
+}
+
+/// The notice of what was told last, and the bytes that it quotes, whose buffer goes back.
+fn notice(host: &mut Host) -> Option<(Notice, Vec<u8>)> {
+    let mut notice = host.stack.take_notice()?;
+    let quote = notice.quote.take().map(|chunk| {
+        let mut bytes = vec![0; chunk.len as usize];
+        host.memory.copy_out(chunk, &mut bytes);
+        host.memory.free(chunk.buf);
+        bytes
+    });
+    Some((notice, quote.unwrap_or_default()))
+}
+
+#[test]
+fn a_notice_says_who_complains_and_quotes_for_who_asks() {
+    let mut host = Host::new();
+    let id = host.bind(53);
+    host.meet(PEER.into());
+    host.send(id, peer(), b"x").unwrap();
+    host.frames();
+    assert_eq!(host.stack.take_notice(), None);
+    for (asked, code, quoted) in [(false, 3, &b""[..]), (true, 3, b"x"), (true, 13, b"x")] {
+        host.stack.quote_errors(id, asked).unwrap();
+        host.give(&unreachable((53, 5000), code));
+        assert!(host.stack.poll_event().is_some());
+        let (told, quote) = notice(&mut host).unwrap();
+        let arrival = Arrival { to: OURS.into(), hop_limit: 64, traffic_class: 0 };
+        let by = PEER.into();
+        assert_eq!(told, Notice { by, kind: 3, code, info: 0, arrival, quote: None });
+        assert_eq!(quote, quoted);
+        assert_eq!(host.stack.take_notice(), None, "once");
+    }
+    // A quote that nobody takes goes with the endpoint.
+    host.give(&unreachable((53, 5000), 3));
+    assert_eq!(host.memory.in_use(), 1);
+    host.stack.close_datagram(id, &mut host.memory).unwrap();
+    assert_eq!(host.memory.in_use(), 0);
+    assert_eq!(host.stack.quote_errors(id, true), Err(crate::OperationError::Unknown));
+}
+
+#[test]
+fn notices_are_bounded_and_stay_in_step_with_their_events() {
+    let mut host = Host::new();
+    let (one, other) = (host.bind(53), host.bind(54));
+    host.meet(PEER.into());
+    for id in [one, other] {
+        host.send(id, peer(), b"x").unwrap();
+        host.stack.quote_errors(id, true).unwrap();
+    }
+    host.frames();
+    // More than there are buffers: without one, a notice comes without its quote.
+    for _ in 0..150 {
+        host.give(&unreachable((53, 5000), 3));
+        host.give(&unreachable((54, 5000), 1));
+    }
+    host.stack.close_datagram(one, &mut host.memory).unwrap();
+    let mut count = 0;
+    while let Some(event) = host.stack.poll_event() {
+        let why = Undelivered::HostUnreachable;
+        assert_eq!(event, Event::DatagramRefused { endpoint: other, to: peer(), why });
+        assert_eq!(notice(&mut host).map(|(told, _)| told.code), Some(1));
+        count += 1;
+    }
+    assert_eq!(count, crate::limits::NOTICES_WAITING_MAX / 2);
+    assert_eq!(host.memory.in_use(), 0);
 }

@@ -102,6 +102,7 @@ fn what_is_far_goes_by_the_router() {
 fn a_neighbour_that_does_not_answer_is_given_up() {
     let mut host = Host::new();
     let id = host.bind(53);
+    host.stack.quote_errors(id, true).unwrap();
     host.send(id, peer(), b"hello").unwrap();
     assert_eq!(host.frames().len(), 1);
     assert_eq!(host.pass(Duration::from_secs(5)).len(), 2, "two more questions");
@@ -109,6 +110,13 @@ fn a_neighbour_that_does_not_answer_is_given_up() {
     let refused = Event::DatagramRefused { endpoint: id, to: peer(), why };
     assert_eq!(host.stack.poll_event(), Some(refused));
     assert_eq!(host.dropped(Drop::NextHopUnresolved), 1);
+    let notice = host.stack.take_notice().unwrap();
+    assert_eq!((notice.by, notice.kind, notice.code), (OURS.into(), 3, 1), "as we would say it");
+    let quote = notice.quote.unwrap();
+    let mut quoted = [0; 5];
+    host.memory.copy_out(quote, &mut quoted);
+    assert_eq!((quote.len, &quoted), (5, b"hello"));
+    host.memory.free(quote.buf);
     assert_eq!(host.memory.in_use(), 0);
     assert_eq!(host.stack.poll_timeout(), None, "and nothing more is to be done");
 }

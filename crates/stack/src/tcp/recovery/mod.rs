@@ -463,6 +463,12 @@ impl Recovery {
         records.stresses.get(self.stress).is_some_and(|stress| stress.lost_head != NIL)
     }
 
+    /// Nothing is missing, as far as anybody knows.
+    pub(crate) fn is_calm(&self, records: &Records) -> bool {
+        let stress = records.stresses.get(self.stress);
+        self.phase == Phase::Open && stress.is_none_or(|stress| stress.sacked | stress.lost == 0)
+    }
+
     /// When [`Recovery::on_timeout`] is to be called.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.timer {

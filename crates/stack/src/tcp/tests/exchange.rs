@@ -61,6 +61,35 @@ fn bytes_go_both_ways_and_both_sides_close() {
 }
 
 #[test]
+fn a_connection_holds_its_local_port_until_old_segments_are_gone() {
+    let mut pair = Pair::new(|_| {});
+    let (a, b) = pair.establish();
+    let (local, remote) = pair.a.tcp.addresses(a).unwrap();
+    let shared = Reuse { address: true, ..Reuse::default() };
+    let holder = |of: SocketAddr, reuse| Holder { port: of.port(), ip: of.ip(), reuse };
+    let holders = |host: &Host| Vec::from_iter(host.tcp.holders(0..=u16::MAX));
+    assert_eq!(holders(&pair.a), [holder(local, Reuse::default())]);
+    assert_eq!(holders(&pair.b), [holder(remote, Reuse::default())]);
+    pair.a.with(pair.now, |tcp, cx| tcp.set_option(cx, a, ConnOption::Reuse(shared))).unwrap();
+    assert_eq!(holders(&pair.a), [holder(local, shared)]);
+    let port = local.port();
+    assert!(pair.a.tcp.holders(0..=port - 1).is_empty());
+    let next = |host: &Host, from| host.tcp.port_without_connections(port..=port + 1, from);
+    assert_eq!((next(&pair.a, port), next(&pair.a, port + 1)), (Some(port + 1), Some(port + 1)));
+    assert_eq!(pair.a.tcp.port_without_connections(port..=port, port), None);
+    pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+    pair.run(100);
+    pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
+    pair.run(100);
+    assert_eq!(pair.a.tcp.time_waits.len(), 1);
+    assert_eq!(holders(&pair.a), [holder(local, shared)]);
+    assert_eq!(holders(&pair.b), []);
+    pair.run(120_000);
+    assert_eq!(holders(&pair.a), []);
+    assert_eq!(next(&pair.a, port), Some(port));
+}
+
+#[test]
 fn a_stream_arrives_whole() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();

@@ -1,5 +1,7 @@
 //! What single segments do: RFC 9293 §3.10.7 and the RFCs beside it.
 
+use core::ops::RangeInclusive;
+
 use super::peer::*;
 use super::*;
 use crate::config::SynCookies;
@@ -592,41 +594,164 @@ fn a_flood_of_syns_leaves_room_for_who_means_it() {
     assert!(peer.incoming().is_some());
 }
 
-#[test]
-fn a_full_accept_queue_lets_the_peer_try_again() {
-    let mut peer = Peer::new(|_| {});
+/// A listener with a backlog of four of which nobody accepts.
+fn unattended(change: impl FnOnce(&mut Config)) -> (Peer, ListenerId) {
+    let mut peer = Peer::new(change);
     let listener = peer.listen();
     peer.host.tcp.listeners.by_id(listener).unwrap().credit = 0;
+    (peer, listener)
+}
+
+/// How many have come in so far.
+fn arrivals(peer: &mut Peer) -> usize {
+    peer.host.collect(peer.now);
+    let incoming = |event: &&Event| matches!(event, Event::Incoming { .. });
+    peer.host.events.iter().filter(incoming).count()
+}
+
+#[test]
+fn a_full_accept_queue_lets_the_peer_try_again() {
+    let (mut peer, listener) = unattended(|_| {});
+    // As in Linux, one more than the backlog says.
     for port in 1..=5 {
         peer.remote.1 = port;
         peer.open(plain());
     }
-    assert_eq!(peer.dropped(Drop::QueueFull), 1);
-    assert_eq!(peer.host.tcp.embryos.len(), 1);
+    assert_eq!(peer.dropped(Drop::BacklogFull), 0);
+    for port in 6..=9 {
+        peer.remote.1 = port;
+        peer.inject(S, 0, 0, &[]);
+    }
+    assert_eq!(peer.cores(), [], "nobody believes to be connected");
+    assert_eq!(peer.dropped(Drop::BacklogFull), 4);
+    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.places.len(), 5);
+    peer.host.tcp.accept(listener, 1).unwrap();
+    assert_eq!(arrivals(&mut peer), 1);
+    peer.open(plain());
+    peer.remote.1 = 8;
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.cores(), [], "one was accepted, and one got in");
     peer.host.tcp.accept(listener, 100).unwrap();
-    peer.host.collect(peer.now);
-    peer.inject(A, 1, 1, &[]);
-    peer.host.collect(peer.now);
-    let incoming = |event: &&Event| matches!(event, Event::Incoming { .. });
-    assert_eq!(peer.host.events.iter().filter(incoming).count(), 5);
+    assert_eq!(arrivals(&mut peer), 6);
+}
+
+/// Peers whose SYNs are answered: their ports, with our numbers for them.
+fn call(peer: &mut Peer, ports: RangeInclusive<u16>) -> Vec<(u16, SeqNum)> {
+    let answered = |port| {
+        peer.remote.1 = port;
+        peer.inject(S, 0, 0, &[]);
+        assert_eq!(peer.cores(), [(SA, 0, 1, 0)]);
+        (port, peer.iss)
+    };
+    ports.map(answered).collect()
+}
+
+/// Each of them says something after its SYN.
+fn go_on(peer: &mut Peer, callers: &[(u16, SeqNum)], flags: Flags, text: &[u8]) {
+    for (port, iss) in callers {
+        (peer.remote.1, peer.iss) = (*port, *iss);
+        peer.inject(flags, 1, 1, text);
+    }
+}
+
+#[test]
+fn who_called_before_the_accept_queue_was_full_gets_in_when_there_is_room() {
+    let (mut peer, listener) = unattended(|config| config.tcp.synack_retries = 3);
+    let callers = call(&mut peer, 1..=8);
+    go_on(&mut peer, &callers, A, b"");
+    assert_eq!(peer.dropped(Drop::BacklogFull), 3);
+    assert_eq!(peer.host.tcp.embryos.len(), 3);
+    assert_eq!(peer.cores(), [], "no RST");
+    // Our SYN-ACK comes again, and its answer is too early.
+    assert_eq!(peer.wait(1_100).len(), 3);
+    go_on(&mut peer, &callers[5..], A, b"");
+    assert_eq!(peer.dropped(Drop::BacklogFull), 6);
+    peer.host.tcp.accept(listener, 6).unwrap();
+    assert_eq!(arrivals(&mut peer), 5);
+    // Nothing has to be sent for that: any segment of who believes to be connected will do.
+    go_on(&mut peer, &callers[5..6], A | P, b"get");
+    assert_eq!(arrivals(&mut peer), 6);
+    peer.out();
+    let again = peer.wait(2_100);
+    assert_eq!(again.iter().filter(|out| out.flags == S | A).count(), 2);
+    go_on(&mut peer, &callers[6..7], A, b"");
+    assert_eq!(peer.host.tcp.listeners.by_id(listener).unwrap().waiting.len(), 1);
+    // Who does not answer is forgotten as ever.
+    peer.wait(60_000);
+    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    peer.host.tcp.check_invariants();
+}
+
+#[test]
+fn a_full_accept_queue_is_no_reason_for_a_cookie() {
+    let (mut peer, listener) = unattended(|config| config.tcp.syn_cookies = SynCookies::Always);
+    let callers = call(&mut peer, 1..=7);
+    go_on(&mut peer, &callers[..5], A, b"");
+    peer.remote.1 = 8;
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.host.counters.totals.cookies_sent, 7);
+    assert_eq!(peer.dropped(Drop::BacklogFull), 1);
+    // Cookies that were given while there was room.
+    go_on(&mut peer, &callers[5..], A, b"");
+    assert_eq!(peer.dropped(Drop::BacklogFull), 3);
+    assert_eq!(peer.cores(), [], "neither a SYN-ACK nor a RST");
+    peer.host.tcp.accept(listener, 7).unwrap();
+    assert_eq!(arrivals(&mut peer), 5);
+    go_on(&mut peer, &callers[5..], A | P, b"get");
+    assert_eq!(arrivals(&mut peer), 7);
+}
+
+#[test]
+fn a_syn_that_finds_no_room_leaves_time_wait_alone() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.out();
+    peer.inject(F | A, 1, 2, &[]);
+    peer.out();
+    let (port, old) = (peer.remote.1, peer.iss);
+    let (index, _) = peer.host.tcp.listeners.iter().next().unwrap();
+    peer.host.tcp.listeners.get_mut(index).unwrap().credit = 0;
+    let callers = call(&mut peer, 1..=5);
+    go_on(&mut peer, &callers, A, b"");
+    (peer.remote.1, peer.iss) = (port, old);
+    peer.inject(S, 50, 0, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.dropped(Drop::BacklogFull), 1);
+    assert_eq!(peer.host.tcp.time_waits.len(), 1);
+    peer.host.tcp.listeners.get_mut(index).unwrap().add_credit(1);
+    peer.inject(S, 50, 0, &[]);
+    assert_eq!(peer.out()[0].flags, S | A);
+    assert!(peer.iss.after(old + 1), "beyond what the old one used");
+}
+
+#[test]
+fn a_backlog_of_nothing_lets_one_wait() {
+    let mut peer = Peer::new(|_| {});
+    let local = SocketAddr::new(peer.local.0, peer.local.1);
+    peer.host.with(peer.now, |tcp, cx| tcp.listen(cx.ip, local, 0, PoolId(0))).unwrap();
+    peer.open(plain());
+    peer.remote.1 += 1;
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.dropped(Drop::BacklogFull), 1);
 }
 
 #[test]
 fn who_may_be_reported_at_once_does_not_fill_the_accept_queue() {
-    let mut peer = Peer::new(|_| {});
-    let listener = peer.listen();
-    peer.host.tcp.listeners.by_id(listener).unwrap().credit = 0;
+    let (mut peer, listener) = unattended(|_| {});
     peer.host.tcp.accept(listener, 6).unwrap();
-    // A burst: nobody takes events meanwhile. Six are reported, four wait.
-    for port in 1..=12 {
+    // A burst: nobody takes events meanwhile. Six are reported, five wait.
+    for port in 1..=11 {
         peer.remote.1 = port;
         peer.open(plain());
     }
-    assert_eq!(peer.dropped(Drop::QueueFull), 2);
-    peer.host.collect(peer.now);
-    let incoming = |event: &&Event| matches!(event, Event::Incoming { .. });
-    assert_eq!(peer.host.events.iter().filter(incoming).count(), 6);
-    assert_eq!(peer.host.tcp.listeners.by_id(listener).unwrap().waiting.len(), 4);
+    peer.remote.1 = 12;
+    peer.inject(S, 0, 0, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.dropped(Drop::BacklogFull), 1);
+    assert_eq!(arrivals(&mut peer), 6);
+    assert_eq!(peer.host.tcp.listeners.by_id(listener).unwrap().waiting.len(), 5);
 }
 
 #[test]
@@ -826,6 +951,99 @@ fn a_message_in_one_segment_gets_through_a_black_hole() {
     assert_eq!(peer.out().len(), 1);
     let again = peer.wait(60_000);
     assert!(again.iter().any(|out| out.len == 536), "{:?}", again.last());
+}
+
+/// Loses what is larger than a path takes, as long as it is so.
+fn narrow(pair: &mut Pair, bytes: usize) {
+    pair.lose = Box::new(move |_, frame| frame.len() > bytes);
+}
+
+/// Sends 30 seconds long, ten kilobytes each tenth of a second.
+fn stream(pair: &mut Pair, conn: ConnId) {
+    for _ in 0..300 {
+        for _ in 0..5 {
+            assert!(pair.a.send(pair.now, conn, &[7; 2000]));
+        }
+        pair.run(100);
+    }
+}
+
+#[test]
+fn segments_are_full_again_when_a_black_hole_is_gone() {
+    let mut pair = Pair::new(|_| {});
+    let (a, _) = pair.establish();
+    let full = pair.a.tcp.info(a).unwrap().mss;
+    // Nothing gets through for a while, whatever its size.
+    narrow(&mut pair, 0);
+    assert!(pair.a.send(pair.now, a, &[7; 2000]));
+    assert!(pair.a.send(pair.now, a, &[7; 2000]));
+    pair.run(15_000);
+    assert_eq!(pair.a.tcp.info(a).unwrap().mss, 524);
+    narrow(&mut pair, usize::MAX);
+    pair.run(20_000);
+    assert_eq!(pair.b.received.len(), 4000);
+    let before = pair.a.counters.totals.segments_retransmitted;
+    stream(&mut pair, a);
+    assert_eq!(pair.a.tcp.info(a).unwrap().mss, full);
+    let again = pair.a.counters.totals.segments_retransmitted - before;
+    assert_eq!(again, 0, "nothing is lost any more");
+    assert_eq!(pair.b.received.len(), 4000 + 300 * 10_000);
+}
+
+#[test]
+fn the_largest_size_that_a_path_takes_is_found_and_tried_again_ten_minutes_later() {
+    let mut pair = Pair::new(|_| {});
+    let (a, _) = pair.establish();
+    let full = pair.a.tcp.info(a).unwrap().mss;
+    narrow(&mut pair, 1300);
+    pair.a.send(pair.now, a, &[7; 2000]);
+    stream(&mut pair, a);
+    let found = pair.a.tcp.info(a).unwrap().mss;
+    let takes = 1300 - 40 - 12;
+    assert!(found <= takes && found + crate::limits::PATH_PROBE_GAIN_BYTES > takes, "{found}");
+    // Nothing more is tried, and nothing is lost, until it may have changed.
+    let lost = pair.a.counters.totals.segments_retransmitted;
+    stream(&mut pair, a);
+    assert_eq!(pair.a.counters.totals.segments_retransmitted, lost);
+    narrow(&mut pair, usize::MAX);
+    stream(&mut pair, a);
+    assert_eq!(pair.a.tcp.info(a).unwrap().mss, found);
+    pair.run(600_000);
+    stream(&mut pair, a);
+    assert_eq!(pair.a.tcp.info(a).unwrap().mss, full);
+    assert_eq!(pair.b.received.len(), 2000 + 4 * 300 * 10_000);
+}
+
+#[test]
+fn one_probe_leaves_with_more_behind_it_and_is_sent_again_in_pieces() {
+    let mut pair = Pair::new(|_| {});
+    let (a, _) = pair.establish();
+    let sizes = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let seen = std::rc::Rc::clone(&sizes);
+    pair.lose = Box::new(move |to_b, frame| {
+        if to_b && frame.len() > 52 {
+            seen.borrow_mut().push(frame.len() - 52);
+        }
+        frame.len() > 1100
+    });
+    pair.a.send(pair.now, a, &[7; 2000]);
+    pair.run(8_000);
+    assert_eq!(pair.a.tcp.info(a).unwrap().mss, 1012);
+    sizes.borrow_mut().clear();
+    // Too little for a probe and something behind it.
+    pair.a.send(pair.now, a, &[7; 1500]);
+    pair.run(100);
+    assert_eq!(*sizes.borrow(), [1012, 488]);
+    sizes.borrow_mut().clear();
+    for _ in 0..3 {
+        pair.a.send(pair.now, a, &[7; 2000]);
+    }
+    let timeouts = pair.a.counters.totals.retransmission_timeouts;
+    pair.run(900);
+    let sizes = sizes.borrow();
+    assert_eq!(sizes.iter().filter(|size| **size > 1012).count(), 1, "{sizes:?}");
+    assert_eq!(pair.a.counters.totals.retransmission_timeouts, timeouts, "{sizes:?}");
+    assert_eq!(pair.b.received.len(), 2000 + 1500 + 6000);
 }
 
 #[test]

@@ -1,0 +1,236 @@
+//! A channel's end of a server that is turned on a thread beside it.
+//!
+//! Read first: `megapipe_service`'s `beside.rs` for who is at the server when; `lent.rs` for whose
+//! memory is whose.
+//!
+//! Invariant: what counts owners without atomics is touched by the channel's thread alone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use megapipe_link::LinkError;
+use megapipe_service::{Beside as End, BesideShared, Told};
+use megapipe_shm::Owned;
+use megapipe_stack::{Chunk, ConnId, DatagramId, Departure, Instant, OperationError};
+
+use super::lent::{Kept, LentMemory};
+use super::memory::{self, Pools, Received};
+use super::stream::{PIECES_FROM, room_for_a_piece};
+use crate::buffer::{Payload, ReadBuf};
+
+/// Times that datagrams are tried to be sent together.
+const TRIES_TO_SEND: usize = 4;
+
+/// The application's end, and the channel's buffers.
+pub(super) struct Beside {
+    pub(super) end: End<LentMemory>,
+    pools: Pools,
+}
+
+impl Beside {
+    pub(super) const fn new(end: End<LentMemory>, pools: Pools) -> Self {
+        Self { end, pools }
+    }
+
+    /// The server, to ask something of.
+    #[inline]
+    pub(super) fn enter(&mut self) -> Owned<'_, BesideShared<LentMemory>> {
+        self.end.enter()
+    }
+
+    /// Buffers go to and fro, and the server knows what was asked for.
+    pub(super) fn turn(&mut self) -> Result<(), LinkError> {
+        self.end.wake_up();
+        {
+            let mut shared = self.end.look();
+            let (_, memory) = shared.server.parts();
+            memory.exchange(&self.pools);
+        }
+        self.end.flush();
+        self.end.check()
+    }
+
+    #[inline]
+    pub(super) fn event(&mut self) -> Option<Told> {
+        self.end.event().map(|(event, offer)| Told::Event(event, offer))
+    }
+
+    /// A received chunk, as what a completion carries.
+    #[inline]
+    pub(super) fn received(&mut self, chunk: Chunk) -> Received {
+        if let Some(held) = memory::held(chunk) {
+            return Received::Pool(held);
+        }
+        let mut shared = self.end.look();
+        let (_, memory) = shared.server.parts();
+        memory.received_on_heap(chunk)
+    }
+
+    /// Sends bytes that nearly always lie in a buffer of the channel; what the stack does not take
+    /// comes back.
+    #[inline]
+    pub(super) fn send_read(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        bytes: ReadBuf,
+    ) -> Result<(), (OperationError, Option<Payload>)> {
+        let chunk = match self.pools.surrender(bytes) {
+            Ok(chunk) => chunk,
+            Err(bytes) => return self.send_kept(now, conn, bytes.into()),
+        };
+        self.send_chunk(now, conn, chunk)
+    }
+
+    /// As `send_read`, of a copy; `None`: there is no buffer for it.
+    #[inline]
+    pub(super) fn send_copy(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Option<Result<(), (OperationError, Option<Payload>)>> {
+        let chunk = self.pools.copy(bytes)?;
+        Some(self.send_chunk(now, conn, chunk))
+    }
+
+    #[inline]
+    fn send_chunk(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        chunk: Chunk,
+    ) -> Result<(), (OperationError, Option<Payload>)> {
+        let sent = {
+            let mut shared = self.end.enter();
+            let now = shared.not_before(now);
+            let (stack, memory) = shared.server.parts();
+            stack.send(now, conn, chunk, memory)
+        };
+        sent.map_err(|error| (error, self.pools.reclaim(chunk).map(Payload::from)))
+    }
+
+    /// As `send_read`, of any payload.
+    fn send(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        payload: Payload,
+    ) -> Result<(), (OperationError, Option<Payload>)> {
+        match payload {
+            Payload::Read(bytes) => self.send_read(now, conn, bytes),
+            Payload::Write(buffer) => match buffer.into_read() {
+                Ok(bytes) => self.send_read(now, conn, bytes),
+                Err(buffer) => self.send_kept(now, conn, buffer.into()),
+            },
+            other => self.send_kept(now, conn, other),
+        }
+    }
+
+    /// Sends what lies in memory of its own.
+    #[cold]
+    fn send_kept(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        payload: Payload,
+    ) -> Result<(), (OperationError, Option<Payload>)> {
+        let mut shared = self.end.enter();
+        let now = shared.not_before(now);
+        let (stack, memory) = shared.server.parts();
+        let chunk = memory.keep(Kept::new(payload));
+        stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
+    }
+
+    /// Hands over a payload, or as much of a long one as there is room for. How many bytes.
+    pub(super) fn send_front(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        part: &mut Payload,
+    ) -> Result<usize, OperationError> {
+        let mut len = part.len();
+        let mut front = std::mem::replace(part, Payload::Static(&[]));
+        if len > PIECES_FROM {
+            if let Payload::Vec(bytes) = front {
+                // So that its pieces need no copies.
+                front = Payload::owner(Arc::new(bytes), 0..len);
+            }
+            let info = self.enter().server.stack().info(conn);
+            let room = match info.and_then(|info| room_for_a_piece(&info)) {
+                Ok(room) => room,
+                Err(error) => {
+                    *part = front;
+                    return Err(error);
+                }
+            };
+            len = len.min(room);
+            *part = front;
+            front = part.split_to(len);
+        }
+        self.send(now, conn, front).map(|()| len).map_err(|(error, front)| {
+            // No place in the queue in spite of the room: both parts are joined again.
+            if let Some(front) = front {
+                *part = if part.is_empty() {
+                    front
+                } else {
+                    Payload::Vec([front.as_slice(), part.as_slice()].concat())
+                };
+            }
+            error
+        })
+    }
+
+    /// Keeps the payload of a datagram until the stack frees it.
+    pub(super) fn keep(&mut self, payload: Payload) -> Chunk {
+        let payload = match payload {
+            Payload::Write(buffer) => buffer.into_read().map_or_else(Payload::from, Payload::Read),
+            other => other,
+        };
+        let payload = match payload {
+            Payload::Read(bytes) => match self.pools.surrender(bytes) {
+                Ok(chunk) => return chunk,
+                Err(bytes) => bytes.into(),
+            },
+            other => other,
+        };
+        let mut shared = self.end.look();
+        let (_, memory) = shared.server.parts();
+        memory.keep(Kept::new(payload))
+    }
+
+    /// Sends chunks as datagrams, all or none. Where there is no room, the server's thread gets the
+    /// core, to send what waits.
+    pub(super) fn send_datagrams(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        way: (SocketAddr, &Departure),
+        chunks: &[Chunk],
+    ) -> Result<(), OperationError> {
+        let mut tries = TRIES_TO_SEND;
+        loop {
+            let sent = {
+                let mut shared = self.enter();
+                let now = shared.not_before(now);
+                shared.server.send_datagrams(now, endpoint, way, chunks)
+            };
+            tries -= 1;
+            match sent {
+                Err(OperationError::QueueFull) if tries > 0 => {
+                    self.end.flush();
+                    std::thread::yield_now();
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// The stack did not take what was kept.
+    pub(super) fn discard(&mut self, chunk: Chunk) {
+        drop(self.pools.reclaim(chunk));
+        let mut shared = self.end.look();
+        let (_, memory) = shared.server.parts();
+        drop(memory.give_back(chunk));
+    }
+}

@@ -1,0 +1,199 @@
+//! The memory of a stack on a thread beside the channel's: the same buffers, by their numbers.
+//!
+//! Read first: `memory.rs` for what the numbers count, and `megapipe_service`'s `beside.rs` for who
+//! is at the stack when. What only the channel's thread may touch, which counts owners without
+//! atomics, stays there ([`Pools`]).
+//!
+//! Receive buffers go to and fro in batches: the channel stocks up free ones, and takes back what
+//! the stack has let go of, each time that it looks for events. When the stock is out, heap memory
+//! stands in, as it does inside `dispatch`.
+//!
+//! Invariants
+//! - A buffer in `stock` is held: neither free nor anybody's.
+//! - What `freed` names the stack does not use any more, and nobody else has taken back.
+//! - `freed` is never longer than there are chunks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use megapipe_shm::checksum;
+use megapipe_stack::{BufId, Chunk, Memory, PoolId};
+use slab::Slab;
+
+use super::memory::{FILLED, HELD, KIND, PAYLOAD, Pools, RECEIVED, RESERVE, Received, within};
+use crate::buffer::{Payload, ReadBuf};
+use crate::kernel::pool::{Buffers, Held};
+use crate::limits::RESERVE_BYTES_MAX;
+
+/// A payload that may go from thread to thread.
+pub(super) enum Kept {
+    Vec(Vec<u8>),
+    Static(&'static [u8]),
+    Shared(Arc<[u8]>, Range<usize>),
+    Owner(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
+}
+
+impl Kept {
+    /// Bytes of a channel's own are copied.
+    pub(super) fn new(payload: Payload) -> Self {
+        match payload {
+            Payload::Write(buffer) => Self::Vec(buffer.to_vec()),
+            Payload::Read(bytes) => Self::Vec(bytes.to_vec()),
+            Payload::Vec(bytes) => Self::Vec(bytes),
+            Payload::Static(bytes) => Self::Static(bytes),
+            Payload::Shared(bytes, range) => Self::Shared(bytes, range),
+            Payload::Owner(owner, range) => Self::Owner(owner, range),
+        }
+    }
+
+    fn into_payload(self) -> Payload {
+        match self {
+            Self::Vec(bytes) => Payload::Vec(bytes),
+            Self::Static(bytes) => Payload::Static(bytes),
+            Self::Shared(bytes, range) => Payload::Shared(bytes, range),
+            Self::Owner(owner, range) => Payload::Owner(owner, range),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Vec(bytes) => bytes,
+            Self::Static(bytes) => bytes,
+            Self::Shared(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
+            Self::Owner(owner, range) => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// What the stack on the other thread works on.
+pub(super) struct LentMemory {
+    receive: Buffers,
+    send: Buffers,
+    stock: Vec<u16>,
+    freed: Vec<BufId>,
+    payloads: Slab<Kept>,
+    reserve: Slab<Vec<u8>>,
+}
+
+impl LentMemory {
+    pub(super) fn new(pools: &Pools) -> Self {
+        let mut memory = Self {
+            receive: pools.receive.buffers().clone(),
+            send: pools.send.buffers().clone(),
+            stock: Vec::with_capacity(pools.receive.buffer_count().into()),
+            freed: Vec::new(),
+            payloads: Slab::new(),
+            reserve: Slab::new(),
+        };
+        memory.exchange(pools);
+        memory
+    }
+
+    /// Takes back what the stack has let go of, and stocks up. On the channel's thread.
+    #[inline]
+    pub(super) fn exchange(&mut self, pools: &Pools) {
+        while let Some(buf) = self.freed.pop() {
+            pools.free(buf);
+        }
+        // The kernel's driver, for files and pipes, has the rest.
+        let most = usize::from(pools.receive.buffer_count()) / 4 * 3;
+        while self.stock.len() < most
+            && let Some(held) = pools.receive.take_held()
+        {
+            self.stock.push(held.index());
+        }
+    }
+
+    /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
+    pub(super) fn keep(&mut self, kept: Kept) -> Chunk {
+        let len = kept.as_slice().len() as u32;
+        let index = self.payloads.insert(kept) as u32;
+        debug_assert!(index & KIND == 0, "there are far fewer operations than that");
+        Chunk { buf: BufId(index | PAYLOAD), offset: 0, len }
+    }
+
+    /// The stack did not take a payload: gives it back.
+    pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
+        let kept = match chunk.buf.0 & KIND {
+            PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
+            _ => None,
+        };
+        kept.map(Kept::into_payload)
+    }
+
+    /// A received chunk that does not lie in a receive buffer.
+    #[cold]
+    pub(super) fn received_on_heap(&mut self, chunk: Chunk) -> Received {
+        let mut bytes = self.reserve.try_remove(within(chunk.buf)).unwrap_or_default();
+        bytes.truncate(chunk.len as usize);
+        Received::Heap(ReadBuf::from_vec(bytes))
+    }
+
+    #[cold]
+    fn alloc_reserve(&mut self) -> Option<BufId> {
+        let len = self.receive.buffer_len();
+        if (self.reserve.len() + 1) * len > RESERVE_BYTES_MAX {
+            return None;
+        }
+        Some(BufId(self.reserve.insert(vec![0; len]) as u32 | RESERVE))
+    }
+
+    #[inline]
+    fn sent(&self, buf: BufId) -> &[u8] {
+        match buf.0 & KIND {
+            RECEIVED => self.receive.surrendered(buf.0 as u16),
+            FILLED => self.send.surrendered(buf.0 as u16),
+            PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], Kept::as_slice),
+            _ => &[],
+        }
+    }
+}
+
+impl Memory for LentMemory {
+    #[inline]
+    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
+        match self.stock.pop() {
+            Some(index) => Some(BufId(u32::from(index) | HELD)),
+            None => self.alloc_reserve(),
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, buf: BufId) {
+        match buf.0 & KIND {
+            RESERVE => drop(self.reserve.try_remove(within(buf))),
+            PAYLOAD => drop(self.payloads.try_remove(within(buf))),
+            _ => self.freed.push(buf),
+        }
+    }
+
+    fn buf_bytes(&self, buf: BufId) -> u32 {
+        match buf.0 & KIND {
+            HELD | RESERVE => self.receive.buffer_len() as u32,
+            _ => self.sent(buf).len() as u32,
+        }
+    }
+
+    #[inline]
+    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
+        if buf.0 & KIND == HELD {
+            return self.receive.fill_held(Held::at(buf.0 as u16), offset as usize, from);
+        }
+        let bytes = self.reserve.get_mut(within(buf));
+        let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
+        checksum::copy(from, to)
+    }
+
+    #[inline]
+    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
+        let from = self.sent(chunk.buf).get(chunk.offset as usize..).unwrap_or_default();
+        if from.len() < to.len() {
+            to[from.len()..].fill(0);
+        }
+        // Zeros add nothing.
+        checksum::copy(from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

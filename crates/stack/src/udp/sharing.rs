@@ -1,0 +1,186 @@
+//! Endpoints that share a port: who may, and who of them gets what.
+//!
+//! Read first: socket(7) on SO_REUSEADDR and SO_REUSEPORT. RFC 768 and RFC 1122 know one endpoint
+//! at an address; what follows is what Linux does (`udp4_lib_lookup`), decision 0029.
+//!
+//! A datagram goes to the endpoint that fits it best: one with that very peer before one for
+//! everybody, one at that very address before one at all addresses, one of its own family of
+//! sockets before an IPv6 socket with IPv4 in it, and then the newest at the address. If that one
+//! spreads what comes, a hash of both ends chooses among those of its address that do. (Linux also
+//! looks at the CPU that a socket which has, or had, a peer got its last datagram on.)
+//!
+//! Invariant: an endpoint with a peer hears nobody else; if it had all addresses, it has one of
+//! them meanwhile, or, if the peer is of the other family, hears nothing. Such a one is not among
+//! those over which is spread any more, also without a peer again, as in Linux.
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Endpoint, Udp};
+use crate::config::Config;
+use crate::error::OperationError;
+use crate::id::DatagramId;
+use crate::ip::Ip;
+use crate::sip::Sip;
+
+/// Begins the words that the choice hangs on, so that it says nothing of other hashes.
+const DOMAIN: u64 = u64::from_le_bytes(*b"datagram");
+
+/// How an endpoint for datagrams goes with others at its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DatagramSharing {
+    /// Others may have the same address, if they say so, too.
+    pub is_shared: bool,
+    /// What comes is spread over those of its address that say this, each peer at one of them;
+    /// else the newest gets it.
+    pub spreads: bool,
+    /// It is at an address of IPv4, and of an IPv6 socket: those of IPv4's sockets go before it.
+    pub is_mapped: bool,
+}
+
+/// How well an endpoint fits a datagram, the more the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Fit {
+    has_peer: bool,
+    is_specific: bool,
+    is_native: bool,
+    /// Linux puts IPv6 sockets that spread at the end of its list, and all others at its front.
+    is_in_front: bool,
+    since: u64,
+}
+
+impl Endpoint {
+    /// `None`: the datagram is not for it.
+    #[inline]
+    fn fit(&self, from: SocketAddr, to: SocketAddr) -> Option<Fit> {
+        let is_specific = self.local.ip() == to.ip();
+        let is_all = self.local.ip().is_unspecified() && self.local.is_ipv4() == to.is_ipv4();
+        if !(is_specific || is_all) || self.peer.is_some_and(|peer| peer != from) {
+            return None;
+        }
+        let DatagramSharing { spreads, is_mapped, .. } = self.sharing;
+        let is_v6 = is_mapped || self.local.is_ipv6();
+        Some(Fit {
+            has_peer: self.peer.is_some(),
+            is_specific,
+            is_native: !is_mapped,
+            is_in_front: !(is_v6 && spreads),
+            since: self.since,
+        })
+    }
+
+    /// One of those over which what comes to `other` is spread.
+    fn spreads_with(&self, other: &Self) -> bool {
+        self.sharing.spreads
+            && self.peer.is_none()
+            && self.local == other.local
+            && self.sharing.is_mapped == other.sharing.is_mapped
+    }
+}
+
+/// Chooses among endpoints so that nobody outside can know which.
+#[derive(Debug)]
+pub(super) struct Spread {
+    hasher: Sip<1, 3>,
+}
+
+impl Spread {
+    pub(super) fn new(config: &Config) -> Self {
+        let key = config.secret.first_chunk().copied().unwrap_or_default();
+        Self { hasher: Sip::new(&key).and(DOMAIN) }
+    }
+
+    /// The number of one of `count`, the same for the same ends.
+    fn choose(&self, from: SocketAddr, to: SocketAddr, count: usize) -> usize {
+        let mut hasher = self.hasher;
+        for ip in [from.ip(), to.ip()] {
+            let bits = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(ip) => ip.to_bits(),
+            };
+            hasher = hasher.and(bits as u64).and((bits >> 64) as u64);
+        }
+        let ports = u64::from(from.port()) << 16 | u64::from(to.port());
+        let hash = hasher.finish_with(ports, 4) as u32;
+        ((u64::from(hash) * count as u64) >> 32) as usize
+    }
+}
+
+impl Udp {
+    /// An endpoint hears one peer from now on, at one address of ours; `None`: everybody again.
+    /// Where it is then.
+    pub(crate) fn connect(
+        &mut self,
+        ip: &Ip,
+        id: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError> {
+        let before = *self.endpoint(id)?;
+        let Endpoint { bound, local, .. } = before;
+        let local = match peer {
+            None => bound,
+            Some(peer) if peer.is_ipv4() == local.is_ipv4() && local.ip().is_unspecified() => {
+                let source = ip.source_for(peer.ip()).ok_or(OperationError::BadAddress)?;
+                SocketAddr::new(source, local.port())
+            }
+            Some(_) => local,
+        };
+        let mut after = Endpoint { local, peer, ..before };
+        if local != before.local {
+            self.changes += 1;
+            after.since = self.changes;
+        }
+        if bound.ip().is_unspecified() {
+            after.sharing.spreads = false;
+        }
+        self.endpoints[id.index as usize] = Some(after);
+        Ok(local)
+    }
+
+    /// The endpoint that gets what comes from `from` to `to`.
+    pub(super) fn find(&self, from: SocketAddr, to: SocketAddr) -> Option<u32> {
+        let mut best: Option<(Fit, u32)> = None;
+        for index in self.ports.at(to.port()) {
+            let fit = self.at(index).and_then(|endpoint| endpoint.fit(from, to));
+            if let Some(fit) = fit
+                && best.is_none_or(|(other, _)| fit > other)
+            {
+                best = Some((fit, index));
+            }
+        }
+        let (fit, index) = best?;
+        let best = self.at(index)?;
+        if fit.has_peer || !best.sharing.spreads {
+            return Some(index);
+        }
+        let is_member = |index: &u32| self.at(*index).is_some_and(|it| it.spreads_with(best));
+        let count = self.ports.at(to.port()).filter(is_member).count();
+        let place = self.spread.choose(from, to, count);
+        self.ports.at(to.port()).filter(is_member).nth(place)
+    }
+
+    /// An endpoint of the port sent there lately.
+    pub(super) fn has_sent(&self, port: u16, to: SocketAddr) -> bool {
+        let has = |index| self.at(index).is_some_and(|it| it.peers.contains(&Some(to)));
+        self.ports.at(port).any(has)
+    }
+
+    /// An endpoint has exactly that address, and one of the two does not share it.
+    pub(super) fn is_refused(&self, local: SocketAddr, sharing: DatagramSharing) -> bool {
+        let refuses = |index| {
+            self.at(index).is_some_and(|other| {
+                other.bound == local && !(sharing.is_shared && other.sharing.is_shared)
+            })
+        };
+        self.ports.at(local.port()).any(refuses)
+    }
+
+    /// An endpoint has exactly that address.
+    pub(super) fn is_taken(&self, local: SocketAddr) -> bool {
+        let has = |index| self.at(index).is_some_and(|other| other.bound == local);
+        self.ports.at(local.port()).any(has)
+    }
+
+    fn at(&self, index: u32) -> Option<&Endpoint> {
+        self.endpoints.get(index as usize)?.as_ref()
+    }
+}
