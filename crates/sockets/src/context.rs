@@ -28,6 +28,12 @@ pub struct Config {
     /// Give `first_descriptor` a number that the process does not reach (RLIMIT_NOFILE). Default:
     /// no.
     pub process_below_first: bool,
+    /// A number below this that was closed is taken again when the program has called
+    /// [`crate::Bsd::epoll_wait`] since, or where no other below this is free. For programs that
+    /// keep what they know of a socket by its number, and go on in a batch of events after they
+    /// closed one of its sockets and opened others. Default 0: always the lowest that is free, as
+    /// POSIX has it.
+    pub rest_below: Fd,
     /// How old the answer "would block" may be. A program that goes by epoll reads until it is told
     /// so, once per message: an answer from the last turn will do. Default 20 µs; zero looks each
     /// time.
@@ -44,6 +50,7 @@ impl Default for Config {
             descriptors: DESCRIPTORS_DEFAULT,
             first_descriptor: 3,
             process_below_first: false,
+            rest_below: 0,
             freshness: Duration::from_micros(20),
             clock: Clock::new(),
         }
@@ -79,6 +86,13 @@ impl Config {
         self
     }
 
+    /// Sets [`Config::rest_below`].
+    #[must_use]
+    pub const fn rest_below(mut self, below: Fd) -> Self {
+        self.rest_below = below;
+        self
+    }
+
     /// Sets [`Config::freshness`].
     #[must_use]
     pub const fn freshness(mut self, freshness: Duration) -> Self {
@@ -104,6 +118,7 @@ impl Config {
         let max = i64::from(DESCRIPTORS_MAX);
         range("descriptors", self.descriptors.into(), max)?;
         range("first_descriptor", self.first_descriptor.into(), max)?;
+        range("rest_below", self.rest_below.into(), max)?;
         Ok(self)
     }
 }

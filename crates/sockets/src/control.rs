@@ -15,11 +15,12 @@ use bitflags::bitflags;
 use megapipe::{Arrival, Departure};
 
 use crate::error::Error;
+use crate::error_queue::Failure;
 
 bitflags! {
     /// What is told with each datagram.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub(crate) struct Told: u8 {
+    pub(crate) struct Told: u16 {
         /// IP_PKTINFO: where it was sent to.
         const PLACE4 = 1;
         /// IP_RECVTTL.
@@ -36,6 +37,12 @@ bitflags! {
         const STAMP = 1 << 6;
         /// SO_TIMESTAMPNS: in nanoseconds, instead.
         const STAMP_NS = 1 << 7;
+        /// IP_RECVERR: errors wait in a queue of their own.
+        const ERRORS4 = 1 << 8;
+        /// IPV6_RECVERR.
+        const ERRORS6 = 1 << 9;
+        /// UDP_GRO: several datagrams of one sender are told as one, with the size of each.
+        const SEGMENTS = 1 << 10;
     }
 }
 
@@ -49,6 +56,9 @@ impl Told {
             (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => Self::PLACE6,
             (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT) => Self::HOPS6,
             (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => Self::CLASS6,
+            (libc::IPPROTO_IP, libc::IP_RECVERR) => Self::ERRORS4,
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => Self::ERRORS6,
+            (libc::SOL_UDP, libc::UDP_GRO) => Self::SEGMENTS,
             (libc::SOL_SOCKET, libc::SO_TIMESTAMP) => Self::STAMP,
             (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS) => Self::STAMP_NS,
             _ => return None,
@@ -99,56 +109,100 @@ impl Writer<'_> {
         room[len.min(space)..space].fill(0);
         self.filled += space;
     }
+
+    fn put_stamp(&mut self, told: Told, stamp: Duration) {
+        let seconds = (stamp.as_secs() as i64).to_ne_bytes();
+        if told.contains(Told::STAMP_NS) {
+            let nanos = i64::from(stamp.subsec_nanos()).to_ne_bytes();
+            self.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &[&seconds, &nanos]);
+        } else if told.contains(Told::STAMP) {
+            let micros = i64::from(stamp.subsec_micros()).to_ne_bytes();
+            self.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &[&seconds, &micros]);
+        }
+    }
+
+    /// `asked`: the address of ours that it was for, as IPv4 tells it beside where it went.
+    fn put_arrival(&mut self, told: Told, arrival: Arrival, is_v6: bool, asked: Ipv4Addr) {
+        let index = INTERFACE.to_ne_bytes();
+        let (hops, class) = (i32::from(arrival.hop_limit), i32::from(arrival.traffic_class));
+        if is_v6 && told.contains(Told::PLACE6) {
+            let to = match arrival.to {
+                IpAddr::V4(to) => to.to_ipv6_mapped(),
+                IpAddr::V6(to) => to,
+            };
+            self.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &[&to.octets(), &index]);
+        }
+        match arrival.to {
+            IpAddr::V4(to) => {
+                if told.contains(Told::PLACE4) {
+                    let parts: [&[u8]; 3] = [&index, &asked.octets(), &to.octets()];
+                    self.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &parts);
+                }
+                if told.contains(Told::HOPS4) {
+                    self.put(libc::IPPROTO_IP, libc::IP_TTL, &[&hops.to_ne_bytes()]);
+                }
+                if told.contains(Told::CLASS4) {
+                    self.put(libc::IPPROTO_IP, libc::IP_TOS, &[&[arrival.traffic_class]]);
+                }
+            }
+            IpAddr::V6(_) => {
+                if told.contains(Told::HOPS6) {
+                    self.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &[&hops.to_ne_bytes()]);
+                }
+                if told.contains(Told::CLASS6) {
+                    self.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &[&class.to_ne_bytes()]);
+                }
+            }
+        }
+    }
+}
+
+/// What recvmsg(2) gives, as far as control data tells of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) arrival: Arrival,
+    /// When it came, since 1970.
+    pub(crate) stamp: Duration,
+    /// Bytes of each datagram but the last one, where there are several.
+    pub(crate) segment_len: Option<usize>,
 }
 
 /// Writes what a datagram's receiver has asked for. How many bytes, and whether there was too
 /// little room (MSG_CTRUNC).
-pub(crate) fn tell(
+pub(crate) fn tell(told: Told, taken: Taken, is_v6: bool, to: &mut [u8]) -> (usize, bool) {
+    let mut out = Writer { to, filled: 0, is_cut: false };
+    let Taken { arrival, stamp, segment_len } = taken;
+    out.put_stamp(told, stamp);
+    if let Some(len) = segment_len {
+        out.put(libc::SOL_UDP, libc::UDP_GRO, &[&(len as i32).to_ne_bytes()]);
+    }
+    let asked = match arrival.to {
+        IpAddr::V4(to) => to,
+        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    };
+    out.put_arrival(told, arrival, is_v6, asked);
+    (out.filled, out.is_cut)
+}
+
+/// Writes what is told with an error that was queued, and of it: as [`tell`] answers.
+pub(crate) fn tell_failure(
     told: Told,
-    arrival: Arrival,
-    (is_v6, stamp): (bool, Duration),
+    failure: &Failure,
+    is_v6: bool,
     to: &mut [u8],
 ) -> (usize, bool) {
     let mut out = Writer { to, filled: 0, is_cut: false };
-    let seconds = (stamp.as_secs() as i64).to_ne_bytes();
-    if told.contains(Told::STAMP_NS) {
-        let nanos = i64::from(stamp.subsec_nanos()).to_ne_bytes();
-        out.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &[&seconds, &nanos]);
-    } else if told.contains(Told::STAMP) {
-        let micros = i64::from(stamp.subsec_micros()).to_ne_bytes();
-        out.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &[&seconds, &micros]);
+    out.put_stamp(told, failure.stamp);
+    if let Some(arrival) = failure.arrival {
+        // Of the place that was asked for, the kernel knows nothing here.
+        out.put_arrival(told, arrival, is_v6, Ipv4Addr::UNSPECIFIED);
     }
-    let index = INTERFACE.to_ne_bytes();
-    let (hops, class) = (i32::from(arrival.hop_limit), i32::from(arrival.traffic_class));
-    if is_v6 && told.contains(Told::PLACE6) {
-        let to = match arrival.to {
-            IpAddr::V4(to) => to.to_ipv6_mapped(),
-            IpAddr::V6(to) => to,
-        };
-        out.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &[&to.octets(), &index]);
-    }
-    match arrival.to {
-        IpAddr::V4(to) => {
-            if told.contains(Told::PLACE4) {
-                let parts: [&[u8]; 3] = [&index, &to.octets(), &to.octets()];
-                out.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &parts);
-            }
-            if told.contains(Told::HOPS4) {
-                out.put(libc::IPPROTO_IP, libc::IP_TTL, &[&hops.to_ne_bytes()]);
-            }
-            if told.contains(Told::CLASS4) {
-                out.put(libc::IPPROTO_IP, libc::IP_TOS, &[&[arrival.traffic_class]]);
-            }
-        }
-        IpAddr::V6(_) => {
-            if told.contains(Told::HOPS6) {
-                out.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &[&hops.to_ne_bytes()]);
-            }
-            if told.contains(Told::CLASS6) {
-                out.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &[&class.to_ne_bytes()]);
-            }
-        }
-    }
+    let (level, name) = match is_v6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        false => (libc::IPPROTO_IP, libc::IP_RECVERR),
+    };
+    let (bytes, len) = failure.extended(is_v6);
+    out.put(level, name, &[&bytes[..len]]);
     (out.filled, out.is_cut)
 }
 
@@ -235,6 +289,8 @@ pub(crate) fn asked(
                 -1 => {}
                 class => departure.traffic_class = within(class, 0)?,
             },
+            // It says how many datagrams there are, and not how they leave (`segment_asked`).
+            (libc::SOL_UDP, libc::UDP_SEGMENT) => {}
             // What is of the other family is passed over, as in Linux.
             (libc::IPPROTO_IP, _) if !is_v4 => {}
             (libc::IPPROTO_IPV6, _) if is_v4 => {}
@@ -242,6 +298,22 @@ pub(crate) fn asked(
         }
     }
     Ok(departure)
+}
+
+/// The bytes of each datagram that control data asks for (UDP_SEGMENT), or `otherwise`; 0: there is
+/// one datagram.
+///
+/// # Errors
+/// EINVAL for what is malformed.
+pub(crate) fn segment_asked(control: &[u8], otherwise: u16) -> Result<u16, Error> {
+    let mut asked = otherwise;
+    for message in (Messages { left: control }) {
+        if let (libc::SOL_UDP, libc::UDP_SEGMENT, data) = message? {
+            let bytes = data.try_into().map_err(|_| Error::InvalidArgument)?;
+            asked = u16::from_ne_bytes(bytes);
+        }
+    }
+    Ok(asked)
 }
 
 /// Control data for a stream: there is nothing that it could ask for. What is not of SOL_SOCKET is
@@ -278,6 +350,7 @@ mod tests {
 
     const V4: Arrival =
         Arrival { to: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), hop_limit: 61, traffic_class: 0xb9 };
+    const TAKEN: Taken = Taken { arrival: V4, stamp: Duration::ZERO, segment_len: None };
 
     fn message(level: i32, name: i32, data: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 64];
@@ -292,7 +365,7 @@ mod tests {
     fn what_is_told_can_be_asked_for() {
         let mut control = [0; 256];
         let told = Told::PLACE4 | Told::HOPS4 | Told::CLASS4;
-        let (len, is_cut) = tell(told, V4, (false, Duration::ZERO), &mut control);
+        let (len, is_cut) = tell(told, TAKEN, false, &mut control);
         assert_eq!((len, is_cut), (32 + 24 + 24, false));
         let departure = asked(&control[..len], true, Departure::default()).unwrap();
         let expected = Departure { from: Some(V4.to), hop_limit: Some(61), traffic_class: 0xb9 };
@@ -306,10 +379,10 @@ mod tests {
             [(0, (0, true)), (15, (0, true)), (16, (16, true)), (20, (20, true)), (24, (24, true))]
         {
             let mut control = vec![0xff; room];
-            assert_eq!(tell(told, V4, (false, Duration::ZERO), &mut control), expected, "{room}");
+            assert_eq!(tell(told, TAKEN, false, &mut control), expected, "{room}");
         }
         let mut control = [0; 41];
-        assert_eq!(tell(told, V4, (false, Duration::ZERO), &mut control), (41, false));
+        assert_eq!(tell(told, TAKEN, false, &mut control), (41, false));
     }
 
     #[test]
@@ -325,7 +398,7 @@ mod tests {
             (message(ip, libc::IP_PKTINFO, &[9; 12]), Error::NoDevice),
             (message(ip, libc::IP_RETOPTS, &[0; 4]), Error::InvalidArgument),
             (message(libc::SOL_SOCKET, libc::SO_MARK, &[0; 4]), Error::InvalidArgument),
-            (message(libc::SOL_UDP, libc::UDP_SEGMENT, &[0; 2]), Error::InvalidArgument),
+            (message(libc::SOL_UDP, libc::UDP_GRO, &[0; 4]), Error::InvalidArgument),
             (vec![0xff; 24], Error::InvalidArgument),
             (vec![0; 24], Error::InvalidArgument),
         ] {

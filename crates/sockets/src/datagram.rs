@@ -14,27 +14,27 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
 use megapipe::{
-    Address, Arrival, Channel, Datagram, Departure, Handle, ListenError, OpError, ReadBuf,
-    SocketKind, Undelivered,
+    Address, Arrival, Channel, Datagram, DatagramSharing, Departure, Handle, ListenError, OpError,
+    ReadBuf,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::control::{Told, asked, copy, tell};
+use crate::control::{Told, asked, segment_asked};
 use crate::error::Error;
+use crate::error_queue::ErrorQueue;
 use crate::family;
 use crate::flags::{Events, MsgFlags};
 use crate::gather::{Gather, Scatter};
 use crate::kernel;
 use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX};
 use crate::options::Options;
-use crate::ports::{Bound, Transport};
+use crate::ports::{Bound, NoConnections, Transport};
 use crate::readiness::Shut;
 use crate::sockets::{Attempt, Kind, Sockets, Wait};
-use crate::stream::{Blank, Shutdown, Stream};
+use crate::stream::Shutdown;
 
 /// What `recvmsg` answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +57,14 @@ impl Received {
 }
 
 /// A datagram that waits for the program.
-struct Message {
-    from: SocketAddr,
-    data: ReadBuf,
-    arrival: Option<Arrival>,
+pub(crate) struct Message {
+    pub(crate) from: SocketAddr,
+    pub(crate) data: ReadBuf,
+    pub(crate) arrival: Option<Arrival>,
     /// The kernel's.
-    control: Box<[u8]>,
+    pub(crate) control: Box<[u8]>,
     /// When it came, since 1970.
-    stamp: Duration,
+    pub(crate) stamp: Duration,
 }
 
 /// An endpoint beneath a socket.
@@ -88,8 +88,9 @@ pub(crate) struct Endpoint {
     /// What bind(2) asked for; of an IPv6 socket, IPv4 as itself.
     asked: Option<SocketAddr>,
     pub(crate) error: Option<Error>,
+    pub(crate) errors: ErrorQueue,
     shut: Shut,
-    inbox: VecDeque<Message>,
+    pub(crate) inbox: VecDeque<Message>,
     inbox_bytes: usize,
     unsent_bytes: usize,
 }
@@ -99,13 +100,23 @@ impl Endpoint {
         self.sides[0].handle
     }
 
+    /// What is beneath, if there is anything yet.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> + use<> {
+        self.sides.map(|side| side.handle).into_iter().filter(|handle| *handle != Handle::NONE)
+    }
+
     fn side(&mut self, handle: Handle) -> &mut Side {
         let index = usize::from(handle != self.sides[0].handle);
         &mut self.sides[index]
     }
 
+    /// What it is called by in the channel, as far as the peer that it has decides.
+    pub(crate) fn handle_towards_peer(&self) -> Handle {
+        self.peer.map_or_else(|| self.handle(), |peer| self.towards(family::meant(peer)))
+    }
+
     /// What sends to an address of a family.
-    fn towards(&self, to: SocketAddr) -> Handle {
+    pub(crate) fn towards(&self, to: SocketAddr) -> Handle {
         match self.sides[1].handle {
             second if to.is_ipv4() && second != Handle::NONE => second,
             _ => self.handle(),
@@ -138,14 +149,14 @@ impl Endpoint {
         events.set(Events::READABLE, !self.inbox.is_empty() || self.shut.receive);
         events.set(Events::RDHUP, self.shut.receive);
         events.set(Events::HUP, self.shut.receive && self.shut.send);
-        events.set(Events::ERR, self.error.is_some());
+        events.set(Events::ERR, self.error.is_some() || !self.errors.is_empty());
         events.set(Events::WRITABLE, self.unsent_bytes < DATAGRAM_OUTBOX_BYTES_MAX);
         events
     }
 
-    /// Bytes of the next datagram.
+    /// Bytes that the next read takes.
     pub(crate) fn next_len(&self) -> usize {
-        self.inbox.front().map_or(0, |message| message.data.len())
+        self.run().bytes
     }
 
     /// Where a datagram is to go, as what is beneath has it.
@@ -162,18 +173,7 @@ impl Endpoint {
         if self.is_v6 && v6_only && peer.is_ipv4() {
             return Err(Error::FamilyNotSupported);
         }
-        family::to_send(self.is_v6, v6_only, self.asked, peer).map(drop)
-    }
-
-    /// Writes the control data of a datagram: how much, and whether there was too little room.
-    fn tell(&self, message: &Message, control: &mut [u8]) -> (usize, bool) {
-        if let Some(arrival) = message.arrival {
-            return match self.options.told.is_empty() {
-                true => (0, false),
-                false => tell(self.options.told, arrival, (self.is_v6, message.stamp), control),
-            };
-        }
-        if message.control.is_empty() { (0, false) } else { copy(&message.control, control) }
+        family::to_send(self.is_v6, v6_only, self.place(), peer).map(drop)
     }
 
     fn ask(&mut self, channel: &mut Channel) {
@@ -210,6 +210,7 @@ impl Sockets {
             bound: None,
             asked: None,
             error: None,
+            errors: ErrorQueue::default(),
             shut: Shut::default(),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
@@ -217,7 +218,7 @@ impl Sockets {
         })
     }
 
-    fn endpoint_mut(&mut self, object: u32) -> Option<(&mut Endpoint, &mut Channel)> {
+    pub(crate) fn endpoint_mut(&mut self, object: u32) -> Option<(&mut Endpoint, &mut Channel)> {
         let Self { objects, channel, .. } = self;
         match &mut objects.get_mut(object as usize)?.kind {
             Kind::Datagram(endpoint) => Some((endpoint, channel)),
@@ -268,12 +269,17 @@ impl Sockets {
             return Err(Error::InvalidArgument);
         };
         let sharing = endpoint.options.sharing;
-        let bound = ports.bind(Transport::Udp, address, sharing)?;
+        let bound = ports.bind(Transport::Udp, address, sharing, &mut NoConnections)?;
         let places = [Some(bound.address), family::beside(sharing.v6_only, bound.address)];
         for (side, place) in places.into_iter().enumerate() {
             let Some(place) = place else { continue };
-            let kind = if place.is_ipv6() { SocketKind::Udp6 } else { SocketKind::Udp4 };
-            match channel.socket(kind, Some(&Address::Inet(place)), object.into()) {
+            // Who may be there beside whom, `ports` has said.
+            let beside = DatagramSharing {
+                is_shared: true,
+                spreads: sharing.port,
+                is_mapped: endpoint.is_v6 && place.is_ipv4(),
+            };
+            match channel.bind_datagram(place, beside, object.into()) {
                 Ok(handle) => endpoint.sides[side].handle = handle,
                 Err(error) => {
                     endpoint.leave(channel);
@@ -283,6 +289,7 @@ impl Sockets {
             }
         }
         endpoint.bound = Some(bound);
+        endpoint.ask_for_quotes(channel, true);
         endpoint.ask(channel);
         Ok(())
     }
@@ -336,18 +343,35 @@ impl Sockets {
                 Some(peer) => rustix::net::connect(socket, &peer)?,
                 None => rustix::net::connect_unspec(socket)?,
             }
-        } else if peer.is_some() {
-            self.bind_if_unbound(object)?;
         } else {
-            self.unbind_if_chosen(object);
+            match peer {
+                Some(_) => self.bind_if_unbound(object)?,
+                None => self.unbind_if_chosen(object),
+            }
+            self.connect_on_stack(object, peer.map(family::meant))?;
         }
         if let Some((endpoint, _)) = self.endpoint_mut(object) {
-            let peer = peer.map(|peer| family::told(endpoint.is_v6, peer));
-            endpoint.peer = peer;
+            endpoint.peer = peer.map(|peer| family::told(endpoint.is_v6, peer));
             endpoint.shut = Shut::default();
-            // What others have sent meanwhile is not for a connected socket.
-            endpoint.inbox.retain(|message| peer.is_none_or(|peer| message.from == peer));
-            endpoint.inbox_bytes = endpoint.inbox.iter().map(|message| message.data.len()).sum();
+        }
+        Ok(())
+    }
+
+    /// Our own stack brings what that peer sends, before it goes to others at the address.
+    fn connect_on_stack(&mut self, object: u32, peer: Option<SocketAddr>) -> Result<(), Error> {
+        let Self { objects, channel, ports, .. } = self;
+        let Some(Kind::Datagram(endpoint)) =
+            objects.get_mut(object as usize).map(|entry| &mut entry.kind)
+        else {
+            return Err(Error::InvalidArgument);
+        };
+        let Some(bound) = endpoint.bound else { return Ok(()) };
+        let towards = peer.map_or_else(|| endpoint.handle(), |peer| endpoint.towards(peer));
+        for side in endpoint.sides.iter().filter(|side| side.handle != Handle::NONE) {
+            let local = channel.connect_datagram(side.handle, peer)?;
+            if side.handle == towards {
+                ports.move_to(bound, local.ip());
+            }
         }
         Ok(())
     }
@@ -390,10 +414,7 @@ impl Sockets {
                 let is_v6 = endpoint.is_v6;
                 let from = from.and_then(|from| from.as_inet());
                 let from = from.map(|from| family::told(is_v6, from));
-                let Some(from) = from.filter(|from| endpoint.peer.is_none_or(|it| it == *from))
-                else {
-                    return endpoint.ask(channel);
-                };
+                let Some(from) = from else { return endpoint.ask(channel) };
                 endpoint.inbox_bytes += data.len();
                 let stamp = match endpoint.options.told.intersects(Told::STAMP | Told::STAMP_NS) {
                     true => since_1970(),
@@ -409,18 +430,6 @@ impl Sockets {
         };
         endpoint.ask(channel);
         self.notify(object, happened);
-    }
-
-    /// A datagram did not get there. As in Linux a socket hears of it that is connected to where it
-    /// went, and if it is for good.
-    #[cold]
-    pub(crate) fn on_undelivered(&mut self, object: u32, undelivered: &Undelivered) {
-        let Some((endpoint, _)) = self.endpoint_mut(object) else { return };
-        let to = undelivered.to.as_inet().map(|to| family::told(endpoint.is_v6, to));
-        if undelivered.is_final && to.is_some() && endpoint.peer == to {
-            endpoint.error = Some(undelivered.error.into());
-            self.notify(object, Events::ERR);
-        }
     }
 
     pub(crate) fn on_datagram_sent(&mut self, object: u32, result: Result<usize, OpError>) {
@@ -457,14 +466,14 @@ impl Sockets {
             if let Some(error) = endpoint.error.take() {
                 return Attempt::Done(Err(error));
             }
-            if let Some(message) = endpoint.inbox.front() {
-                let (from, whole) = (message.from, message.data.len());
-                to.put(&message.data, false);
+            if let Some(from) = endpoint.inbox.front().map(|message| message.from) {
+                let run = endpoint.run();
+                let whole = run.bytes;
+                let (control_len, is_cut) = endpoint.show(run, to, control);
                 let copied = to.filled();
-                let (control_len, is_cut) = endpoint.tell(message, control);
                 if !flags.contains(MsgFlags::PEEK) {
                     endpoint.inbox_bytes -= whole;
-                    endpoint.inbox.pop_front();
+                    endpoint.inbox.drain(..run.count);
                     endpoint.ask(channel);
                 }
                 let mut told = MsgFlags::empty();
@@ -533,18 +542,21 @@ impl Sockets {
         if to.port() == 0 {
             return Err(Error::InvalidArgument);
         }
-        let departure = match is_local {
-            true => asked(control, to.is_ipv4(), endpoint.options.departure())?,
-            false => Departure::default(),
+        let (departure, segment_len) = match is_local {
+            true => (
+                asked(control, to.is_ipv4(), endpoint.options.departure())?,
+                segment_asked(control, endpoint.options.segment_len)?,
+            ),
+            false => (Departure::default(), 0),
         };
+        if len > DATAGRAM_BYTES_MAX {
+            return Err(self.refuse_length(object, to));
+        }
         if let Some(error) = endpoint.error.take() {
             return Err(error);
         }
         if endpoint.shut.send {
             return Err(Error::BrokenPipe);
-        }
-        if len > DATAGRAM_BYTES_MAX {
-            return Err(Error::MessageTooLong);
         }
         if endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX {
             return Err(Error::WouldBlock);
@@ -558,11 +570,14 @@ impl Sockets {
                 false => Error::InvalidArgument,
             });
         }
-        self.bind_if_unbound(object)?;
+        if is_local {
+            self.bind_if_unbound(object)?;
+            return self.send_to_stack(object, from, to, (&departure, segment_len.into()));
+        }
         let Some((endpoint, channel)) = self.endpoint_mut(object) else {
             return Err(Error::NotASocket);
         };
-        if !is_local && !control.is_empty() {
+        if !control.is_empty() {
             // The channel has no place for it: it goes to the kernel at once.
             let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
             let mut bytes = Vec::with_capacity(len);
@@ -571,10 +586,6 @@ impl Sockets {
         }
         let mut bytes = channel.alloc(len);
         from.take(len, |part| bytes.extend_from_slice(part));
-        if is_local {
-            channel.send_datagram(endpoint.towards(to), bytes, to, &departure)?;
-            return Ok(len);
-        }
         channel.sendto(endpoint.towards(to), bytes, &Address::Inet(to))?;
         endpoint.unsent_bytes += len.max(1);
         Ok(len)
@@ -590,37 +601,6 @@ fn not_made(error: ListenError) -> Error {
 }
 
 /// What time it is, for stamps.
-fn since_1970() -> Duration {
+pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The queue of errors.
-impl Sockets {
-    /// recv(2) with MSG_ERRQUEUE: never waits. On our own stack nothing is ever in the queue: what
-    /// would put errors there is refused.
-    #[cold]
-    pub(crate) fn recv_error(
-        &mut self,
-        object: u32,
-        to: &mut Scatter<'_, '_>,
-        control: &mut [u8],
-        flags: MsgFlags,
-    ) -> Result<Received, Error> {
-        if self.is_local {
-            return Err(Error::WouldBlock);
-        }
-        let Self { objects, channel, .. } = self;
-        let entry = objects.get(object as usize).ok_or(Error::BadDescriptor)?;
-        let handle = match &entry.kind {
-            Kind::Stream(Stream { blank: Blank::Kernel(socket), .. }) => {
-                return kernel::receive_error(socket.as_fd(), to, control, flags);
-            }
-            Kind::Stream(stream) => stream.handle,
-            Kind::Listener(listener) => listener.handle(),
-            Kind::Datagram(endpoint) => endpoint.handle(),
-            _ => return Err(Error::NotASocket),
-        };
-        let socket = channel.descriptor(handle)?.ok_or(Error::InvalidArgument)?;
-        kernel::receive_error(socket, to, control, flags)
-    }
 }

@@ -1,11 +1,14 @@
 //! Descriptors: small numbers of one context, and what they stand for.
 //!
 //! A new one is the lowest that is free, as POSIX has it. (mTCP takes any that is free [MT 3.3];
-//! the lowest is one of them, and costs two looks at a bitmap.)
+//! the lowest is one of them, and costs two looks at a bitmap.) Where the program asks for it, a
+//! number that was closed rests first: what is left of a batch of events is then about nobody,
+//! and not about a new socket with an old one's number.
 //!
 //! Invariants
-//! - A bit of `free_words` is set exactly where the entry is empty; a bit of `summary` exactly
-//!   where the word has a bit.
+//! - A bit of `free_words` is set exactly where the entry is empty and does not rest; a bit of
+//!   `summary` exactly where the word has a bit.
+//! - What rests is in `resting`, once or more; there are at most `max` entries.
 //! - The tables only grow, up to `max`.
 
 use crate::error::Error;
@@ -23,18 +26,26 @@ pub(crate) struct Descriptors {
     summary: Vec<u64>,
     /// Close-on-exec, which is told as it was set.
     close_on_exec: Vec<u64>,
+    /// Places that were closed since the last [`Self::wake_resting`], if their number is below
+    /// `rest_below`.
+    resting: Vec<u32>,
+    rest_below: Fd,
     first: Fd,
     max: usize,
 }
 
 impl Descriptors {
-    /// No descriptor yet; the first one will be `first`, and there are `max` at most.
-    pub(crate) const fn new(first: Fd, max: usize) -> Self {
+    /// No descriptor yet; the first one will be `first`, and there are `max` at most. Those that
+    /// are closed rest if their number is below `rest_below`, and as long as others below it are
+    /// free.
+    pub(crate) const fn new(first: Fd, max: usize, rest_below: Fd) -> Self {
         Self {
             entries: Vec::new(),
             free_words: Vec::new(),
             summary: Vec::new(),
             close_on_exec: Vec::new(),
+            resting: Vec::new(),
+            rest_below,
             first,
             max,
         }
@@ -56,12 +67,33 @@ impl Descriptors {
     /// [`Error::NoDescriptors`].
     pub(crate) fn lowest_free(&mut self, least: Fd) -> Result<Fd, Error> {
         let least = least.saturating_sub(self.first).max(0) as usize;
+        let mut found = self.find_or_grow(least);
+        let rests = |fd: Fd| fd < self.rest_below;
+        if !self.resting.is_empty() && !found.is_ok_and(rests) {
+            self.wake_resting();
+            found = self.find_or_grow(least);
+        }
+        found
+    }
+
+    fn find_or_grow(&mut self, least: usize) -> Result<Fd, Error> {
         let mut place = self.find_free(least);
         if place.is_none() {
             self.grow(least)?;
             place = self.find_free(least);
         }
         place.map(|place| self.first + place as Fd).ok_or(Error::NoDescriptors)
+    }
+
+    /// The program has done with the events that it was told: what rests may be taken again.
+    #[inline]
+    pub(crate) fn wake_resting(&mut self) {
+        while let Some(place) = self.resting.pop() {
+            // One that was taken by its number (dup2) is not free.
+            if self.entries[place as usize] == NOTHING {
+                self.mark(place as usize, true);
+            }
+        }
     }
 
     fn find_free(&self, least: usize) -> Option<usize> {
@@ -145,7 +177,14 @@ impl Descriptors {
         let object = self.object(fd)?;
         let place = (fd - self.first) as usize;
         self.entries[place] = NOTHING;
-        self.mark(place, true);
+        if fd >= self.rest_below {
+            self.mark(place, true);
+            return Ok(object);
+        }
+        if self.resting.len() >= self.max {
+            self.wake_resting();
+        }
+        self.resting.push(place as u32);
         Ok(object)
     }
 
@@ -191,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_lowest_free_number_is_taken_and_there_is_a_last_one() {
-        let mut table = Descriptors::new(3, 70);
+        let mut table = Descriptors::new(3, 70, 0);
         for expected in 3..73 {
             assert_eq!(open(&mut table, 7), Ok(expected));
         }
@@ -204,12 +243,41 @@ mod tests {
         assert_eq!(table.set(73, 1, false), Err(Error::BadDescriptor));
     }
 
+    #[test]
+    fn what_was_closed_rests_until_it_is_woken_or_nothing_else_is_free() {
+        let mut table = Descriptors::new(1, 8, 5);
+        let opened: Vec<Fd> = (0..3).map(|_| open(&mut table, 7).unwrap()).collect();
+        assert_eq!(opened, [1, 2, 3]);
+        assert_eq!(table.remove(2), Ok(7));
+        assert_eq!(table.object(2), Err(Error::BadDescriptor));
+        assert_eq!(open(&mut table, 7), Ok(4), "2 rests");
+        assert_eq!(table.remove(3), Ok(7));
+        // Nothing below 5 is free that does not rest.
+        assert_eq!((open(&mut table, 7), open(&mut table, 7)), (Ok(2), Ok(3)));
+        // Numbers from 5 on do not rest.
+        assert_eq!((open(&mut table, 7), table.remove(5)), (Ok(5), Ok(7)));
+        assert_eq!(open(&mut table, 7), Ok(5));
+        assert_eq!(table.remove(1), Ok(7));
+        // Taken by its number while it rests: it is not free when it is woken.
+        assert_eq!(table.set(1, 9, false), Ok(None));
+        table.wake_resting();
+        assert_eq!((open(&mut table, 7), table.object(1)), (Ok(6), Ok(9)));
+        // To and fro without end: what rests is not more than there can be.
+        for _ in 0..100 {
+            assert_eq!(table.remove(1), Ok(9));
+            assert_eq!(table.set(1, 9, false), Ok(None));
+            assert!(table.resting.len() <= 8);
+        }
+        assert_eq!((open(&mut table, 7), open(&mut table, 7)), (Ok(7), Ok(8)));
+        assert_eq!(open(&mut table, 7), Err(Error::NoDescriptors));
+    }
+
     proptest! {
         #[test]
         fn it_behaves_like_a_map_searched_from_below(
             steps in prop::collection::vec((0u8..4, 0i32..300, any::<bool>()), 0..400),
         ) {
-            let mut table = Descriptors::new(0, 256);
+            let mut table = Descriptors::new(0, 256, 0);
             let mut oracle = BTreeMap::<Fd, (u32, bool)>::new();
             for (object, (what, number, flag)) in (0u32..).zip(steps) {
                 let free = |least: Fd, oracle: &BTreeMap<Fd, _>| {

@@ -102,6 +102,8 @@ impl Sockets {
             return;
         }
         let accept = Accept::lwsocket(more as u32).cookie(door.into()).first_read(READ_BYTES);
+        // What the program has not accepted counts against the backlog.
+        let accept = accept.exactly();
         if channel.accept(entry.handle, accept).is_ok() {
             entry.asked += more;
         }

@@ -455,6 +455,7 @@ impl Sockets {
             Ok(set) => set,
             Err(error) => return Attempt::Done(Err(error)),
         };
+        self.table.wake_resting();
         let count = match self.collect(set, out) {
             Ok(count) => count,
             Err(error) => return Attempt::Done(Err(error)),

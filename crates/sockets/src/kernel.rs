@@ -53,9 +53,9 @@ pub(crate) fn option(
 }
 
 /// A `sockaddr`, as long as the longest of the internet's.
-const SOCKADDR_BYTES: usize = 28;
+pub(crate) const SOCKADDR_BYTES: usize = 28;
 
-fn raw_address(address: SocketAddr) -> ([u8; SOCKADDR_BYTES], usize) {
+pub(crate) fn raw_address(address: SocketAddr) -> ([u8; SOCKADDR_BYTES], usize) {
     let mut raw = [0; SOCKADDR_BYTES];
     raw[2..4].copy_from_slice(&address.port().to_be_bytes());
     let (family, len) = match address {
@@ -193,15 +193,15 @@ fn poll_with_mask(
     check(if polled < 0 { -1 } else { 0 })
 }
 
-/// Sleeps until there is something to read, at most `patience`, with the signals of `mask` blocked,
-/// if there is one, instead of the thread's. Whether a signal's handler ended it.
-pub(crate) fn sleep(
-    fd: BorrowedFd<'_>,
+/// Sleeps until there is something to read at one of `fds`, at most `patience`, with the signals of
+/// `mask` blocked, if there is one, instead of the thread's. Whether a signal's handler ended it.
+pub(crate) fn sleep<const COUNT: usize>(
+    fds: [BorrowedFd<'_>; COUNT],
     patience: Option<Duration>,
     mask: Option<SignalMask>,
 ) -> Result<bool, Error> {
     let events = Events::IN.bits() as i16;
-    let mut asked = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    let mut asked = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
     match poll_with_mask(&mut asked, patience, mask) {
         Err(Error::Interrupted) => Ok(true),
         done => done.map(|()| false),

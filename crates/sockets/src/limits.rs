@@ -28,13 +28,18 @@ pub(crate) const DATAGRAM_INBOX_BYTES_MAX: usize = 208 << 10;
 /// Bytes of datagrams that the channel has and has not answered.
 pub(crate) const DATAGRAM_OUTBOX_BYTES_MAX: usize = 208 << 10;
 
+/// Datagrams that one call sends or receives at most (`UDP_MAX_SEGMENTS` in the kernel).
+pub(crate) const SEGMENTS_MAX: usize = 128;
+/// Errors of a datagram socket that wait for the program; more are lost.
+pub(crate) const ERRORS_MAX: usize = 64;
+
 /// Bytes of a pipe (Linux's default).
 pub(crate) const PIPE_BYTES: usize = 64 << 10;
 /// Bytes that a write to a pipe never tears (PIPE_BUF).
 pub(crate) const PIPE_ATOMIC_BYTES: usize = 4096;
 
-/// Connections that are taken from the channel ahead of the program's accepts, where the backlog is
-/// no smaller.
+/// Connections that are taken from the channel ahead of the program's accepts, at most; fewer where
+/// the backlog is small.
 pub(crate) const ACCEPT_AHEAD: usize = 64;
 /// The longest backlog (`net.core.somaxconn` as Linux has had it since 5.4).
 pub(crate) const BACKLOG_MAX: usize = 4096;

@@ -60,22 +60,18 @@ impl Listener {
 }
 
 /// How many of `backlog + 1` connections are taken ahead, and how many may wait behind them. The
-/// kernel needs room for those that come between two turns; our own stack hands on at once what was
-/// asked for before.
+/// kernel needs room for those that come between two turns, so a quarter is all that is taken out
+/// of its queue; our own stack hands on at once what was asked for before.
 fn share(backlog: i32, is_local: bool) -> (usize, usize) {
     // A negative backlog is a very large one: it is unsigned in the kernel.
     let backlog = usize::try_from(backlog).unwrap_or(BACKLOG_MAX).min(BACKLOG_MAX);
-    let ahead = match backlog > ACCEPT_AHEAD {
-        true => ACCEPT_AHEAD,
-        false if is_local => backlog.max(1),
-        false => 1,
-    };
+    let ahead = if is_local { backlog } else { backlog / 4 }.clamp(1, ACCEPT_AHEAD);
     (ahead, (backlog + 1 - ahead).max(1))
 }
 
-/// The kernel lets one more wait than it is told.
-const fn kernel_backlog(behind: usize) -> i32 {
-    behind as i32 - 1
+/// The kernel and our own stack let one more wait than they are told.
+const fn backlog_beneath(behind: usize) -> u32 {
+    behind as u32 - 1
 }
 
 /// Making and naming.
@@ -130,7 +126,7 @@ impl Sockets {
         if matches!(self.object(object).map(|it| &it.kind), Some(Kind::Datagram(_))) {
             return self.bind_endpoint(object, address);
         }
-        let Self { objects, ports, addresses, .. } = self;
+        let Self { objects, ports, addresses, channel, .. } = self;
         let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
         match &mut entry.kind {
             Kind::Stream(stream) => {
@@ -147,7 +143,7 @@ impl Sockets {
                     return Err(Error::InvalidArgument);
                 }
                 check_ours(addresses, address.ip())?;
-                stream.bound = Some(ports.bind(Transport::Tcp, address, *sharing)?);
+                stream.bound = Some(ports.bind(Transport::Tcp, address, *sharing, channel)?);
                 sharing.v6_only |= family::is_one_of_v6(address);
                 Ok(())
             }
@@ -177,7 +173,7 @@ impl Sockets {
                 let handle = listener.handle();
                 // Our own stack's part of the backlog stays as it was first asked for.
                 if let Ok(Some(fd)) = self.channel.descriptor(handle) {
-                    rustix::net::listen(fd, kernel_backlog(behind))?;
+                    rustix::net::listen(fd, backlog_beneath(behind) as i32)?;
                 }
                 self.ask_for_connections(object);
                 return Ok(());
@@ -202,7 +198,7 @@ impl Sockets {
             return Err(Error::InvalidArgument);
         };
         let Blank::Kernel(fd) = &stream.blank else { return Err(Error::InvalidArgument) };
-        rustix::net::listen(fd, kernel_backlog(behind))?;
+        rustix::net::listen(fd, backlog_beneath(behind) as i32)?;
         let Blank::Kernel(fd) = std::mem::replace(&mut stream.blank, Blank::Used) else {
             return Err(Error::InvalidArgument);
         };
@@ -225,14 +221,17 @@ impl Sockets {
             None => {
                 let any = SocketAddr::new(family::any(stream.is_v6), 0);
                 let sharing = stream.options.sharing;
-                *stream.bound.insert(ports.bind(Transport::Tcp, any, sharing)?)
+                *stream.bound.insert(ports.bind(Transport::Tcp, any, sharing, channel)?)
             }
         };
         ports.listen(bound)?;
         // With SO_REUSEPORT, contexts of the process's other shards may listen there too, and other
         // sockets of this one.
         let is_shared = stream.options.sharing.port;
-        let options = ListenOptions::default().backlog(behind as u32).share(is_shared);
+        let options = ListenOptions::default()
+            .backlog(backlog_beneath(behind))
+            .share(is_shared)
+            .reuse(stream.options.sharing.reuse());
         let mut listen = |address| {
             if is_shared && let Some(door) = doors.join(address, object) {
                 return Ok(door);
@@ -379,14 +378,18 @@ impl Sockets {
         Ok(fd)
     }
 
-    /// A listener of the kernel's is about to go: takes what the channel has accepted for it and
-    /// holds, so that it is reset like what is in the queue. The channel would close it in order.
+    /// A listener of the kernel's is about to go: takes what the channel was asked for and has, so
+    /// that it is reset like what is in the queue. The channel would close it in order.
     pub(crate) fn take_all_connections(&mut self, object: u32) {
-        let Some(listener) = self.listener_mut(object) else { return };
-        listener.ahead = BACKLOG_MAX;
-        self.ask_for_connections(object);
-        // A link that is gone has nothing to be reset.
-        let _ = self.turn_channel(Some(Duration::ZERO));
+        // What one turn brings is asked for again, which may bring more.
+        while let Some(before) = self.listener_mut(object).map(|it| it.queue.len()) {
+            // A link that is gone has nothing to be reset.
+            let turned = self.turn_channel(Some(Duration::ZERO));
+            let after = self.listener_mut(object).map_or(0, |it| it.queue.len());
+            if turned.is_err() || after <= before {
+                return;
+            }
+        }
     }
 
     /// The listener is gone: connections that nobody accepted are reset.
@@ -425,7 +428,7 @@ impl Sockets {
             }
             Kind::Stream(stream) => (stream.handle, stream.is_v6, stream.bound),
             Kind::Listener(listener) => (listener.handle(), listener.is_v6, listener.bound),
-            Kind::Datagram(endpoint) => (endpoint.handle(), endpoint.is_v6, endpoint.bound),
+            Kind::Datagram(it) => (it.handle_towards_peer(), it.is_v6, it.bound),
             _ => return Err(Error::NotASocket),
         };
         let known = match handle {
@@ -474,9 +477,10 @@ mod tests {
         for (backlog, kernels, ours) in [
             (0, (1, 1), (1, 1)),
             (1, (1, 1), (1, 1)),
-            (64, (1, 64), (64, 1)),
-            (65, (64, 2), (64, 2)),
-            (128, (64, 65), (64, 65)),
+            (64, (16, 49), (64, 1)),
+            (65, (16, 50), (64, 2)),
+            (128, (32, 97), (64, 65)),
+            (256, (64, 193), (64, 193)),
             (i32::MAX, (64, BACKLOG_MAX + 1 - 64), (64, BACKLOG_MAX + 1 - 64)),
             (-1, (64, BACKLOG_MAX + 1 - 64), (64, BACKLOG_MAX + 1 - 64)),
         ] {

@@ -60,6 +60,8 @@ pub(crate) struct Options {
     /// IP_TOS or IPV6_TCLASS, IP_TTL or IPV6_UNICAST_HOPS; `hops` 0: the stack's own.
     traffic_class: u8,
     hops: u8,
+    /// UDP_SEGMENT: bytes of each datagram into which what is sent is cut; 0: it is not.
+    pub(crate) segment_len: u16,
     /// What recvmsg(2) tells beside a datagram's bytes.
     pub(crate) told: Told,
 }
@@ -74,8 +76,6 @@ pub(crate) struct StackDefaults {
     pub(crate) keepalive_interval_s: i32,
     pub(crate) keepalive_probes: i32,
     pub(crate) mss: i32,
-    /// Datagrams come with how they arrived.
-    pub(crate) tells_arrivals: bool,
 }
 
 impl StackDefaults {
@@ -90,7 +90,6 @@ impl StackDefaults {
             keepalive_interval_s: seconds(tcp.keepalive_interval),
             keepalive_probes: tcp.keepalive_probes.into(),
             mss: tcp.mss.unwrap_or(MSS_DEFAULT).into(),
-            tells_arrivals: true,
         }
     }
 }
@@ -107,9 +106,9 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// Our own stack tells that of such a socket.
-    fn has(self, what: Told, defaults: &StackDefaults) -> bool {
-        let of_v6 = Told::PLACE6 | Told::HOPS6 | Told::CLASS6;
-        !self.is_stream && defaults.tells_arrivals && (self.is_v6 || !of_v6.contains(what))
+    fn has(self, what: Told) -> bool {
+        let of_v6 = Told::PLACE6 | Told::HOPS6 | Told::CLASS6 | Told::ERRORS6;
+        !self.is_stream && (self.is_v6 || !of_v6.contains(what))
     }
 }
 
@@ -135,6 +134,7 @@ impl Options {
         send_buffer: 0,
         traffic_class: 0,
         hops: 0,
+        segment_len: 0,
         told: Told::empty(),
     };
 
@@ -167,7 +167,7 @@ impl Options {
         defaults: &StackDefaults,
     ) -> Result<Option<ConnOption>, Error> {
         if let Some(what) = Told::by(level, name)
-            && facts.has(what, defaults)
+            && facts.has(what)
         {
             let number = if level == libc::IPPROTO_IP { short_int(value)? } else { int(value)? };
             self.told.ask(what, number != 0);
@@ -176,6 +176,7 @@ impl Options {
         match level {
             libc::SOL_SOCKET => self.set_socket(name, value),
             libc::IPPROTO_TCP if facts.is_stream => self.set_tcp(name, value, defaults),
+            libc::SOL_UDP if !facts.is_stream => self.set_udp(name, value),
             libc::IPPROTO_IP => self.set_ip(name, value, facts),
             libc::IPPROTO_IPV6 if facts.is_v6 => self.set_ipv6(name, value, facts),
             _ => Err(Error::NoSuchOption),
@@ -201,8 +202,14 @@ impl Options {
         let number = int(value)?;
         let on = number != 0;
         match name {
-            libc::SO_REUSEADDR => self.sharing.address = on,
-            libc::SO_REUSEPORT => self.sharing.port = on,
+            libc::SO_REUSEADDR => {
+                self.sharing.address = on;
+                return Ok(Some(ConnOption::Reuse(self.sharing.reuse())));
+            }
+            libc::SO_REUSEPORT => {
+                self.sharing.port = on;
+                return Ok(Some(ConnOption::Reuse(self.sharing.reuse())));
+            }
             libc::SO_OOBINLINE => self.inline_urgent = on,
             libc::SO_BROADCAST => self.broadcast = on,
             libc::SO_PRIORITY if (0..=6).contains(&number) => self.priority = number,
@@ -278,6 +285,17 @@ impl Options {
                 self.user_timeout_ms = number;
                 let timeout = on.then(|| Duration::from_millis(number as u64));
                 Ok(Some(ConnOption::UserTimeout(timeout)))
+            }
+            _ => Err(Error::NoSuchOption),
+        }
+    }
+
+    fn set_udp(&mut self, name: i32, value: &[u8]) -> Result<Option<ConnOption>, Error> {
+        let number = int(value)?;
+        match name {
+            libc::UDP_SEGMENT => {
+                self.segment_len = u16::try_from(number).map_err(|_| Error::InvalidArgument)?;
+                Ok(None)
             }
             _ => Err(Error::NoSuchOption),
         }
@@ -411,7 +429,7 @@ impl Options {
         defaults: &StackDefaults,
     ) -> Result<Value, Error> {
         if let Some(what) = Told::by(level, name)
-            && facts.has(what, defaults)
+            && facts.has(what)
         {
             return Ok(Value::Int(self.told.contains(what).into()));
         }
@@ -420,6 +438,10 @@ impl Options {
             libc::IPPROTO_TCP if facts.is_stream => match name {
                 libc::TCP_CONGESTION => return Ok(Value::Text(defaults.congestion)),
                 _ => self.tcp_value(name, defaults),
+            },
+            libc::SOL_UDP if !facts.is_stream => match name {
+                libc::UDP_SEGMENT => Some(self.segment_len.into()),
+                _ => None,
             },
             libc::IPPROTO_IP => match name {
                 libc::IP_TOS => Some(self.traffic_class.into()),
@@ -614,7 +636,6 @@ mod tests {
     const STREAM: Facts =
         Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
     const DEFAULTS: StackDefaults = StackDefaults {
-        tells_arrivals: true,
         receive_buffer: 131_072,
         send_buffer: 16_384,
         congestion: "cubic",

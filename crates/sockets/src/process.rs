@@ -305,7 +305,7 @@ impl Sockets {
         {
             // Not in epoll_wait(2), which the kernel's own work for this thread ends as a signal
             // does (io_uring's completions are such work).
-            has_signal = kernel::sleep(fd.as_fd(), least, mask)?;
+            has_signal = kernel::sleep([fd.as_fd()], least, mask)?;
         }
         let seen = self.ask_lookout()?;
         self.interrupted = false;

@@ -19,11 +19,11 @@
 //! - A signal ends the call of the thread on which its handler ran, and no other's.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use megapipe::{DriverChoice, Rest, Waker};
+use megapipe::{DriverChoice, Rest};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -60,10 +60,40 @@ pub struct SharedContext {
 struct Shared {
     inside: Mutex<Inside>,
     driving: Driving,
-    /// Brings the leader back from the kernel.
-    waker: Waker,
+    recall: Recall,
     /// The context's lookout, so that the leader can sleep on it without the lock.
     lookout: OwnedFd,
+}
+
+/// Brings the leader back from the kernel. The leader alone hears it: what the lookout shows may be
+/// taken by a turn of another thread before the leader has seen it, and then poll(2) sleeps on.
+struct Recall {
+    counter: OwnedFd,
+    is_rung: AtomicBool,
+}
+
+impl Recall {
+    fn new() -> Result<Self, Errno> {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { counter, is_rung: AtomicBool::new(false) })
+    }
+
+    /// Under the lock, while somebody leads.
+    fn ring(&self) {
+        // The lock orders it.
+        if !self.is_rung.swap(true, Ordering::Relaxed) {
+            // It fails only where it is readable already.
+            let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// By the leader, under the lock: it is back.
+    fn clear(&self) {
+        if self.is_rung.swap(false, Ordering::Relaxed) {
+            // It does not fail: somebody has rung.
+            let _ = rustix::io::read(&self.counter, &mut [0; 8]);
+        }
+    }
 }
 
 /// Who leads when it is nobody that waits in a call.
@@ -129,7 +159,7 @@ impl Bell {
         let Some(counter) = &self.counter else { return (inside, false) };
         drop(inside);
         // It fails only for wrong arguments.
-        let has_signal = kernel::sleep(counter.as_fd(), patience, Some(mask));
+        let has_signal = kernel::sleep([counter.as_fd()], patience, Some(mask));
         // Rings that were heard are counted once.
         let _ = rustix::io::read(counter, &mut [0; 8]);
         (shared.lock(), has_signal.unwrap_or(false))
@@ -188,7 +218,12 @@ impl SharedContext {
         let lookout = lookout.and_then(|fd| fd.try_clone_to_owned()).map_err(|source| {
             CreateError::Channel(megapipe::CreateError::Kernel { what: "an epoll set", source })
         })?;
-        let waker = sockets.channel.waker();
+        let recall = Recall::new().map_err(|errno| {
+            CreateError::Channel(megapipe::CreateError::Kernel {
+                what: "an eventfd",
+                source: errno.into(),
+            })
+        })?;
         let inside = Inside {
             sockets: Movable(sockets),
             sleepers: Slab::new(),
@@ -196,7 +231,7 @@ impl SharedContext {
             leads_until: None,
         };
         let inside = Mutex::new(inside);
-        Ok(Self { shared: Arc::new(Shared { inside, driving, waker, lookout }) })
+        Ok(Self { shared: Arc::new(Shared { inside, driving, recall, lookout }) })
     }
 
     /// Does everything that can be done now, and wakes who waited for it. How long until there is
@@ -236,7 +271,7 @@ impl SharedContext {
         mut inside: MutexGuard<'lock, Inside>,
     ) -> Result<(MutexGuard<'lock, Inside>, Option<Duration>), Error> {
         inside.sockets.0.look_out()?;
-        let until = inside.turn(None, &self.shared.waker)?;
+        let until = inside.turn(None, &self.shared.recall)?;
         let now = inside.sockets.0.now();
         let deadlines = inside.sleepers.iter().filter_map(|(_, sleeper)| sleeper.deadline);
         let first = deadlines.min().map(|at| at.saturating_sub(now));
@@ -252,11 +287,11 @@ impl SharedContext {
     fn leave(&self, mut inside: MutexGuard<'_, Inside>) {
         let inside = &mut *inside;
         // First of all: the places of objects that are gone must not be taken by others meanwhile.
-        inside.deliver(None, &self.shared.waker);
+        inside.deliver(None, &self.shared.recall);
         if inside.sockets.0.is_restless() {
             // The link tells whoever waits that it is gone; this call is done.
-            let until = inside.turn(None, &self.shared.waker).unwrap_or(Some(Duration::ZERO));
-            inside.recall_leader(until, &self.shared.waker);
+            let until = inside.turn(None, &self.shared.recall).unwrap_or(Some(Duration::ZERO));
+            inside.recall_leader(until, &self.shared.recall);
         }
         if self.shared.driving == Driving::Callers && inside.leader.is_none() {
             inside.appoint();
@@ -308,13 +343,13 @@ impl SharedContext {
         mut inside: MutexGuard<'lock, Inside>,
         me: usize,
     ) -> Result<MutexGuard<'lock, Inside>, Error> {
-        let until = inside.turn(Some(me), &self.shared.waker)?;
+        let until = inside.turn(Some(me), &self.shared.recall)?;
         if inside.is_due(me) {
             return Ok(inside);
         }
         let patience = [until, inside.left(me)].into_iter().flatten().min();
         let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience)?;
-        inside.turn(Some(me), &self.shared.waker)?;
+        inside.turn(Some(me), &self.shared.recall)?;
         let sleeper = &mut inside.sleepers[me];
         sleeper.is_interrupted = has_signal && ends_by_signal(sleeper.on_signal);
         Ok(inside)
@@ -334,6 +369,7 @@ impl SharedContext {
         let has_signal = self.shared.poll(patience, mask);
         let mut inside = self.lock();
         inside.leader = None;
+        self.shared.recall.clear();
         inside.sockets.0.look_out()?;
         Ok((inside, has_signal))
     }
@@ -348,13 +384,14 @@ impl Shared {
     /// Sleeps until there is something to do. Whether a signal ended it.
     fn poll(&self, patience: Option<Duration>, mask: Option<SignalMask>) -> bool {
         // It fails only for wrong arguments; the caller looks for itself at what has happened.
-        kernel::sleep(self.lookout.as_fd(), patience, mask).unwrap_or(false)
+        let fds = [self.lookout.as_fd(), self.recall.counter.as_fd()];
+        kernel::sleep(fds, patience, mask).unwrap_or(false)
     }
 }
 
 impl Inside {
     /// Everything that can be done now. How long the channel has nothing to do after it.
-    fn turn(&mut self, me: Option<usize>, waker: &Waker) -> Result<Option<Duration>, Error> {
+    fn turn(&mut self, me: Option<usize>, recall: &Recall) -> Result<Option<Duration>, Error> {
         let sockets = &mut self.sockets.0;
         let until = loop {
             match sockets.rest()? {
@@ -362,7 +399,7 @@ impl Inside {
                 Rest::Until(until) => break until,
             }
         };
-        self.deliver(me, waker);
+        self.deliver(me, recall);
         Ok(until)
     }
 
@@ -370,7 +407,7 @@ impl Inside {
     ///
     /// All who wait for a socket try again. Of those who wait for a set, one for each event: that
     /// one takes what is there, and wakes the next if it leaves something.
-    fn deliver(&mut self, first: Option<usize>, waker: &Waker) {
+    fn deliver(&mut self, first: Option<usize>, recall: &Recall) {
         let Self { sockets, sleepers, leader, .. } = self;
         let sockets = &mut sockets.0;
         let anything = std::mem::take(&mut sockets.happened);
@@ -394,7 +431,7 @@ impl Inside {
             sleeper.on = sleeper.on.filter(|object| sockets.object(*object).is_some());
             sleeper.is_woken = true;
             if *leader == Some(index) {
-                waker.wake();
+                recall.ring();
             } else {
                 sleeper.bell.ring();
             }
@@ -414,12 +451,12 @@ impl Inside {
     }
 
     /// The leader sleeps longer than the channel can wait by now: it has to look again.
-    fn recall_leader(&mut self, until: Option<Duration>, waker: &Waker) {
+    fn recall_leader(&mut self, until: Option<Duration>, recall: &Recall) {
         let Some(until) = until else { return };
         let at = self.sockets.0.now() + until;
         if self.leader.is_some() && self.leads_until.is_none_or(|leads| leads > at) {
             self.leads_until = Some(at);
-            waker.wake();
+            recall.ring();
         }
     }
 
@@ -493,7 +530,7 @@ impl Run for SharedContext {
         };
         if self.shared.driving == Driving::Outside {
             let left = inside.left(me);
-            inside.recall_leader(left, &self.shared.waker);
+            inside.recall_leader(left, &self.shared.recall);
         }
         let result = loop {
             inside = match self.sleep(inside, me) {

@@ -20,9 +20,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use megapipe::{
-    Backend, Channel, Clock, Completion, DispatchError, Event, Placement, Rest, ServerConfig,
-};
+use megapipe::{Backend, Channel, Clock, Completion, DispatchError, Event, Rest, ServerConfig};
 use slab::Slab;
 
 use crate::context::{Config, CreateError};
@@ -208,11 +206,11 @@ pub struct Sockets {
 impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
         let Config { channel, descriptors, first_descriptor, process_below_first, .. } = config;
-        let Config { freshness, clock, .. } = config;
+        let Config { freshness, clock, rest_below, .. } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's.
         let channel =
             channel.lwsockets(false).partition(false).nagle(true).interruptible(true).asides(true);
-        let (addresses, mut defaults) = match &channel.backend {
+        let (addresses, defaults) = match &channel.backend {
             Backend::Local(network) => {
                 (network.addresses().collect(), StackDefaults::of(network.settings()))
             }
@@ -222,10 +220,9 @@ impl Sockets {
             &channel.backend, Backend::Local(network) if network.settings().clock == clock
         );
         let is_local = channel.backend.name() == "local";
-        defaults.tells_arrivals = channel.placement == Placement::Inline;
         Ok(Self {
             objects: Slab::new(),
-            table: Descriptors::new(first_descriptor, descriptors as usize),
+            table: Descriptors::new(first_descriptor, descriptors as usize, rest_below),
             epolls: Epolls::default(),
             lookout: Lookout::default(),
             process_below_first,

@@ -82,6 +82,11 @@ impl Sockets {
                 // A connection that is over has nothing to be set; Linux sets it all the same.
                 let _ = channel.set_conn_option(handle, option);
             }
+            if at == (libc::SOL_SOCKET, libc::SO_REUSEADDR)
+                || at == (libc::SOL_SOCKET, libc::SO_REUSEPORT)
+            {
+                self.share_address(fd)?;
+            }
         } else {
             let is_lost = target.facts.is_stream && tells_beside_stream(at.0, at.1);
             if is_lost || holds_pointers(at.0, at.1) {
@@ -94,8 +99,32 @@ impl Sockets {
             kernel::set_option(socket, at.0, at.1, value)?;
             target.options.note(at.0, at.1, value);
         }
-        if at == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-            self.notify_lowered(fd)?;
+        match at {
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => self.notify_lowered(fd),
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+                if is_local =>
+            {
+                let object = self.table.object(fd)?;
+                self.on_errors_asked(object, value.iter().take(4).any(|byte| *byte != 0));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a socket says of sharing its address has changed.
+    #[cold]
+    fn share_address(&mut self, fd: Fd) -> Result<(), Error> {
+        let object = self.table.object(fd)?;
+        let Self { objects, ports, .. } = self;
+        let (bound, sharing) = match objects.get(object as usize).map(|entry| &entry.kind) {
+            Some(Kind::Stream(it)) => (it.bound, it.options.sharing),
+            Some(Kind::Listener(it)) => (it.bound, it.options.sharing),
+            Some(Kind::Datagram(it)) => (it.bound, it.options.sharing),
+            _ => return Ok(()),
+        };
+        if let Some(bound) = bound {
+            ports.share(bound, sharing);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use megapipe::{
-    Address, Channel, ConnOption, ConnectOptions, Disconnect, Handle, OpError, ReadBuf,
+    Address, Channel, ConnOption, ConnectOptions, Disconnect, Handle, OpError, ReadBuf, Reuse,
 };
 
 use crate::error::Error;
@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     /// The peer's end was seen: reading gives the end, whatever comes after.
     ended: bool,
     reading: bool,
+    /// It broke while the program was behind: bytes that came before are still with the channel.
+    has_rest: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,
     /// What was written last was urgent, and our own stack has not got it yet.
@@ -114,6 +116,7 @@ impl Stream {
             connecting: Connecting::Not,
             shut: Shut { receive: false, send: false },
             ended: false,
+            has_rest: false,
             error: None,
             inbox: Inbox::new(),
             reading: false,
@@ -193,7 +196,7 @@ impl Stream {
     fn wants_more(&self) -> bool {
         !self.reading
             && !self.ended
-            && matches!(self.progress, Progress::Connected)
+            && (matches!(self.progress, Progress::Connected) || self.has_rest)
             && self.unread() < INBOX_BYTES_MAX
             && self.inbox.buffer_count() < INBOX_BUFFERS_MAX
     }
@@ -284,6 +287,9 @@ impl Stream {
         if self.ended {
             return Some(Ok(0));
         }
+        if self.has_rest && self.reading {
+            return None;
+        }
         if let Some(error) = self.error.take() {
             return Some(Err(error));
         }
@@ -334,7 +340,7 @@ impl Sockets {
         let Some(entry) = objects.get_mut(object as usize) else { return };
         let Kind::Stream(stream) = &mut entry.kind else { return };
         stream.reading = false;
-        if stream.shut == Shut::BOTH {
+        if stream.shut == Shut::BOTH && !stream.has_rest {
             return self.refuse(object);
         }
         stream.inbox.push(bytes);
@@ -354,7 +360,12 @@ impl Sockets {
     pub(crate) fn on_read_end(&mut self, object: u32, error: Option<OpError>) {
         let Some((stream, channel)) = self.stream_mut(object) else { return };
         stream.reading = false;
+        let broke_before = std::mem::take(&mut stream.has_rest);
         if let Some(error) = error {
+            if broke_before {
+                // Why is known; whoever waits for the rest hears of it now.
+                return self.notify(object, Events::READABLE | Events::RDHUP | Events::HUP);
+            }
             return self.on_failed(object, error.into());
         }
         // Not the peer's end, if we have shut the connection ourselves.
@@ -394,9 +405,18 @@ impl Sockets {
 
     /// Both directions are over.
     pub(crate) fn on_end(&mut self, object: u32, result: Result<(), OpError>) {
+        let is_local = self.is_local;
         let Some((stream, _)) = self.stream_mut(object) else { return };
         match result {
-            Err(error) => self.on_failed(object, error.into()),
+            Err(error) => {
+                // Writers are told at once, and readers behind what came before, as by the kernel.
+                // (On our own stack a reset takes what was not read.)
+                stream.has_rest =
+                    !is_local && !stream.reading && !stream.ended && !stream.shut.receive;
+                self.on_failed(object, error.into());
+            }
+            // What has come is read first: the peer's end is behind it, and says the same.
+            Ok(()) if !stream.shut.receive => {}
             Ok(()) => {
                 // Writes that the peer will never take are the program's mistake to make.
                 stream.shut = Shut::BOTH;
@@ -507,6 +527,11 @@ impl Sockets {
         match handle {
             Ok(handle) => {
                 Self::apply_options(channel, handle, &stream.options);
+                let reuse = stream.options.sharing.reuse();
+                if is_local && reuse != Reuse::default() {
+                    // It is there: it was made just now.
+                    let _ = channel.set_conn_option(handle, ConnOption::Reuse(reuse));
+                }
                 stream.handle = handle;
                 stream.progress = Progress::Connecting;
                 stream.connecting = Connecting::Begun;

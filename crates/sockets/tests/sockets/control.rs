@@ -2,31 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use megapipe::{Clock, DriverChoice, Placement};
-use megapipe_sockets::{Bsd, Context, Error};
-
 use crate::host::{Answer, Fd};
-use crate::world::{Client, Server, Side, World, compare_in, stack_configs};
+use crate::world::{Client, Server, Side, World, compare};
 
 const UDP: i32 = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
 const IP: i32 = libc::IPPROTO_IP;
 const IPV6: i32 = libc::IPPROTO_IPV6;
 const SOCKET: i32 = libc::SOL_SOCKET;
-
-/// A server on a thread of its own does not tell how datagrams came.
-fn compare(program: impl Fn(&mut World)) {
-    let drivers = [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)];
-    compare_in(&drivers, &[Placement::Inline], program);
-}
-
-#[test]
-fn what_a_server_on_a_thread_of_its_own_does_not_tell_is_refused() {
-    let [config, _] = stack_configs(&Clock::new(), Placement::Thread);
-    let mut context = Context::create(config).unwrap();
-    let fd = context.socket(libc::AF_INET, UDP, 0).unwrap();
-    let asked = context.setsockopt(fd, IP, libc::IP_PKTINFO, &1_i32.to_ne_bytes());
-    assert_eq!(asked, Err(Error::NoSuchOption));
-}
 
 fn set(world: &mut World, side: Side, fd: Fd, (level, name): (i32, i32), number: i32) {
     let answer = world.host(side).setsockopt(fd, level, name, &number.to_ne_bytes());
@@ -35,7 +17,7 @@ fn set(world: &mut World, side: Side, fd: Fd, (level, name): (i32, i32), number:
 }
 
 /// One message of control data.
-fn message(level: i32, name: i32, data: &[u8]) -> Vec<u8> {
+pub(crate) fn message(level: i32, name: i32, data: &[u8]) -> Vec<u8> {
     let mut bytes = (16 + data.len()).to_ne_bytes().to_vec();
     bytes.extend(level.to_ne_bytes());
     bytes.extend(name.to_ne_bytes());
@@ -244,7 +226,10 @@ fn a_server_answers_from_the_address_that_was_asked() {
         let sender = world.host(Client).getsockname(client).unwrap();
         world.host(Client).connect(client, Some(to)).unwrap();
         world.note_send("ask", Client, client, b"question", 0);
-        let (_, control, _) = world.host(Server).recvmsg(server, 100, 100, 0).unwrap();
+        let asked = world.host(Server).recvmsg(server, 100, 100, 0);
+        world.note("asked", &asked.is_ok());
+        // Not here yet: once more with longer patience.
+        let Ok((_, control, _)) = asked else { return };
         let mut place = control[16..28].to_vec();
         // Any interface, as programs do that move between hosts.
         place[..4].fill(0);

@@ -1,7 +1,9 @@
 //! How connections end: in order, in one direction, by a reset; and what each side is told.
 
+use megapipe::DriverChoice;
+
 use crate::host::Fd;
-use crate::world::{Client, Server, Side, World, compare, compare_on};
+use crate::world::{Client, Server, Side, World, compare, compare_in, compare_on};
 
 const ALL: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI;
 
@@ -84,6 +86,71 @@ fn one_direction_ends_and_the_other_goes_on() {
         world.note_events("both", Client, epoll);
         world.note_events("both", Server, peers);
         world.note_recv("recv", Client, client, 10, 0);
+    });
+}
+
+/// More than is read ahead of the program comes, and its end, after the reader has ended its own
+/// direction: the connection is over in both before the reader has begun to read.
+#[test]
+fn who_says_no_more_hears_a_long_answer_to_its_end() {
+    const LEN: usize = 300_000;
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.host(Client).shutdown(client, libc::SHUT_WR).unwrap();
+        let (mut sent, mut heard, mut has_ended) = (0, 0, false);
+        let answer = vec![7; 10_000];
+        for _ in 0..1000 {
+            while sent < LEN
+                && let Ok(len) = world.host(Server).send(server, &answer, 0)
+            {
+                sent += len;
+            }
+            if sent >= LEN && !has_ended {
+                world.host(Server).shutdown(server, libc::SHUT_WR).unwrap();
+                has_ended = true;
+            }
+            world.settle();
+            match world.host(Client).read(client, 50_000) {
+                Ok(bytes) if bytes.is_empty() => break,
+                Ok(bytes) => heard += bytes.len(),
+                Err(error) => assert_eq!(error, libc::EAGAIN),
+            }
+        }
+        world.note("heard all that was sent", &(heard == sent && has_ended));
+        note_rest(world, Client, client);
+    });
+}
+
+/// More came than is read ahead of the program, and then a reset: writers are told at once, readers
+/// behind the last byte. How much the kernel had is its own affair. (Our own stack lets go of it.)
+#[test]
+fn a_long_transfer_before_a_reset_is_still_read() {
+    let drivers = [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)];
+    compare_in(&drivers, &[], |world| {
+        let (server, client) = world.connection();
+        let epoll = world.watch(Client, client, ALL);
+        let piece = vec![7; 10_000];
+        for _ in 0..30 {
+            world.host(Server).send(server, &piece, 0).unwrap();
+            world.settle();
+        }
+        let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        let set = world.host(Server).setsockopt(server, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        set.unwrap();
+        world.host(Server).close(server).unwrap();
+        (0..5).for_each(|_| world.settle());
+        world.note_events("reset", Client, epoll);
+        let mut heard = 0;
+        let end = loop {
+            match world.host(Client).read(client, 50_000) {
+                Ok(bytes) if bytes.is_empty() => break Ok(()),
+                Ok(bytes) => heard += bytes.len(),
+                Err(libc::EAGAIN) => world.settle(),
+                Err(error) => break Err(error),
+            }
+        };
+        world.note("heard much, and why no more", &(heard > 100_000, end));
+        note_rest(world, Client, client);
     });
 }
 

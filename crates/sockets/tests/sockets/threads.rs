@@ -1,7 +1,7 @@
 //! Sockets that threads share: calls that wait, many who wait for one set, and virtual time.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,54 @@ fn threads_that_block_are_served_on_the_kernel() {
 #[test]
 fn threads_that_block_are_served_on_our_own_stack() {
     PLACEMENTS.into_iter().map(on_stack).for_each(echo_by_threads);
+}
+
+/// A thread sleeps in the kernel for its socket, and others turn the channel beside it all the
+/// time: what they find for the sleeper reaches it.
+fn echo_beside_turns(place: Place) {
+    const MESSAGES: u32 = 300;
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 16);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for busy in [server.clone(), client.clone()] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    // Twice: the second takes what the first has left for the sleeper.
+                    busy.turn().unwrap();
+                    busy.turn().unwrap();
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let mut answering = server.clone();
+        scope.spawn(move || {
+            let fd = answering.accept4(listener, OpenFlags::empty()).unwrap();
+            let mut bytes = [0; 99];
+            loop {
+                match answering.read(fd, &mut bytes).unwrap() {
+                    0 => return answering.close(fd).unwrap(),
+                    count => assert_eq!(answering.write(fd, &bytes[..count]), Ok(count)),
+                }
+            }
+        });
+        let fd = dial(&mut client, address);
+        for message in 0..MESSAGES {
+            let text = message.to_le_bytes();
+            assert_eq!(client.write(fd, &text), Ok(text.len()));
+            assert_eq!(read_all(&mut client, fd, text.len()), text);
+        }
+        client.close(fd).unwrap();
+        is_over.store(true, Ordering::Relaxed);
+    });
+    server.close(listener).unwrap();
+}
+
+#[test]
+fn who_sleeps_beside_threads_that_turn_is_woken() {
+    echo_beside_turns(on_kernel());
+    PLACEMENTS.into_iter().map(on_stack).for_each(echo_beside_turns);
 }
 
 /// A write of more than fits blocks until somebody has read it.
