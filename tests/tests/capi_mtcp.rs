@@ -152,6 +152,17 @@ fn calls_used_wrongly_answer_as_linuxs_do() {
 }
 
 #[test]
+fn contexts_listen_at_one_port_and_closed_numbers_rest_as_in_mtcp() {
+    let test = "contexts_listen_at_one_port_and_closed_numbers_rest_as_in_mtcp";
+    let Some(prefix) = prefix(test) else { return };
+    let scratch = Scratch::new("cores");
+    let program = compile(prefix, &sources().join("tests/mtcp_cores.c"), "mtcp-cores", C11);
+    let conf = scratch.write("cores.conf", b"io = kernel\nnum_cores = 3\nmax_concurrency = 200\n");
+    let (status, text) = run(Command::new(&program).arg(&conf).arg(free_port().to_string()));
+    assert!(status.success(), "{status}\n{text}");
+}
+
+#[test]
 fn a_configuration_file_that_never_ends_is_refused() {
     let Some(prefix) = prefix("a_configuration_file_that_never_ends_is_refused") else { return };
     let program = example(prefix, "mtcp_web_server");

@@ -266,9 +266,8 @@ static int open_listener(struct server *server)
     server->listener = mtcp_socket(server->mctx, AF_INET, SOCK_STREAM, 0);
     if (server->set < 0 || server->listener < 0)
         return -1;
-    /* Each context has a listener of its own on the port. */
+    /* Each context has a listener of its own on the port; another process may not. */
     mtcp_setsockopt(server->mctx, server->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    mtcp_setsockopt(server->mctx, server->listener, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
     if (mtcp_setsock_nonblock(server->mctx, server->listener) < 0
         || mtcp_bind(server->mctx, server->listener, (struct sockaddr *)&address,
                      sizeof address) < 0

@@ -222,7 +222,7 @@ struct mp_event {
 struct mp_listen_options {
     // sizeof(struct mp_listen_options).
     size_t size;
-    // Connections that may wait in the kernel's accept queue; 0 for 4096.
+    // Connections that may wait in the accept queue, where one more does; 0 for 4096.
     uint32_t backlog;
     // MP_EXCLUSIVE, MP_ONLY_V6.
     uint32_t flags;

@@ -102,6 +102,7 @@ int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t dad
 
 int mtcp_connect(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 int mtcp_close(mctx_t mctx, int sockid);
+int mtcp_shutdown(mctx_t mctx, int sockid, int how);
 /* Closes with a reset. */
 int mtcp_abort(mctx_t mctx, int sockid);
 int mtcp_getsockname(mctx_t mctx, int sock, struct sockaddr *addr, socklen_t *addrlen);

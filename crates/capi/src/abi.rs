@@ -214,7 +214,7 @@ pub struct mp_accept_options {
 pub struct mp_listen_options {
     /// sizeof(struct mp_listen_options).
     pub size: usize,
-    /// Connections that may wait in the kernel's accept queue; 0 for 4096.
+    /// Connections that may wait in the accept queue, where one more does; 0 for 4096.
     pub backlog: u32,
     /// MP_EXCLUSIVE, MP_ONLY_V6.
     pub flags: u32,

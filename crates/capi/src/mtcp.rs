@@ -7,7 +7,8 @@
 //! - `setup.rs`: from a configuration to a network, and the calls about it.
 //! - `context.rs`: `mctx_t`, and the guard that every call passes; `signals.rs`: how a signal ends
 //!   a wait.
-//! - `calls.rs`, `options.rs`, `epoll.rs`: one function for each call.
+//! - `calls.rs`, `options.rs`, `epoll.rs`: one function for each call; `ports.rs`: who listens
+//!   where another context does.
 //!
 //! Invariants
 //! - A context is one thread's. A null, foreign or stale `mctx_t` gives errno and touches nothing:
@@ -23,6 +24,7 @@ mod conf;
 pub mod context;
 pub mod epoll;
 pub mod options;
+mod ports;
 pub mod setup;
 pub mod signals;
 mod tables;

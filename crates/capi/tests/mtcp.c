@@ -132,7 +132,8 @@ static void misuse(void)
     CHECK(mtcp_close(mctx, set) == 0);
     CHECK(pthread_create(&thread, NULL, from_another_thread, NULL) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK(strcmp(EventToString(MTCP_EPOLLIN), "MTCP_EPOLLIN") == 0);
+    CHECK(strcmp(EventToString(MTCP_EPOLLIN), "IN") == 0);
+    CHECK(strcmp(EventToString(MTCP_EPOLLRDHUP), "RDHUP") == 0);
     CHECK(EventToString(MTCP_EPOLLIN | MTCP_EPOLLOUT) == NULL);
 }
 
@@ -176,10 +177,16 @@ static void streams(void)
     CHECK(mtcp_getsockopt(mctx, client, IPPROTO_TCP, TCP_NODELAY, &on, &size) == 0 && on != 0);
     CHECK(mtcp_setsock_nonblock(mctx, served) == 0);
     FAILS(mtcp_read(mctx, served, in[0], 1), -1, EAGAIN);
-    CHECK(mtcp_close(mctx, client) == 0);
+    FAILS(mtcp_shutdown(mctx, client, 3), -1, EINVAL);
+    CHECK(mtcp_shutdown(mctx, client, SHUT_WR) == 0);
     while ((count = (int)mtcp_read(mctx, served, in[0], 1)) < 0)
         CHECK(errno == EAGAIN);
     CHECK(count == 0);
+    /* The other direction is open still. */
+    CHECK(mtcp_write(mctx, served, "answer", 6) == 6);
+    CHECK(mtcp_read(mctx, client, in[0], 6) == 6 && memcmp(in, "answer", 6) == 0);
+    FAILS(mtcp_write(mctx, client, "x", 1), -1, EPIPE);
+    CHECK(mtcp_close(mctx, client) == 0);
     CHECK(mtcp_close(mctx, served) == 0 && mtcp_close(mctx, listener) == 0);
 }
 

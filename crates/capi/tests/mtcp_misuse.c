@@ -69,6 +69,8 @@ static void no_descriptor(int fd)
     FAILS(mtcp_connect(mctx, fd, generic, size), -1, EBADF);
     FAILS(mtcp_close(mctx, fd), -1, EBADF);
     FAILS(mtcp_abort(mctx, fd), -1, EBADF);
+    FAILS(mtcp_shutdown(mctx, fd, SHUT_WR), -1, EBADF);
+    FAILS(mtcp_shutdown(mctx, fd, 7), -1, EBADF);
     FAILS(mtcp_getsockname(mctx, fd, generic, &size), -1, EBADF);
     FAILS(mtcp_getpeername(mctx, fd, generic, &size), -1, EBADF);
     FAILS(mtcp_read(mctx, fd, &byte, 1), -1, EBADF);
@@ -123,6 +125,7 @@ static void wrong_kinds(void)
 
         FAILS(mtcp_bind(mctx, fd, generic, size), -1, ENOTSOCK);
         FAILS(mtcp_listen(mctx, fd, 1), -1, ENOTSOCK);
+        FAILS(mtcp_shutdown(mctx, fd, SHUT_RDWR), -1, ENOTSOCK);
         FAILS(mtcp_accept(mctx, fd, NULL, NULL), -1, ENOTSOCK);
         FAILS(mtcp_connect(mctx, fd, generic, size), -1, ENOTSOCK);
         FAILS(mtcp_getsockname(mctx, fd, generic, &size), -1, ENOTSOCK);

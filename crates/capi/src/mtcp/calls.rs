@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 
 use channel::Address;
 use libc::{iovec, sockaddr, socklen_t, ssize_t};
-use sockets::{Bsd, MsgFlags, OpenFlags};
+use sockets::{Bsd, MsgFlags, OpenFlags, Shutdown};
 
 use super::context::{Waiting, mctx_t, with_context};
+use super::ports;
 use crate::address;
 use crate::border::{finish, status};
 use crate::error::{CallError, Failure};
@@ -22,7 +23,8 @@ pub extern "C" fn mtcp_socket(mctx: mctx_t, domain: c_int, kind: c_int, protocol
     finish("mtcp_socket", socket)
 }
 
-/// Binds a socket to an address of ours.
+/// Binds a socket to an address of ours. Sockets of other contexts may be bound to the same, and
+/// listen there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_bind(
     mctx: mctx_t,
@@ -32,7 +34,7 @@ pub unsafe extern "C" fn mtcp_bind(
 ) -> c_int {
     // SAFETY: the program promises an address of that size, or null.
     let result = unsafe { inet(addr, addrlen) }
-        .and_then(|to| with_context(mctx, |waiting| Ok(waiting.bind(sockid, to)?)));
+        .and_then(|to| with_context(mctx, |waiting| Ok(ports::bind(waiting, sockid, to)?)));
     status("mtcp_bind", result)
 }
 
@@ -89,7 +91,34 @@ pub unsafe extern "C" fn mtcp_connect(
 /// Closes a descriptor.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_close(mctx: mctx_t, sockid: c_int) -> c_int {
-    status("mtcp_close", with_context(mctx, |waiting| Ok(waiting.close(sockid)?)))
+    let close = |waiting: &mut Waiting| {
+        let closed = waiting.close(sockid);
+        waiting.claimed.release(sockid);
+        Ok(closed?)
+    };
+    status("mtcp_close", with_context(mctx, close))
+}
+
+/// Ends one direction of a connection, or both.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_shutdown(mctx: mctx_t, sockid: c_int, how: c_int) -> c_int {
+    let shutdown = |waiting: &mut Waiting| {
+        // Whose it is comes first, as in Linux.
+        waiting.getsockopt(
+            sockid,
+            libc::SOL_SOCKET,
+            libc::SO_TYPE,
+            &mut [0; size_of::<c_int>()],
+        )?;
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(CallError::Argument("how").into()),
+        };
+        Ok(waiting.shutdown(sockid, how)?)
+    };
+    status("mtcp_shutdown", with_context(mctx, shutdown))
 }
 
 /// The address that a socket is bound to.

@@ -158,7 +158,7 @@ impl Conf {
     }
 
     /// A port is known by what it is called, with what is said about it or without.
-    fn has_port(&self, name: &str) -> bool {
+    pub(super) fn has_port(&self, name: &str) -> bool {
         let own_name = |port: &String| port.split(',').next() == Some(name);
         self.ports.iter().any(|port| port == name || own_name(port))
     }
@@ -235,7 +235,7 @@ impl Conf {
 
 const CORES_MAX: i32 = crate::limits::MTCP_CONTEXTS_MAX as i32;
 const CONCURRENCY_MAX: i32 = 1 << 20;
-const BUFFER_BYTES_MAX: i32 = 1 << 30;
+pub(super) const BUFFER_BYTES_MAX: i32 = 1 << 30;
 const SECONDS_MAX: i32 = 86_400;
 
 /// What stands in a line before its comment: the key, and the words of its value.

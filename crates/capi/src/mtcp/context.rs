@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize
 use channel::{Counters, Waker};
 use sockets::{Attempt, Context, EpollEvent, Error, Run, Sockets};
 
+use super::ports::Claimed;
 use crate::error::{CallError, Errno, Failure};
 use crate::fork::ProcessMark;
 use crate::guarded::Guarded;
@@ -73,6 +74,8 @@ pub(crate) struct Waiting {
     entry: &'static Entry,
     /// Where connections come from, if `mtcp_init_rss()` said so.
     pub(super) sources: Option<Sources>,
+    /// Addresses that others of the process may share.
+    pub(super) claimed: Claimed,
     /// What carries the context, in words, if its counters are to be told when it ends.
     pub(super) told_as: Option<String>,
     /// Room for the events of a wait, kept so that no wait allocates.
@@ -159,9 +162,10 @@ impl Entry {
     }
 }
 
-/// Makes the context of a core for the calling thread.
+/// Makes the context of a core for the calling thread, one of several or the only one.
 pub(super) fn create(
     core: usize,
+    has_siblings: bool,
     make: impl FnOnce() -> Result<Context, Failure>,
 ) -> Result<mctx_t, Failure> {
     let entry = ENTRIES.get(core).ok_or(CallError::Argument("cpu"))?;
@@ -172,8 +176,14 @@ pub(super) fn create(
     let made = ProcessMark::current().and_then(|process| Ok((process, make()?)));
     let (process, context) = made.inspect_err(|_| entry.owner.store(0, Ordering::Release))?;
     let waker = Box::into_raw(Box::new(context.waker()));
-    let waiting =
-        Guarded::new(Waiting { context, entry, sources: None, told_as: None, events: Vec::new() });
+    let waiting = Guarded::new(Waiting {
+        context,
+        entry,
+        sources: None,
+        claimed: Claimed::new(core as c_int, has_siblings),
+        told_as: None,
+        events: Vec::new(),
+    });
     let inner = Box::new(Inner { process, waiting });
     entry.public.cpu.store(core as c_int, Ordering::Relaxed);
     entry.interrupted.store(false, Ordering::Relaxed);
@@ -269,10 +279,10 @@ mod tests {
     #[test]
     fn only_its_own_thread_gets_into_a_context_and_only_while_it_lives() {
         let core = MTCP_CONTEXTS_MAX - 1;
-        let context = create(core, make).unwrap();
+        let context = create(core, false, make).unwrap();
         let enter = |context: mctx_t| errno_of(with_context(context, |_| Ok(())));
         assert_eq!(enter(context), 0);
-        assert_eq!(errno_of(create(core, make)), libc::EEXIST);
+        assert_eq!(errno_of(create(core, false, make)), libc::EEXIST);
         let name = context.addr();
         let foreign = move || {
             let context = ENTRIES[core].name();
@@ -287,20 +297,20 @@ mod tests {
         }
         assert_eq!(errno_of(destroy(context)), 0);
         assert_eq!((enter(context), errno_of(destroy(context))), (libc::EBADF, libc::EBADF));
-        assert_eq!(errno_of(create(MTCP_CONTEXTS_MAX, make)), libc::EINVAL);
+        assert_eq!(errno_of(create(MTCP_CONTEXTS_MAX, false, make)), libc::EINVAL);
     }
 
     #[test]
     fn a_panic_breaks_its_context_and_leaves_the_place_free_in_the_end() {
         let core = MTCP_CONTEXTS_MAX - 2;
-        let context = create(core, make).unwrap();
+        let context = create(core, false, make).unwrap();
         let panicked = with_context(context, |_| -> Result<(), Failure> { panic!("on purpose") });
         assert_eq!(errno_of(panicked), libc::ENOTRECOVERABLE);
         assert_eq!(errno_of(with_context(context, |_| Ok(()))), libc::ENOTRECOVERABLE);
         assert_eq!(errno_of(destroy(context)), 0);
-        let again = create(core, make).unwrap();
+        let again = create(core, false, make).unwrap();
         assert_eq!(errno_of(destroy(again)), 0);
-        let refused = create(core, || Err(CallError::NoContext.into()));
+        let refused = create(core, false, || Err(CallError::NoContext.into()));
         assert_eq!(errno_of(refused), libc::EBADF);
         assert_eq!(ENTRIES[core].owner.load(Ordering::Relaxed), 0, "free after a failure");
     }

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use libc::socklen_t;
 use sockets::{Bsd, OpenFlags};
 
-use super::context::{mctx_t, with_context};
+use super::context::{Waiting, mctx_t, with_context};
 use crate::border::status;
 use crate::error::{CallError, Failure};
 
@@ -111,7 +111,12 @@ pub unsafe extern "C" fn mtcp_socket_ioctl(
 /// Closes with a reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
-    status("mtcp_abort", with_context(mctx, |waiting| Ok(waiting.abort(sockid)?)))
+    let abort = |waiting: &mut Waiting| {
+        let aborted = waiting.abort(sockid);
+        waiting.claimed.release(sockid);
+        Ok(aborted?)
+    };
+    status("mtcp_abort", with_context(mctx, abort))
 }
 
 /// A pipe whose ends are descriptors of the context: the one to read from, the one to write to.

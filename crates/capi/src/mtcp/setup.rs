@@ -11,7 +11,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use channel::{Backend, Counters, Placement, ServerConfig};
 use libc::in_addr_t;
 use sockets::Context;
 
-use super::conf::{Conf, Io, Numbers};
+use super::conf::{BUFFER_BYTES_MAX, Conf, Io, Numbers};
 use super::context::{self, Sources, mctx_t, with_context};
 use super::tables;
 use crate::border::{caught, finish, status};
@@ -149,25 +149,25 @@ fn text_of(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Routes to our only device are what the address's prefix and the gateway say anyway; neighbours
-/// are found by ARP. So the tables are read, checked, and told apart from what they would mean.
+/// Routes to our only device are what the address's prefix and the gateway say anyway, and mTCP's
+/// way to name a gateway; neighbours are found by ARP. So the tables are read, checked, and told
+/// apart from what they would mean.
 fn read_tables(conf: &mut Conf) -> Result<(), Failure> {
     let failed = |path: &str, reason: String| CallError::File { path: path.to_owned(), reason };
     if let Ok(text) = text_of(Path::new(ROUTE_FILE)) {
-        let routes = tables::routes(&text).map_err(|why| failed(ROUTE_FILE, why.to_string()))?;
-        for route in routes.iter().filter(|route| !conf.ports.contains(&route.device)) {
-            let (prefix, bits) = route.prefix;
-            let device = &route.device;
-            conf.warnings.push(format!(
-                "{ROUTE_FILE}: {prefix}/{bits} by {device} has no meaning here: no port has \
-                 that name"
-            ));
+        let table = tables::routes(&text).map_err(|why| failed(ROUTE_FILE, why.to_string()))?;
+        warn_of_count(conf, ROUTE_FILE, (table.stated, table.found));
+        // Gateways first: they say what else is reached.
+        let (gateways, others): (Vec<_>, Vec<_>) =
+            table.entries.into_iter().partition(|route| route.prefix.1 == 0);
+        for route in gateways.into_iter().chain(others) {
+            take_route(conf, &route);
         }
     }
     if let Ok(text) = text_of(Path::new(ARP_FILE)) {
-        let neighbours =
-            tables::neighbours(&text).map_err(|why| failed(ARP_FILE, why.to_string()))?;
-        for neighbour in neighbours {
+        let table = tables::neighbours(&text).map_err(|why| failed(ARP_FILE, why.to_string()))?;
+        warn_of_count(conf, ARP_FILE, (table.stated, table.found));
+        for neighbour in table.entries {
             let ((prefix, bits), mac) = (neighbour.prefix, neighbour.mac);
             let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
             conf.warnings.push(format!(
@@ -177,6 +177,54 @@ fn read_tables(conf: &mut Conf) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn warn_of_count(conf: &mut Conf, path: &str, (stated, found): (usize, usize)) {
+    if stated < found {
+        conf.warn(format_args!("{path}: {stated} entries are stated: what follows is left out"));
+    } else if stated > found {
+        conf.warn(format_args!("{path}: {stated} entries are stated, there are {found}"));
+    }
+}
+
+/// `GATEWAY/0 PORT` names the next hop of what is not on the link, if nothing else did. A route to
+/// what is on the link says nothing new.
+fn take_route(conf: &mut Conf, route: &tables::Route) {
+    let (prefix, bits) = route.prefix;
+    let device = &route.device;
+    let why = if !conf.has_port(device) {
+        "no port has that name"
+    } else if bits == 0 && !prefix.is_unspecified() {
+        let same_family = |gateway: &IpAddr| gateway.is_ipv4() == prefix.is_ipv4();
+        match conf.gateways.iter().find(|gateway| same_family(gateway)) {
+            Some(gateway) if *gateway != prefix => "the gateway is another one",
+            Some(_) => return,
+            None => return conf.gateways.push(prefix),
+        }
+    } else if is_known_way(conf, route.prefix) {
+        return;
+    } else {
+        "the address and the gateway say what is reached"
+    };
+    conf.warn(format_args!("{ROUTE_FILE}: {prefix}/{bits} by {device} has no meaning here: {why}"));
+}
+
+/// A prefix is on the link by one of our addresses, or reached by a gateway. The links that share
+/// an interface with Linux bring their own of both.
+fn is_known_way(conf: &Conf, (prefix, bits): (IpAddr, u8)) -> bool {
+    let is_within = |&(address, length): &(IpAddr, u8)| {
+        let (one, other, width) = match (address, prefix) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                (one.to_bits().into(), other.to_bits().into(), 32)
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits(), other.to_bits(), 128),
+            _ => return false,
+        };
+        let differs: u128 = one ^ other;
+        length <= bits && differs.checked_shr(width - u32::from(length)).unwrap_or(0) == 0
+    };
+    let by_gateway = conf.gateways.iter().any(|gateway| gateway.is_ipv4() == prefix.is_ipv4());
+    conf.addresses.is_empty() || by_gateway || conf.addresses.iter().any(is_within)
 }
 
 /// Forgets the configuration. Contexts are to be destroyed before, each by its thread.
@@ -298,7 +346,8 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
         let core = core.ok_or(CallError::Argument("cpu"))?;
         let placement = placement(&conf)?;
         let config = |backend| context_config(&conf, backend, placement);
-        let context = context::create(core, || match &carrier {
+        let has_siblings = conf.numbers.num_cores > 1;
+        let context = context::create(core, has_siblings, || match &carrier {
             Carrier::Kernel => Ok(Context::create(config(Backend::Kernel))?),
             Carrier::Stack(wanted) => {
                 network::on(wanted, |backend| Context::create(config(backend)))
@@ -381,8 +430,8 @@ pub extern "C" fn mtcp_init_rss(
 fn first_address() -> Option<u32> {
     let mut setup = setup();
     setup.conf().addresses.iter().find_map(|(ip, _)| match ip {
-        std::net::IpAddr::V4(ip) => Some(ip.to_bits()),
-        std::net::IpAddr::V6(_) => None,
+        IpAddr::V4(ip) => Some(ip.to_bits()),
+        IpAddr::V6(_) => None,
     })
 }
 
@@ -411,7 +460,11 @@ fn description(conf: &Conf) -> Result<Option<String>, Failure> {
     };
     match conf.ports.as_slice() {
         [port] => Ok(Some(format!("{driver}:{port}"))),
-        _ => Err(unusable("there can be one port, with as many queues as it has").into()),
+        ports => {
+            let ports = ports.join(" ");
+            let why = "there can be one port, with as many queues as it has";
+            Err(unusable(&format!("port = {ports}: {why}")).into())
+        }
     }
 }
 
@@ -455,7 +508,7 @@ fn server_config(conf: &Conf) -> ServerConfig {
         addresses: conf.addresses.clone(),
         gateways: conf.gateways.clone(),
         mtu: conf.mtu,
-        connections: (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE),
+        connections: descriptors(numbers),
         shards: Some(u16::try_from(numbers.num_cores).unwrap_or(1)),
         ..ServerConfig::default()
     };
@@ -463,7 +516,11 @@ fn server_config(conf: &Conf) -> ServerConfig {
     // Buffers are as large as the program says, and do not grow.
     tcp.receive_buffer = numbers.rcvbuf_bytes as u32;
     tcp.receive_buffer_max = tcp.receive_buffer;
-    tcp.send_buffer = numbers.sndbuf_bytes as u32;
+    // Twice as many, as SO_SNDBUF has it in Linux: what is written stays until the last byte of the
+    // write is acknowledged, and a program that writes as much as mTCP's buffer holds would have
+    // nothing to send until then.
+    let send_buffer = numbers.sndbuf_bytes.saturating_mul(2).min(BUFFER_BYTES_MAX);
+    tcp.send_buffer = send_buffer as u32;
     tcp.send_buffer_max = tcp.send_buffer;
     // TIME-WAIT lasts two segment lifetimes (RFC 9293 §3.6.1).
     tcp.msl = Duration::from_secs(numbers.tcp_timewait_s as u64) / 2;
@@ -475,9 +532,15 @@ fn server_config(conf: &Conf) -> ServerConfig {
     config
 }
 
+/// Connections and what else has a number, as many as there can be.
+fn descriptors(numbers: &Numbers) -> u32 {
+    let wanted = (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE);
+    wanted.min(sockets::limits::DESCRIPTORS_MAX)
+}
+
 fn context_config(conf: &Conf, backend: Backend, placement: Placement) -> sockets::Config {
     let numbers = &conf.numbers;
-    let connections = (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE);
+    let connections = descriptors(numbers);
     let buffers = u16::try_from(numbers.max_num_buffers).unwrap_or(u16::MAX);
     let buffers = buffers.clamp(MTCP_BUFFERS_MIN, MTCP_BUFFERS_MAX);
     let channel = channel::Config::default()
@@ -485,8 +548,13 @@ fn context_config(conf: &Conf, backend: Backend, placement: Placement) -> socket
         .placement(placement)
         .max_lwsockets(connections)
         .buffer_count(1 << buffers.ilog2());
-    // Some programs take 0 for no descriptor.
-    sockets::Config::default().channel(channel).descriptors(connections).first_descriptor(1)
+    // Some programs take 0 for no descriptor. In mTCP a number that was closed comes last, and
+    // programs reckon with numbers below `max_concurrency`.
+    sockets::Config::default()
+        .channel(channel)
+        .descriptors(connections)
+        .first_descriptor(1)
+        .rest_below(numbers.max_concurrency)
 }
 
 #[cfg(test)]
@@ -504,6 +572,37 @@ mod tests {
     }
 
     #[test]
+    fn a_route_is_a_gateway_or_says_nothing_new_or_is_warned_of() {
+        let with = |text: &str, routes: &str| {
+            let mut conf = Conf::new(1);
+            conf.read(text).unwrap();
+            for route in tables::routes(routes).unwrap().entries {
+                take_route(&mut conf, &route);
+            }
+            (conf.gateways.iter().map(IpAddr::to_string).collect(), conf.warnings)
+        };
+        let told = |(_, warnings): (Vec<String>, Vec<String>)| warnings.join("; ");
+        let tap = "io = tap\nport = tap0\naddress = 10.0.0.2/24\n";
+        let gateway = with(tap, "ROUTES 2\n10.0.0.1/24 tap0\n10.0.0.10/0 tap0\n");
+        assert_eq!(gateway, (vec!["10.0.0.10".to_owned()], vec![]));
+        let own = format!("{tap}gateway = 10.0.0.9\n");
+        assert_eq!(told(with(&own, "ROUTES 1\n10.0.0.9/0 tap0\n")), "");
+        assert_eq!(told(with(&own, "ROUTES 2\n10.9.0.0/16 tap0\n0.0.0.0/0 tap0\n")), "");
+        let other = told(with(&own, "ROUTES 1\n10.0.0.10/0 tap0\n"));
+        assert!(
+            other.ends_with("10.0.0.10/0 by tap0 has no meaning here: the gateway is another one")
+        );
+        for beyond in ["10.0.1.1/24", "10.0.0.0/16", "0.0.0.0/0", "fd00::/64"] {
+            let warned = told(with(tap, &format!("ROUTES 1\n{beyond} tap0\n")));
+            assert!(warned.contains("the address and the gateway say what is reached"), "{beyond}");
+        }
+        assert_eq!(told(with("port = eth0", "ROUTES 1\n10.0.1.1/24 eth0\n")), "");
+        assert!(told(with(tap, "ROUTES 1\n10.0.0.1/24 dpdk0\n")).contains("no port has that name"));
+        let memif = "io = memif\nport = /tmp/s,role=client\naddress = 10.0.0.2/24\n";
+        assert_eq!(told(with(memif, "ROUTES 1\n10.0.0.0/25 /tmp/s\n")), "");
+    }
+
+    #[test]
     fn a_link_is_its_driver_and_its_port() {
         let with = |text: &str| {
             let mut conf = Conf::new(1);
@@ -516,9 +615,10 @@ mod tests {
         assert_eq!(with("port = eth0"), Ok(Some("xdp:eth0".to_owned())));
         assert_eq!(with("io = kernel\nplacement = inline"), Ok(None));
         let placed = "io = kernel\nplacement = thread";
-        for wrong in ["", "io = tap", "io = xdp\nport = a b", placed] {
+        for wrong in ["", "io = tap", placed] {
             assert!(with(wrong).is_err(), "{wrong}");
         }
+        assert!(with("io = xdp\nport = a b").unwrap_err().contains("port = a b: there can be one"));
     }
 
     #[test]
@@ -526,7 +626,7 @@ mod tests {
         let mut conf = Conf::new(2);
         conf.read("rcvbuf = 4096\nsndbuf = 2048\ntcp_timewait = 3\ntcp_timeout = -1").unwrap();
         let config = server_config(&conf);
-        assert_eq!((config.tcp.receive_buffer, config.tcp.send_buffer_max), (4096, 2048));
+        assert_eq!((config.tcp.receive_buffer, config.tcp.send_buffer_max), (4096, 4096));
         assert_eq!(config.tcp.msl, Duration::from_millis(1500));
         assert_eq!((config.tcp.user_timeout, config.shards), (None, Some(2)));
         conf.numbers.max_num_buffers = 1000;

@@ -9,6 +9,8 @@
 //!
 //! Pure: text in, entries or an error with its line out. What the entries mean here is decided in
 //! `setup.rs`.
+//!
+//! As in mTCP, lines after the stated number of entries are left out.
 
 use std::net::IpAddr;
 
@@ -30,25 +32,34 @@ pub(super) struct Neighbour {
     pub(super) mac: [u8; 6],
 }
 
+/// What a file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Table<T> {
+    /// As many as are stated, or as there are.
+    pub(super) entries: Vec<T>,
+    pub(super) stated: usize,
+    pub(super) found: usize,
+}
+
 /// A table that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum TableError {
-    #[error("line {line}: {text:?} is not {shape}")]
-    Entry { line: usize, text: String, shape: &'static str },
-    #[error("{stated} entries are stated, there are {found}")]
-    Count { stated: usize, found: usize },
+#[error("line {line}: {text:?} is not {shape}")]
+pub(crate) struct TableError {
+    line: usize,
+    text: String,
+    shape: &'static str,
 }
 
 const ROUTE_SHAPE: &str = "PREFIX/BITS DEVICE";
 const NEIGHBOUR_SHAPE: &str = "PREFIX/BITS MAC";
 
-pub(super) fn routes(text: &str) -> Result<Vec<Route>, TableError> {
+pub(super) fn routes(text: &str) -> Result<Table<Route>, TableError> {
     entries(text, "ROUTES", ROUTE_SHAPE, |prefix, device| {
         Some(Route { prefix: prefixed(prefix)?, device: device.to_owned() })
     })
 }
 
-pub(super) fn neighbours(text: &str) -> Result<Vec<Neighbour>, TableError> {
+pub(super) fn neighbours(text: &str) -> Result<Table<Neighbour>, TableError> {
     entries(text, "ARP_ENTRY", NEIGHBOUR_SHAPE, |prefix, mac| {
         Some(Neighbour { prefix: prefixed(prefix)?, mac: parsed_mac(mac)? })
     })
@@ -59,14 +70,13 @@ fn entries<T>(
     heading: &str,
     shape: &'static str,
     parse: impl Fn(&str, &str) -> Option<T>,
-) -> Result<Vec<T>, TableError> {
+) -> Result<Table<T>, TableError> {
     let mut stated = 0;
     let mut entries = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line_text = line.split_once('#').map_or(line, |(text, _)| text).trim();
         let mut words = line_text.split_whitespace();
-        let wrong =
-            |shape| TableError::Entry { line: index + 1, text: line_text.to_owned(), shape };
+        let wrong = |shape| TableError { line: index + 1, text: line_text.to_owned(), shape };
         match (words.next(), words.next(), words.next()) {
             (None, ..) => {}
             (Some(word), Some(count), None) if word == heading => {
@@ -79,7 +89,8 @@ fn entries<T>(
         }
     }
     let found = entries.len();
-    if stated == found { Ok(entries) } else { Err(TableError::Count { stated, found }) }
+    entries.truncate(stated);
+    Ok(Table { entries, stated, found })
 }
 
 fn parsed_mac(text: &str) -> Option<[u8; 6]> {
@@ -98,24 +109,31 @@ mod tests {
     #[test]
     fn tables_are_read_with_their_comments() {
         let text = "# where to\nROUTES 2\n10.0.1.0/24 dpdk0 # east\n\n0.0.0.0/0 dpdk1\n";
-        let routes = routes(text).unwrap();
+        let routes = routes(text).unwrap().entries;
         assert_eq!(routes.len(), 2);
         assert_eq!(routes[0].prefix, (IpAddr::from([10, 0, 1, 0]), 24));
         assert_eq!(routes[1].device, "dpdk1");
         let neighbours = neighbours("ARP_ENTRY 1\n10.0.0.1/32 90:e2:BA:25:10:c0\n").unwrap();
-        assert_eq!(neighbours[0].mac, [0x90, 0xe2, 0xba, 0x25, 0x10, 0xc0]);
-        assert_eq!(self::routes("").unwrap(), []);
+        assert_eq!(neighbours.entries[0].mac, [0x90, 0xe2, 0xba, 0x25, 0x10, 0xc0]);
+        assert_eq!(self::routes("").unwrap().entries, []);
+    }
+
+    #[test]
+    fn entries_after_the_stated_number_are_left_out_and_counted() {
+        let counts = |text: &str| {
+            let table = routes(text).unwrap();
+            (table.entries.len(), table.stated, table.found)
+        };
+        assert_eq!(counts("ROUTES 2\n10.0.1.0/24 a\n"), (1, 2, 1));
+        assert_eq!(counts("ROUTES 1\n10.0.1.0/24 a\n10.0.2.0/24 b\n"), (1, 1, 2));
+        assert_eq!(counts("10.0.1.0/24 a\n"), (0, 0, 1));
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        assert_eq!(
-            routes("ROUTES 2\n10.0.1.0/24 a\n"),
-            Err(TableError::Count { stated: 2, found: 1 })
-        );
         for (text, line) in [("ROUTES 1\n10.0.1.0 a", 2), ("ROUTES x", 1), ("a b c d", 1)] {
             let error = routes(text).unwrap_err();
-            assert!(matches!(error, TableError::Entry { line: at, .. } if at == line), "{error}");
+            assert_eq!(error.line, line, "{error}");
         }
         for mac in ["1:2:3:4:5", "1:2:3:4:5:6:7", "1:2:3:4:5:g", "1:2:3:4:5:100"] {
             assert!(neighbours(&format!("ARP_ENTRY 1\n1.2.3.4/32 {mac}")).is_err(), "{mac}");
