@@ -116,24 +116,18 @@ impl BackendArgs {
     /// # Errors
     /// [`BackendError`] names the option.
     pub fn open(&self, connections: u32, channels: usize) -> Result<Backend, BackendError> {
-        if self.backend == BackendName::Kernel && self.placement != PlacementName::Inline {
-            return Err(BackendError::Option("--placement: only --backend local has a stack"));
+        if self.backend == BackendName::Kernel {
+            self.has_nothing_of_a_stack()?;
         }
         if self.server_cpus.is_some() && self.placement != PlacementName::Core {
             return Err(BackendError::Option("--server-cpus: only --placement core has its own"));
         }
         let Some(link) = &self.link else {
             return match self.backend {
-                BackendName::Kernel if self.address.is_empty() => Ok(Backend::Kernel),
-                BackendName::Kernel => {
-                    Err(BackendError::Option("--address: only the local back end has its own"))
-                }
+                BackendName::Kernel => Ok(Backend::Kernel),
                 BackendName::Local => Err(BackendError::Option("--backend local needs --link")),
             };
         };
-        if self.backend == BackendName::Kernel {
-            return Err(BackendError::Option("--link: only --backend local has a link"));
-        }
         let mut settings = ServerConfig {
             addresses: self.address.iter().map(|it| (it.address, it.prefix_bits)).collect(),
             gateways: self.gateway.clone(),
@@ -147,6 +141,30 @@ impl BackendArgs {
         let network = LocalNetwork::open(link, settings)
             .map_err(|source| BackendError::Link { link: link.clone(), source: source.into() })?;
         Ok(Backend::Local(network))
+    }
+}
+
+impl BackendArgs {
+    /// No option asks for what only our own stack has.
+    fn has_nothing_of_a_stack(&self) -> Result<(), BackendError> {
+        let asked = [
+            (
+                self.placement != PlacementName::Inline,
+                "--placement: only --backend local has a stack",
+            ),
+            (self.link.is_some(), "--link: only --backend local has a link"),
+            (!self.address.is_empty(), "--address: only the local back end has its own"),
+            (
+                !self.gateway.is_empty(),
+                "--gateway: the kernel's routes hold without --backend local",
+            ),
+            (self.mtu.is_some(), "--mtu: only --backend local has its own"),
+            (self.steer_key.is_some(), "--steer-key: only --backend local steers by its own hash"),
+        ];
+        match asked.into_iter().find(|(is_asked, _)| *is_asked) {
+            Some((_, why)) => Err(BackendError::Option(why)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -187,6 +205,13 @@ mod tests {
         let address = vec!["10.0.0.1/8".parse().unwrap()];
         let with_address = BackendArgs { address, ..BackendArgs::default() };
         assert!(with_address.open(1, 1).unwrap_err().to_string().starts_with("--address"));
+        let gateway = vec!["10.0.0.1".parse().unwrap()];
+        let gateway = BackendArgs { gateway, ..BackendArgs::default() };
+        assert!(gateway.open(1, 1).unwrap_err().to_string().starts_with("--gateway"));
+        let mtu = BackendArgs { mtu: Some(1500), ..BackendArgs::default() };
+        assert!(mtu.open(1, 1).unwrap_err().to_string().starts_with("--mtu"));
+        let key = BackendArgs { steer_key: Some("blue".to_owned()), ..BackendArgs::default() };
+        assert!(key.open(1, 1).unwrap_err().to_string().starts_with("--steer-key"));
         let core = BackendArgs { placement: PlacementName::Core, ..BackendArgs::default() };
         assert!(core.open(1, 1).unwrap_err().to_string().starts_with("--placement"));
         let cpus = Some("1".parse().unwrap());

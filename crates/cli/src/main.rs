@@ -4,8 +4,8 @@
 //! This crate only wires them together; `command.rs` is the table of what there is.
 //!
 //! Invariants
-//! - Exit codes: 0 done, 1 failed (with one line on standard error), 2 not understood, 3 a load
-//!   that got not one answer.
+//! - Exit codes: 0 done, 1 failed (with one line on standard error, which says why to the last
+//!   cause), 2 not understood, 3 a load that got not one answer.
 //! - A reader of the output that goes away ends the output, not the program with a panic.
 #![forbid(unsafe_code)]
 
@@ -15,12 +15,13 @@ mod info;
 use std::process::ExitCode;
 
 use clap::Parser;
+use megapipe_apps::reason::reason;
 
 fn main() -> ExitCode {
     match command::Command::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("megapipe: {error}");
+            eprintln!("megapipe: {}", reason(&error));
             ExitCode::FAILURE
         }
     }

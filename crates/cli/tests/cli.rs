@@ -229,7 +229,17 @@ fn exit_codes_tell_mistakes_from_failures() {
         (&["serve"][..], 2, "Usage"),
         (&["serve", "rpc", "--listen", "here"], 2, "expected IP:PORT"),
         (&["serve", "rpc", "--request-bytes", "3"], 1, "a message of 3 bytes"),
-        (&["serve", "rpc", "--listen", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
+        (
+            &["serve", "rpc", "--listen", "192.0.2.1:1"],
+            1,
+            "cannot listen on 192.0.2.1:1: Cannot assign requested address (os error 99)",
+        ),
+        (&["serve", "rpc", "--gateway", "10.0.0.1"], 1, "--gateway: "),
+        (
+            &["serve", "rpc", "--backend", "local", "--link", "pair"],
+            1,
+            "channel 0: the local back end is not available: ",
+        ),
         (&["serve", "http", "--root", "/nonexistent"], 1, "/nonexistent"),
         (&["load", "http", "--path", "no slash"], 1, "`no slash` is no path"),
         (&["load", "rpc", "127.0.0.1:1", "-d", "0.2", "--warmup", "0"], 3, ""),
@@ -250,6 +260,18 @@ fn a_reader_that_goes_away_is_no_failure() {
     let mut said = String::new();
     child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("UTF-8");
     assert_eq!(said, "");
+}
+
+#[test]
+fn a_second_server_at_the_same_address_is_refused() {
+    let server = Server::start(&["serve", "rpc", "--listen", "127.0.0.1:0"]);
+    for channels in ["1", "2"] {
+        let output =
+            output(&["serve", "rpc", "--listen", server.address(), "--channels", channels]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let named = format!("cannot listen on {}: Address already in use", server.address());
+        assert!(output.status.code() == Some(1) && said.contains(&named), "{said}");
+    }
 }
 
 #[test]

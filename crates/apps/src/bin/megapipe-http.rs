@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use megapipe_apps::http::{self, HttpArgs};
+use megapipe_apps::reason::reason;
 
 /// Serve static files over HTTP/1.1 on megapipe channels
 #[derive(Debug, Parser)]
@@ -17,7 +18,7 @@ fn main() -> ExitCode {
     match http::serve(&Program::parse().http) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("megapipe-http: {error}");
+            eprintln!("megapipe-http: {}", reason(&error));
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use megapipe_apps::kv::{KvArgs, serve};
+use megapipe_apps::reason::reason;
 
 /// A cache that speaks memcached's protocols and Redis's.
 #[derive(Parser)]
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     match serve(&Command::parse().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("megapipe-kv: {error}");
+            eprintln!("megapipe-kv: {}", reason(&error));
             ExitCode::FAILURE
         }
     }

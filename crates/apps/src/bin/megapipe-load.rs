@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use megapipe_apps::load::{
     HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs, finish, prepare, run_http, run_kv, run_rpc,
 };
+use megapipe_apps::reason::reason;
 
 /// Puts servers under load and measures how they do.
 #[derive(Parser)]
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     match run(&Command::parse().load) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("megapipe-load: {error}");
+            eprintln!("megapipe-load: {}", reason(&error));
             ExitCode::FAILURE
         }
     }

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use megapipe_apps::reason::reason;
 use megapipe_apps::rpc::{RpcArgs, serve};
 
 /// MegaPipe's ping-pong server: what does a message cost?
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     match serve(&Command::parse().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("megapipe-rpc: {error}");
+            eprintln!("megapipe-rpc: {}", reason(&error));
             ExitCode::FAILURE
         }
     }

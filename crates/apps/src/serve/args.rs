@@ -1,6 +1,7 @@
 //! The options that every server has.
 
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -9,7 +10,7 @@ use megapipe::{Address, Backend, Config, DriverChoice};
 
 use super::Server;
 use super::layout::CpuList;
-use crate::backend::BackendArgs;
+use crate::backend::{BackendArgs, BackendName};
 use crate::limits;
 
 /// A driver by the name that the command line uses.
@@ -50,7 +51,9 @@ pub struct ServeArgs {
     /// Address to listen on; may be given several times
     ///
     /// `IP:PORT`, `[IPv6]:PORT`, `unix:/path` or `unix:@abstract`. Port 0 takes a free port, which
-    /// the line printed when the server is ready names.
+    /// the line printed when the server is ready names. Without it the server listens at its own
+    /// port: of the loopback, or with --backend local of the first --address, or of all that the
+    /// link brings.
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
@@ -161,11 +164,19 @@ impl ServeArgs {
 
     /// Where to listen: what was asked for, or the server's own default.
     pub(crate) fn addresses(&self, server: Server) -> Vec<Address> {
-        if self.listen.is_empty() {
-            // A default that is no address is caught by the server's own test.
-            return server.listen_default.parse().into_iter().collect();
+        if !self.listen.is_empty() {
+            return self.listen.clone();
         }
-        self.listen.clone()
+        // A default that is no address is caught by the server's own test.
+        let Ok(default) = server.listen_default.parse::<Address>() else { return Vec::new() };
+        if self.backend.backend == BackendName::Kernel {
+            return vec![default];
+        }
+        // The loopback is the kernel's.
+        let ip = self.backend.address.first().map(|it| it.address);
+        let ip = ip.unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.into());
+        let port = default.as_inet().map_or(0, |inet| inet.port());
+        vec![SocketAddr::new(ip, port).into()]
     }
 
     /// How many channels there are to be, where `processors` are what they may be pinned to.

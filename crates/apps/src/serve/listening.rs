@@ -3,7 +3,8 @@
 //! Three cases [MegaPipe 3.4.1]:
 //! - TCP, partitioned (the default): every channel listens for itself on the same port and takes
 //!   the connections of its own processors. The first channel binds; where it asked for port 0
-//!   the others join the port that it was given.
+//!   the others join the port that it was given. A port at which another program listens is
+//!   refused, also if that would share it: two servers that were started by mistake are told so.
 //! - TCP with `--no-partition`: one socket whose only accept queue all channels share, as servers
 //!   had it before SO_REUSEPORT. It is what the paper compares with.
 //! - UNIX: a path can be bound once, so channels share the socket in any case.
@@ -46,6 +47,17 @@ impl Endpoint {
             }
             Err(source) => Err(ServeError::Bind { address, source }),
         }
+    }
+
+    /// Finds out whether somebody else listens here, on the kernel: who shares a port with
+    /// SO_REUSEPORT is not asked by bind(2).
+    pub(crate) fn check_free(&self) -> Result<(), ServeError> {
+        let Self::Partitioned(Address::Inet(inet)) = self else { return Ok(()) };
+        if inet.port() == 0 {
+            return Ok(());
+        }
+        let address = Address::Inet(*inet);
+        alone(*inet).map_err(|source| ServeError::Bind { address, source })
     }
 
     /// Where that is; before the first channel listens, as it was asked for.
@@ -93,11 +105,22 @@ impl Endpoint {
 
 type Bound = (Option<SocketAddr>, OwnedFd);
 
-fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<Bound> {
+/// A socket that may have an address beside connections that are over, and beside no listener.
+fn unbound(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(socket)
+}
+
+/// Nobody listens at an address.
+fn alone(address: SocketAddr) -> io::Result<()> {
+    Ok(rustix::net::bind(unbound(address)?, &address)?)
+}
+
+fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<Bound> {
+    let socket = unbound(address)?;
     // Accepted connections inherit it; nothing is saved by waiting to send.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &address)?;

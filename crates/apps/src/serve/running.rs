@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use megapipe::{Address, CpuMask, Waker};
+use megapipe::{Address, Backend, CpuMask, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::args::ServeArgs;
@@ -74,6 +74,10 @@ where
         .map(|address| Endpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
         .collect();
     let backend = args.backend.open(args.connections_of_each(count), count)?;
+    let endpoints = endpoints?;
+    if backend == Backend::Kernel {
+        endpoints.iter().try_for_each(|endpoint| endpoint.check_free())?;
+    }
     let notices = Notices::new().map_err(|source| ServeError::resource("a socket pair", source))?;
     let mut running = Running {
         addresses: Vec::new(),
@@ -82,7 +86,7 @@ where
         published: (0..count).map(|_| Arc::default()).collect(),
         wakers: Vec::with_capacity(count),
         threads: Vec::with_capacity(count),
-        endpoints: endpoints?,
+        endpoints,
         notices,
     };
     let life = Arc::new(life);

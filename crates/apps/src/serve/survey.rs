@@ -16,6 +16,7 @@ use super::error::ServeError;
 use super::running::{check_counts, cores, masks};
 use crate::backend::PlacementName;
 use crate::limits;
+use crate::reason::reason;
 
 /// What the channels of a server would be, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -118,7 +119,7 @@ fn reports(
                 let channel = Channel::create(config);
                 let report = channel.as_ref().map(|channel| channel.report().clone());
                 // Nobody listens only if another channel could not be made.
-                let _ = told.send(report.map_err(|error| error.to_string()));
+                let _ = told.send(report.map_err(|error| reason(error)));
                 let _ = holding.recv();
                 drop(channel);
             });

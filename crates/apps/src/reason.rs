@@ -1,0 +1,58 @@
+//! Why did a program fail? An error and what lies beneath it, in one line.
+//!
+//! In: an error. Out: its text, then those of its causes that it does not end with already: some
+//! errors of ours say their cause themselves, those of the crates beneath leave it to the chain.
+
+use std::error::Error;
+
+/// The whole reason.
+///
+/// ```
+/// use megapipe_apps::reason::reason;
+///
+/// let error = megapipe::CreateError::Kernel {
+///     what: "a ring",
+///     source: std::io::Error::from_raw_os_error(12),
+/// };
+/// assert_eq!(reason(&error), "cannot get a ring: Cannot allocate memory (os error 12)");
+/// ```
+#[must_use]
+pub fn reason(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let why = source.to_string();
+        if !text.ends_with(&why) {
+            text.push_str(": ");
+            text.push_str(&why);
+        }
+        cause = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use megapipe::{CreateError, ListenError};
+
+    use super::*;
+    use crate::serve::ServeError;
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let source = CreateError::Pin { core: 9, source: io::ErrorKind::InvalidInput.into() };
+        let error = ServeError::Create { index: 1, source };
+        assert_eq!(
+            reason(&error),
+            "channel 1: cannot pin this thread to core 9: invalid input parameter"
+        );
+        let source = ListenError::Kernel { what: "bind", source: io::ErrorKind::AddrInUse.into() };
+        let address = "127.0.0.1:80".parse().unwrap();
+        let text = reason(&ServeError::Listen { address, source });
+        assert_eq!(text, "cannot listen on 127.0.0.1:80: cannot bind: address in use");
+        let error = ServeError::resource("--root x", io::ErrorKind::NotFound);
+        assert_eq!(reason(&error), "--root x: entity not found");
+    }
+}
