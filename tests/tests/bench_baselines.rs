@@ -87,8 +87,12 @@ fn a_server_that_only_accepts_resets_every_connection() {
         let args = BaselineArgs { reset: true, ..args(baseline, 2) };
         with_server_of(&args, |address| {
             for _ in 0..100 {
-                let mut stream = connect(address);
-                let error = stream.read(&mut [0; 1]).expect_err("nothing is served");
+                // The reset may be there before connect(2) has returned.
+                let read = TcpStream::connect(address).and_then(|mut stream| {
+                    stream.set_read_timeout(Some(DEADLINE))?;
+                    stream.read(&mut [0; 1])
+                });
+                let error = read.expect_err("nothing is served");
                 assert_eq!(error.kind(), ErrorKind::ConnectionReset);
             }
         });

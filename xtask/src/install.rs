@@ -44,7 +44,13 @@ pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Err
     for example in files_in(&capi.join("examples"))? {
         copy(&example, &prefix.join("share/doc/megapipe/examples"))?;
     }
-    println!("installed libmegapipe {VERSION} below {}", prefix.display());
+    let (prefix, lib) = (prefix.display(), lib.display());
+    println!("installed libmegapipe {VERSION} below {prefix}");
+    println!(
+        "  compile with PKG_CONFIG_PATH={lib}/pkgconfig and pkg-config --cflags --libs megapipe;"
+    );
+    println!("  programs find the library by ldconfig, where {lib} is among its directories,");
+    println!("  else by LD_LIBRARY_PATH={lib}, or linked with -Wl,-rpath,{lib}");
     Ok(true)
 }
 
