@@ -29,6 +29,18 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
+/// The nightly toolchain's cargo. Miri and cargo-fuzz work with no other.
+pub(crate) fn nightly(root: &Path) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo"]).current_dir(root);
+    // What the cargo that runs us has said is about its own toolchain.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
 /// The command line, for people.
 pub(crate) fn describe(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default();

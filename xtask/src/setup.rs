@@ -40,11 +40,12 @@ const WANTED: &[Wanted] = &[
         package: "iputils-ping",
         why: "asking our stack, and the kernel, for echoes",
     },
+    Wanted { program: "tcpdump", package: "tcpdump", why: "taking captures" },
     Wanted { program: "tshark", package: "tshark", why: "judging captures" },
     Wanted { program: "sha256sum", package: "coreutils", why: "sums of what arrived" },
     Wanted { program: "mandoc", package: "mandoc", why: "checking the man pages" },
     Wanted { program: "valgrind", package: "valgrind", why: "memory checks of the C library" },
-    Wanted { program: "dpdk-testpmd", package: "dpdk", why: "the other end of a memif" },
+    Wanted { program: "dpdk-testpmd", package: "dpdk-dev", why: "the other end of a memif" },
     Wanted { program: "python3", package: "python3", why: "httplint" },
 ];
 
@@ -66,6 +67,7 @@ pub(crate) fn httplint(root: &Path) -> PathBuf {
 pub(crate) fn run(root: &Path) -> Result<bool, Error> {
     debian();
     python(root);
+    miri(root);
     cargo_command(root, "deny", CARGO_DENY_VERSION);
     cargo_command(root, "fuzz", CARGO_FUZZ_VERSION);
     Ok(true)
@@ -127,6 +129,24 @@ fn python(root: &Path) {
     pip.args(["install", "--quiet", "--disable-pip-version-check", HTTPLINT]);
     let done = step(&mut venv) && step(&mut pip);
     report("httplint", if done { "installed" } else { "could not be installed" });
+}
+
+/// Miri goes with a nightly compiler; where there is none, none is installed for it.
+fn miri(root: &Path) {
+    let is_there =
+        |arguments: &[&str]| process::output_of(process::nightly(root).args(arguments)).is_ok();
+    if !is_there(&["--version"]) {
+        report("miri", "no nightly toolchain; rustup toolchain install nightly");
+        return;
+    }
+    if is_there(&["miri", "--version"]) {
+        report("miri", "there");
+        return;
+    }
+    let mut add = Command::new("rustup");
+    add.args(["component", "add", "--toolchain", "nightly", "miri", "rust-src"]);
+    let done = step(&mut add);
+    report("miri", if done { "installed" } else { "could not be installed" });
 }
 
 /// A cargo command that is no part of Rust. `--debug` builds it faster: all of them are run

@@ -79,7 +79,7 @@ fn is_possible() -> bool {
         std::env::split_paths(&path).any(|folder| folder.join("dpdk-testpmd").is_file())
     });
     if !has_testpmd {
-        eprintln!("skipped: dpdk-testpmd is missing (apt-get install dpdk)");
+        eprintln!("skipped: dpdk-testpmd is missing (apt-get install dpdk-dev)");
     } else if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: dpdk-testpmd needs root");
         return false;

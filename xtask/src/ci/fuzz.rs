@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use super::interleavings::nightly;
 use super::lanes::{self, Tick};
 use super::{Display, Outcome, checked, command};
 use crate::error::Error;
@@ -15,17 +14,18 @@ const SECONDS: u32 = 3;
 
 /// Builds all targets and runs each. What one finds lies in `fuzz/artifacts`.
 pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
-    if process::output_of(nightly(root).args(["fuzz", "--version"])).is_err() {
+    if process::output_of(process::nightly(root).args(["fuzz", "--version"])).is_err() {
         let why = "no cargo-fuzz, or no nightly for it; `cargo xtask setup` installs the first, \
                    `rustup toolchain install nightly` the second";
         return Ok(Outcome::skip("fuzz", why));
     }
     // The crates under test have no unsafe code, so that a sanitizer would only cost time.
-    let built = command(nightly(root).args(["fuzz", "build", "--sanitizer", "none"]), display)?;
+    let built =
+        command(process::nightly(root).args(["fuzz", "build", "--sanitizer", "none"]), display)?;
     if built.counts.failed > 0 {
         return Ok(built);
     }
-    let targets = process::output_of(nightly(root).args(["fuzz", "list"]))?;
+    let targets = process::output_of(process::nightly(root).args(["fuzz", "list"]))?;
     let targets = targets.lines().map(str::to_owned).collect();
     let (counts, output) = lanes::run(targets, display, |target, tick| one(root, target, tick));
     let note = format!("{} targets", counts.passed + counts.failed);
@@ -33,7 +33,7 @@ pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error
 }
 
 fn one(root: &Path, target: &str, tick: Tick<'_>) -> Result<Outcome, Error> {
-    let mut run = nightly(root);
+    let mut run = process::nightly(root);
     run.args(["fuzz", "run", "--sanitizer", "none", target]);
     // New inputs go to the first folder.
     let corpus = root.join("fuzz/corpus").join(target);

@@ -4,7 +4,6 @@
 //! Both compile with flags of their own, so each has a target folder of its own.
 
 use std::path::Path;
-use std::process::Command;
 
 use super::{Display, Outcome, counted};
 use crate::error::Error;
@@ -25,25 +24,13 @@ pub(super) fn loom(root: &Path, display: &mut Display) -> Result<Outcome, Error>
 
 /// The tests of the library that need no system call.
 pub(super) fn miri(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
-    if process::output_of(nightly(root).args(["miri", "--version"])).is_err() {
+    if process::output_of(process::nightly(root).args(["miri", "--version"])).is_err() {
         let why = "no nightly with Miri; `rustup +nightly component add miri` brings it";
         return Ok(Outcome::skip("miri", why));
     }
-    let mut test = nightly(root);
+    let mut test = process::nightly(root);
     test.args(["miri", "test", "--package", PACKAGE, "--lib", "--locked"]);
     test.args(["--target-dir", "target/miri", "--", "--show-output"]);
     let test = test.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     counted("miri", test, &mut |line| display.tick(line))
-}
-
-/// The nightly toolchain's cargo. Miri and cargo-fuzz work with no other.
-pub(super) fn nightly(root: &Path) -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo"]).current_dir(root);
-    // What the cargo that runs us has said is about its own toolchain.
-    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
-        command.env_remove(name);
-    }
-    command.stdin(std::process::Stdio::null());
-    command
 }
