@@ -361,7 +361,8 @@ fn datagrams_to_an_address_of_several_shards_are_spread_over_them(placement: Pla
         endpoints.iter().position(|it| *it == (shard, endpoint)).unwrap()
     };
     let mut counts = [0; 3];
-    for _ in 0..60 {
+    // So many that a fair choice leaves nobody with so few, but once in the age of the universe.
+    for _ in 0..160 {
         let sender = hosts.clients[0].socket(SocketKind::Udp4, None, 0).unwrap();
         let chosen = hears(&mut hosts, sender);
         counts[chosen] += 1;

@@ -12,7 +12,10 @@ pub(crate) const HERE: [&str; 2] = ["10.98.0.1", "fd98::1"];
 pub(crate) const OURS: u16 = 8_080;
 pub(crate) const OURS_UDP: u16 = 8_053;
 pub(crate) const KERNELS: u16 = 2_222;
+/// How long silence is listened to.
 pub(crate) const QUICK: Duration = Duration::from_millis(300);
+/// How long an answer is waited for: a SYN that got lost is sent again thrice meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// This namespace and another, joined by veth, with addresses of both families.
 fn two_hosts() -> Result<Elsewhere, String> {
@@ -50,9 +53,25 @@ pub(crate) fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse::<IpAddr>().expect("an address"), port)
 }
 
-/// What a kernel elsewhere hears when it connects.
+/// What a kernel elsewhere hears when it connects, where an answer must come: a busy machine may
+/// take its time for it.
 pub(crate) fn knock(elsewhere: &Elsewhere, to: SocketAddr) -> Result<(), ErrorKind> {
-    let connect = move || TcpStream::connect_timeout(&to, QUICK).map(drop);
+    knock_for(PATIENCE, elsewhere, to)
+}
+
+/// Nobody answers a kernel elsewhere that connects.
+pub(crate) fn is_silent(elsewhere: &Elsewhere, to: SocketAddr) -> bool {
+    match knock_for(QUICK, elsewhere, to) {
+        Err(ErrorKind::TimedOut) => true,
+        answer => {
+            println!("{to} answered: {answer:?}");
+            false
+        }
+    }
+}
+
+fn knock_for(time: Duration, elsewhere: &Elsewhere, to: SocketAddr) -> Result<(), ErrorKind> {
+    let connect = move || TcpStream::connect_timeout(&to, time).map(drop);
     elsewhere.run(connect).map_err(|error| error.kind())
 }
 
