@@ -265,6 +265,12 @@ pub enum Payload {
     Owner(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
 }
 
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
 impl Payload {
     /// A part of shared bytes. A range beyond the end is cut at the end.
     #[must_use]

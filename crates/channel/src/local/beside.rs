@@ -14,7 +14,8 @@ use megapipe_shm::Owned;
 use megapipe_stack::{Chunk, ConnId, DatagramId, Departure, Instant, OperationError};
 
 use super::lent::{Kept, LentMemory};
-use super::memory::{self, Pools, Received};
+use super::memory::{Pools, Received};
+use super::numbers;
 use super::stream::{PIECES_FROM, room_for_a_piece};
 use crate::buffer::{Payload, ReadBuf};
 
@@ -58,7 +59,7 @@ impl Beside {
     /// A received chunk, as what a completion carries.
     #[inline]
     pub(super) fn received(&mut self, chunk: Chunk) -> Received {
-        if let Some(held) = memory::held(chunk) {
+        if let Some(held) = numbers::held(chunk) {
             return Received::Pool(held);
         }
         let mut shared = self.end.look();

@@ -1,6 +1,6 @@
 //! The memory of a stack on a thread beside the channel's: the same buffers, by their numbers.
 //!
-//! Read first: `memory.rs` for what the numbers count, and `megapipe_service`'s `beside.rs` for who
+//! Read first: `memory.rs` and `numbers.rs` for what the numbers count, and `megapipe_service`'s `beside.rs` for who
 //! is at the stack when. What only the channel's thread may touch, which counts owners without
 //! atomics, stays there ([`Pools`]).
 //!
@@ -16,14 +16,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use megapipe_shm::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
-use slab::Slab;
 
-use super::memory::{FILLED, HELD, KIND, PAYLOAD, Pools, RECEIVED, RESERVE, Received, within};
-use crate::buffer::{Payload, ReadBuf};
+use super::heap::{Heap, copy_out};
+use super::memory::{Pools, Received};
+use super::numbers::{FILLED, HELD, KIND, RECEIVED, RESERVE};
+use crate::buffer::Payload;
 use crate::kernel::pool::{Buffers, Held};
-use crate::limits::RESERVE_BYTES_MAX;
 
 /// A payload that may go from thread to thread.
 pub(super) enum Kept {
@@ -54,8 +53,10 @@ impl Kept {
             Self::Owner(owner, range) => Payload::Owner(owner, range),
         }
     }
+}
 
-    fn as_slice(&self) -> &[u8] {
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
         match self {
             Self::Vec(bytes) => bytes,
             Self::Static(bytes) => bytes,
@@ -71,8 +72,7 @@ pub(super) struct LentMemory {
     send: Buffers,
     stock: Vec<u16>,
     freed: Vec<BufId>,
-    payloads: Slab<Kept>,
-    reserve: Slab<Vec<u8>>,
+    heap: Heap<Kept>,
 }
 
 impl LentMemory {
@@ -82,8 +82,7 @@ impl LentMemory {
             send: pools.send.buffers().clone(),
             stock: Vec::with_capacity(pools.receive.buffer_count().into()),
             freed: Vec::new(),
-            payloads: Slab::new(),
-            reserve: Slab::new(),
+            heap: Heap::new(),
         };
         memory.exchange(pools);
         memory
@@ -106,36 +105,17 @@ impl LentMemory {
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
     pub(super) fn keep(&mut self, kept: Kept) -> Chunk {
-        let len = kept.as_slice().len() as u32;
-        let index = self.payloads.insert(kept) as u32;
-        debug_assert!(index & KIND == 0, "there are far fewer operations than that");
-        Chunk { buf: BufId(index | PAYLOAD), offset: 0, len }
+        self.heap.keep(kept)
     }
 
     /// The stack did not take a payload: gives it back.
     pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
-        let kept = match chunk.buf.0 & KIND {
-            PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
-            _ => None,
-        };
-        kept.map(Kept::into_payload)
+        self.heap.give_back(chunk).map(Kept::into_payload)
     }
 
     /// A received chunk that does not lie in a receive buffer.
-    #[cold]
     pub(super) fn received_on_heap(&mut self, chunk: Chunk) -> Received {
-        let mut bytes = self.reserve.try_remove(within(chunk.buf)).unwrap_or_default();
-        bytes.truncate(chunk.len as usize);
-        Received::Heap(ReadBuf::from_vec(bytes))
-    }
-
-    #[cold]
-    fn alloc_reserve(&mut self) -> Option<BufId> {
-        let len = self.receive.buffer_len();
-        if (self.reserve.len() + 1) * len > RESERVE_BYTES_MAX {
-            return None;
-        }
-        Some(BufId(self.reserve.insert(vec![0; len]) as u32 | RESERVE))
+        Received::Heap(self.heap.received(chunk))
     }
 
     #[inline]
@@ -143,8 +123,7 @@ impl LentMemory {
         match buf.0 & KIND {
             RECEIVED => self.receive.surrendered(buf.0 as u16),
             FILLED => self.send.surrendered(buf.0 as u16),
-            PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], Kept::as_slice),
-            _ => &[],
+            _ => self.heap.sent(buf),
         }
     }
 }
@@ -154,16 +133,14 @@ impl Memory for LentMemory {
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         match self.stock.pop() {
             Some(index) => Some(BufId(u32::from(index) | HELD)),
-            None => self.alloc_reserve(),
+            None => self.heap.alloc(self.receive.buffer_len()),
         }
     }
 
     #[inline]
     fn free(&mut self, buf: BufId) {
-        match buf.0 & KIND {
-            RESERVE => drop(self.reserve.try_remove(within(buf))),
-            PAYLOAD => drop(self.payloads.try_remove(within(buf))),
-            _ => self.freed.push(buf),
+        if !self.heap.free(buf) {
+            self.freed.push(buf);
         }
     }
 
@@ -179,19 +156,12 @@ impl Memory for LentMemory {
         if buf.0 & KIND == HELD {
             return self.receive.fill_held(Held::at(buf.0 as u16), offset as usize, from);
         }
-        let bytes = self.reserve.get_mut(within(buf));
-        let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
-        checksum::copy(from, to)
+        self.heap.copy_in(buf, offset, from)
     }
 
     #[inline]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let from = self.sent(chunk.buf).get(chunk.offset as usize..).unwrap_or_default();
-        if from.len() < to.len() {
-            to[from.len()..].fill(0);
-        }
-        // Zeros add nothing.
-        checksum::copy(from, to)
+        copy_out(self.sent(chunk.buf), chunk.offset, to)
     }
 }
 

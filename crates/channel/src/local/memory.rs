@@ -1,6 +1,7 @@
 //! The memory that the stack works on: the channel's receive buffers, and what writes handed over.
 //!
-//! Read first: `megapipe_stack::Memory`; `buffer.rs` and `kernel/pool.rs` for who owns what.
+//! Read first: `megapipe_stack::Memory`; `buffer.rs` and `kernel/pool.rs` for who owns what;
+//! `numbers.rs` for how the stack names it, `heap.rs` for what lies elsewhere than in buffers.
 //!
 //! Received bytes are copied once, from the frame into a receive buffer, which a completion lends
 //! to the program. What is written is not copied at all before it goes into a frame. Where it lies
@@ -9,37 +10,23 @@
 //! waits in a table until the peer has acknowledged it.
 //!
 //! What has arrived and is not asked for lies in receive buffers too. When all are taken, heap
-//! memory of the same size stands in for more, up to [`RESERVE_BYTES_MAX`]: it is what the kernel's
+//! memory of the same size stands in for more, up to `limits::RESERVE_BYTES_MAX`: it is what the kernel's
 //! socket buffers are to its drivers, and keeps handles that nobody reads from starving the others.
 //!
 //! Invariants
 //! - A receive buffer that the stack holds is out of the pool's free list and has no owner; the
 //!   completion that carries it makes the owner.
-//! - A payload is in `payloads`, or a surrendered owner of a buffer, from the write until the stack
-//!   frees it.
-//! - A buffer of the reserve is the stack's until it is freed or taken for a completion.
+//! - What is written is on the heap, or a surrendered owner of a buffer, from the write until the
+//!   stack frees it.
 
 use std::rc::Rc;
 
-use megapipe_shm::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
-use slab::Slab;
 
+use super::heap::{Heap, copy_out};
+use super::numbers::{FILLED, HELD, KIND, RECEIVED, RESERVE, held};
 use crate::buffer::{Payload, ReadBuf};
 use crate::kernel::pool::{Held, Pool};
-use crate::limits::RESERVE_BYTES_MAX;
-
-/// What a number counts, in its highest bits: the indices of receive buffers that are held, of ...
-pub(super) const KIND: u32 = 7 << 29;
-pub(super) const HELD: u32 = 0;
-/// ... heap memory that stands in for such, ...
-pub(super) const RESERVE: u32 = 1 << 29;
-/// ... payloads in the table, ...
-pub(super) const PAYLOAD: u32 = 2 << 29;
-/// ... receive buffers that are sent, ...
-pub(super) const RECEIVED: u32 = 3 << 29;
-/// ... and buffers that the program has filled.
-pub(super) const FILLED: u32 = 4 << 29;
 
 /// Where received bytes lie.
 pub(super) enum Received {
@@ -107,14 +94,13 @@ impl Pools {
 
 pub(crate) struct ChannelMemory {
     pools: Pools,
-    payloads: Slab<Payload>,
-    reserve: Slab<Vec<u8>>,
+    heap: Heap<Payload>,
 }
 
 impl ChannelMemory {
     pub(crate) fn new(receive: Rc<Pool>, send: Rc<Pool>) -> Self {
         let pools = Pools { receive, send };
-        Self { pools, payloads: Slab::new(), reserve: Slab::new() }
+        Self { pools, heap: Heap::new() }
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
@@ -127,7 +113,7 @@ impl ChannelMemory {
             },
             other => other,
         };
-        self.keep_apart(payload)
+        self.heap.keep(payload)
     }
 
     /// As `keep`, for bytes that nearly always lie in a buffer of the channel.
@@ -135,7 +121,7 @@ impl ChannelMemory {
     pub(super) fn keep_read(&mut self, bytes: ReadBuf) -> Chunk {
         match self.pools.surrender(bytes) {
             Ok(chunk) => chunk,
-            Err(bytes) => self.keep_apart(bytes.into()),
+            Err(bytes) => self.heap.keep(bytes.into()),
         }
     }
 
@@ -145,31 +131,20 @@ impl ChannelMemory {
         self.pools.copy(bytes)
     }
 
-    fn keep_apart(&mut self, payload: Payload) -> Chunk {
-        let len = payload.len() as u32;
-        let index = self.payloads.insert(payload) as u32;
-        debug_assert!(index & KIND == 0, "there are far fewer operations than that");
-        Chunk { buf: BufId(index | PAYLOAD), offset: 0, len }
-    }
-
     /// The stack did not take it: gives it back.
     #[cold]
     pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
-        match chunk.buf.0 & KIND {
-            PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
-            _ => self.pools.reclaim(chunk).map(Payload::from),
-        }
+        let bytes = |pools: &Pools| pools.reclaim(chunk).map(Payload::from);
+        self.heap.give_back(chunk).or_else(|| bytes(&self.pools))
     }
 
     /// A received chunk, as what a completion carries.
     #[inline]
     pub(super) fn received(&mut self, chunk: Chunk) -> Received {
-        if let Some(held) = held(chunk) {
-            return Received::Pool(held);
+        match held(chunk) {
+            Some(held) => Received::Pool(held),
+            None => Received::Heap(self.heap.received(chunk)),
         }
-        let mut bytes = self.reserve.try_remove(within(chunk.buf)).unwrap_or_default();
-        bytes.truncate(chunk.len as usize);
-        Received::Heap(ReadBuf::from_vec(bytes))
     }
 
     /// Takes received bytes that lie elsewhere to a receive buffer, or to memory that stands in for
@@ -191,16 +166,7 @@ impl ChannelMemory {
     fn take_in_reserve(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> BufId {
         let mut bytes = vec![0; len as usize];
         copy(&mut bytes);
-        BufId(self.reserve.insert(bytes) as u32 | RESERVE)
-    }
-
-    #[cold]
-    fn alloc_reserve(&mut self) -> Option<BufId> {
-        let len = self.pools.receive.buffer_len();
-        if (self.reserve.len() + 1) * len > RESERVE_BYTES_MAX {
-            return None;
-        }
-        Some(BufId(self.reserve.insert(vec![0; len]) as u32 | RESERVE))
+        self.heap.hold(bytes)
     }
 
     /// What is sent: all bytes of its buffer, or of the payload.
@@ -209,16 +175,9 @@ impl ChannelMemory {
         match buf.0 & KIND {
             RECEIVED => self.pools.receive.buffers().surrendered(buf.0 as u16),
             FILLED => self.pools.send.buffers().surrendered(buf.0 as u16),
-            PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], Payload::as_slice),
-            _ => &[],
+            _ => self.heap.sent(buf),
         }
     }
-}
-
-/// The receive buffer whose first bytes a received chunk is; `None`: it lies in the reserve.
-#[inline]
-pub(super) const fn held(chunk: Chunk) -> Option<Held> {
-    if chunk.buf.0 & KIND == HELD { Some(Held::at(chunk.buf.0 as u16)) } else { None }
 }
 
 impl Memory for ChannelMemory {
@@ -226,16 +185,14 @@ impl Memory for ChannelMemory {
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         match self.pools.receive.take_held() {
             Some(held) => Some(BufId(held.index().into())),
-            None => self.alloc_reserve(),
+            None => self.heap.alloc(self.pools.receive.buffer_len()),
         }
     }
 
     #[inline]
     fn free(&mut self, buf: BufId) {
-        match buf.0 & KIND {
-            RESERVE => drop(self.reserve.try_remove(within(buf))),
-            PAYLOAD => drop(self.payloads.try_remove(within(buf))),
-            _ => self.pools.free(buf),
+        if !self.heap.free(buf) {
+            self.pools.free(buf);
         }
     }
 
@@ -255,24 +212,13 @@ impl Memory for ChannelMemory {
                 from,
             );
         }
-        let bytes = self.reserve.get_mut(within(buf));
-        let to = bytes.and_then(|bytes| bytes.get_mut(offset as usize..)).unwrap_or_default();
-        checksum::copy(from, to)
+        self.heap.copy_in(buf, offset, from)
     }
 
     #[inline]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let from = self.sent(chunk.buf).get(chunk.offset as usize..).unwrap_or_default();
-        if from.len() < to.len() {
-            to[from.len()..].fill(0);
-        }
-        // Zeros add nothing.
-        checksum::copy(from, to)
+        copy_out(self.sent(chunk.buf), chunk.offset, to)
     }
-}
-
-pub(super) const fn within(buf: BufId) -> usize {
-    (buf.0 & !KIND) as usize
 }
 
 #[cfg(test)]
@@ -299,7 +245,7 @@ mod tests {
         let mut bytes = ReadBuf::new(memory.pools.receive.adopt(held, 11).unwrap());
         let front = memory.keep_read(bytes.split_to(6));
         let rest = memory.keep(bytes.into());
-        assert_eq!((memory.payloads.len(), rest.offset), (0, 6));
+        assert_eq!((memory.heap.payload_count(), rest.offset), (0, 6));
         assert_eq!((out(&memory, front), out(&memory, rest)), (b"hello ".into(), b"world".into()));
         let again = Chunk { len: 11, ..front };
         assert_eq!(memory.copy_out(again, &mut [0; 11]), sum);
@@ -323,7 +269,7 @@ mod tests {
             drop(back);
             assert!(memory.sent(chunk.buf).is_empty() && memory.give_back(chunk).is_none());
         }
-        assert_eq!((memory.pools.send.free_count(), memory.payloads.len()), (4, 0));
+        assert_eq!((memory.pools.send.free_count(), memory.heap.payload_count()), (4, 0));
     }
 
     #[test]
@@ -335,11 +281,11 @@ mod tests {
         let Received::Heap(bytes) = memory.received(chunk(bufs[4])) else { panic!("no buffer") };
         assert_eq!(&*bytes, b"late");
         let kept = memory.keep_read(bytes);
-        assert_eq!((memory.payloads.len(), out(&memory, kept)), (1, b"late".into()));
+        assert_eq!((memory.heap.payload_count(), out(&memory, kept)), (1, b"late".into()));
         for buf in [kept.buf, bufs[0], bufs[1], bufs[2], bufs[3]] {
             memory.free(buf);
         }
-        assert_eq!((memory.pools.receive.free_count(), memory.payloads.len()), (4, 0));
-        assert!(memory.reserve.is_empty());
+        assert_eq!((memory.pools.receive.free_count(), memory.heap.payload_count()), (4, 0));
+        assert_eq!(memory.heap.reserve_count(), 0);
     }
 }

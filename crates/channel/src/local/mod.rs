@@ -39,10 +39,12 @@ use crate::state::State;
 
 mod beside;
 pub(crate) mod datagram;
+mod heap;
 mod lent;
 mod listener;
 mod memory;
 mod network;
+mod numbers;
 mod open;
 mod options;
 mod placed;

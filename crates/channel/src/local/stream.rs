@@ -15,7 +15,8 @@ use megapipe_stack::{
     Chunk, CloseReason, ConnId, ConnInfo, ConnectError, Instant, OperationError, TcpState,
 };
 
-use super::memory::{self, ChannelMemory, Received};
+use super::memory::{ChannelMemory, Received};
+use super::numbers;
 use super::placed::Placed;
 use super::repair::HAS_MOVED;
 use super::{Local, set_receiving};
@@ -376,7 +377,7 @@ impl Local {
         chunk: Chunk,
     ) -> Option<(Whose, ReadBuf)> {
         let slot = self.slot_of(conn)?;
-        let answered = state.on_held_for_one(slot, memory::held(chunk)?, chunk.len)?;
+        let answered = state.on_held_for_one(slot, numbers::held(chunk)?, chunk.len)?;
         state.slot(slot).receiving = Receiving::No;
         Some(answered)
     }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::*;
+use crate::buffer::ReadBuf;
 use crate::kernel::pool::Pool;
 
 fn pools() -> Pools {
@@ -22,7 +23,7 @@ fn buffers_go_to_and_fro_by_their_numbers() {
     assert_eq!(pools.receive.free_count(), 2, "a quarter stays with the kernel's driver");
     let buf = memory.alloc(PoolId::default()).unwrap();
     let sum = memory.copy_in(buf, 0, b"hello world");
-    let held = super::super::memory::held(Chunk { buf, offset: 0, len: 11 }).unwrap();
+    let held = super::super::numbers::held(Chunk { buf, offset: 0, len: 11 }).unwrap();
     let mut bytes = ReadBuf::new(pools.receive.adopt(held, 11).unwrap());
     let front = pools.surrender(bytes.split_to(6)).map_err(drop).unwrap();
     let rest = pools.surrender(bytes).map_err(drop).unwrap();
@@ -64,11 +65,11 @@ fn heap_memory_stands_in_when_the_stock_is_out() {
     memory.copy_in(bufs[6], 0, b"late");
     let chunk = Chunk { buf: bufs[6], offset: 0, len: 4 };
     let Received::Heap(bytes) = memory.received_on_heap(chunk) else { panic!("it has no buffer") };
-    assert_eq!((&*bytes, memory.reserve.len()), (&b"late"[..], 0));
+    assert_eq!((&*bytes, memory.heap.reserve_count()), (&b"late"[..], 0));
     bufs[..6].iter().for_each(|buf| memory.free(*buf));
     let spare = memory.alloc(PoolId::default()).unwrap();
     memory.free(spare);
-    assert!(memory.reserve.is_empty());
+    assert_eq!(memory.heap.reserve_count(), 0);
     memory.exchange(&pools);
     assert_eq!(memory.stock.len(), 6);
 }
@@ -99,6 +100,6 @@ fn what_lies_elsewhere_is_kept_and_comes_back_as_it_was() {
         let chunk = memory.keep(Kept::new(back));
         memory.free(chunk.buf);
     }
-    assert!(memory.payloads.is_empty());
+    assert_eq!(memory.heap.payload_count(), 0);
     assert_eq!(Rc::strong_count(&other), 1);
 }
