@@ -1,8 +1,8 @@
 //! The memory of a stack on a thread beside the channel's: the same buffers, by their numbers.
 //!
-//! Read first: `memory.rs` and `numbers.rs` for what the numbers count, and `megapipe_service`'s `beside.rs` for who
-//! is at the stack when. What only the channel's thread may touch, which counts owners without
-//! atomics, stays there ([`Pools`]).
+//! Read first: `memory.rs` and `numbers.rs` for what the numbers count, and `megapipe_service`'s
+//! `beside.rs` for who is at the stack when. What only the channel's thread may touch, which counts
+//! owners without atomics, stays there ([`Pools`]).
 //!
 //! Receive buffers go to and fro in batches: the channel stocks up free ones, and takes back what
 //! the stack has let go of, each time that it looks for events. When the stock is out, heap memory

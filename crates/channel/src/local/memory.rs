@@ -10,8 +10,9 @@
 //! waits in a table until the peer has acknowledged it.
 //!
 //! What has arrived and is not asked for lies in receive buffers too. When all are taken, heap
-//! memory of the same size stands in for more, up to `limits::RESERVE_BYTES_MAX`: it is what the kernel's
-//! socket buffers are to its drivers, and keeps handles that nobody reads from starving the others.
+//! memory of the same size stands in for more, up to `limits::RESERVE_BYTES_MAX`: it is what the
+//! kernel's socket buffers are to its drivers, and keeps handles that nobody reads from starving
+//! the others.
 //!
 //! Invariants
 //! - A receive buffer that the stack holds is out of the pool's free list and has no owner; the
