@@ -5,7 +5,9 @@
 //! versions: `rustc` hands the linker a version script of its own for a `cdylib`, in which every
 //! symbol is without a version, and no linker lets a second script change that.
 //!
-//! Invariants: nothing outside the prefix (and `target/`) is written; what is there is replaced.
+//! Invariants: nothing outside the prefix (and `target/`) is written; what is there is replaced,
+//! each file in one step: a program that has the library mapped, or is being linked meanwhile, has
+//! the old one or the new one, and never half of one.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -77,26 +79,34 @@ fn archive_in(messages: &str) -> Option<PathBuf> {
 /// The shared library with its links, and only the calls visible in it.
 fn link(archive: &Path, versions: &Path, lib: &Path) -> Result<(), Error> {
     let (soname, file) = (format!("libmegapipe.so.{ABI}"), format!("libmegapipe.so.{VERSION}"));
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-o"]).arg(lib.join(&file));
-    cc.arg(format!("-Wl,-soname,{soname}"));
-    cc.arg(format!("-Wl,--version-script={}", versions.display()));
-    cc.args(["-Wl,--gc-sections,--as-needed,-z,relro,-z,now,-z,defs", "-Wl,--whole-archive"]);
-    cc.arg(archive).arg("-Wl,--no-whole-archive").args(SYSTEM_LIBRARIES);
-    process::output_of(&mut cc)?;
+    replace(&lib.join(&file), |path| {
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-o"]).arg(path);
+        cc.arg(format!("-Wl,-soname,{soname}"));
+        cc.arg(format!("-Wl,--version-script={}", versions.display()));
+        cc.args(["-Wl,--gc-sections,--as-needed,-z,relro,-z,now,-z,defs", "-Wl,--whole-archive"]);
+        cc.arg(archive).arg("-Wl,--no-whole-archive").args(SYSTEM_LIBRARIES);
+        process::output_of(&mut cc).map(drop)
+    })?;
     point(&lib.join(&soname), &file)?;
     point(&lib.join("libmegapipe.so"), &soname)
 }
 
 /// Makes `path` a symbolic link to its neighbour `target`.
 fn point(path: &Path, target: &str) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::file(path)(source));
-        }
-        _ => {}
+    replace(path, |path| symlink(target, path).map_err(Error::file(path)))
+}
+
+/// Makes a file under another name, and puts it in the place of `path` when it is whole.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let made = make(&new).and_then(|()| fs::rename(&new, path).map_err(Error::file(path)));
+    if made.is_err() {
+        // There may be nothing yet; why it failed is said by what failed.
+        let _ = fs::remove_file(&new);
     }
-    symlink(target, path).map_err(Error::file(path))
+    made
 }
 
 fn write_pkg_config(template: &Path, prefix: &Path) -> Result<(), Error> {
@@ -105,14 +115,14 @@ fn write_pkg_config(template: &Path, prefix: &Path) -> Result<(), Error> {
     let folder = prefix.join("lib/pkgconfig");
     fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
     let path = folder.join("megapipe.pc");
-    fs::write(&path, text).map_err(Error::file(&path))
+    replace(&path, |path| fs::write(path, text).map_err(Error::file(path)))
 }
 
 /// Copies a file into a folder, which is made if it is missing.
 fn copy(file: &Path, folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(Error::file(folder))?;
     let target = folder.join(file.file_name().unwrap_or_default());
-    fs::copy(file, &target).map(drop).map_err(Error::file(file))
+    replace(&target, |target| fs::copy(file, target).map(drop).map_err(Error::file(file)))
 }
 
 fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
