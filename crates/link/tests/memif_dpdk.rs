@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use megapipe_link::memif::{self, Memif, Role, Settings};
 use megapipe_link::{Link, LinkError, Transmit};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// DPDK takes long to begin, and its threads spin: a busy machine needs its time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One at a time: each testpmd keeps a core busy.
 static TURN: Mutex<()> = Mutex::new(());
@@ -35,7 +36,7 @@ impl Testpmd {
         let arguments =
             ["--no-huge", "-m", "256", "--lcores", "0@1,1@1", "--no-pci", "--no-telemetry"];
         let child = Command::new("timeout")
-            .args(["--signal=KILL", "60", "dpdk-testpmd"])
+            .args(["--signal=KILL", "240", "dpdk-testpmd"])
             .args(arguments)
             .args([&prefix, &device, "--", "-i", "--auto-start", "--disable-link-check"])
             .args(["--total-num-mbufs=8192", "--port-topology=loop", "--no-flush-rx"])

@@ -191,7 +191,7 @@ fn the_kernel_serves(elsewhere: &crate::wire::Elsewhere, address: &'static str) 
         stream.write_all(&request).expect("sent");
         let mut response = vec![0; request.len()];
         stream.read_exact(&mut response).expect("a response");
-        let ping = Command::new("ping").args(["-c1", "-W2", "-q", address]).output();
+        let ping = Command::new("ping").args(["-c1", "-W20", "-q", address]).output();
         (response == request, ping.map(|output| output.status.success()).ok())
     });
     server.join().expect("the server's own checks");
