@@ -10,8 +10,12 @@ use megapipe::{
     UnixAddress,
 };
 
+use rustix::event::{PollFd, PollFlags, poll};
+
 use crate::place::{here, there};
-use crate::scene::{A_WHILE, Case, Folder, Stream, deserted, on_each_driver, pattern, peer};
+use crate::scene::{
+    A_WHILE, Case, Folder, PATIENCE, Stream, deserted, on_each_driver, pattern, peer,
+};
 
 on_each_driver![
     accept_gives_as_many_as_asked_and_the_rest_waits,
@@ -240,15 +244,14 @@ fn connect_to_a_missing_unix_path_is_not_found(case: &Case) {
 }
 
 /// A listening socket whose accept queue is full: the kernel answers no further SYN.
-fn silent_listener() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
+fn silent_listener() -> (TcpListener, SocketAddr, TcpStream) {
     let listener = TcpListener::bind(there("127.0.0.1:0")).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let address = listener.local_addr().unwrap();
-    let mut waiting = Vec::new();
-    while let Ok(client) = TcpStream::connect_timeout(&address, Duration::from_millis(150)) {
-        waiting.push(client);
-        assert!(waiting.len() < 20, "the queue never fills");
-    }
+    // One more than none waits in a queue of none, from when the listener is readable.
+    let waiting = TcpStream::connect(address).unwrap();
+    let mut readable = [PollFd::new(&listener, PollFlags::IN)];
+    assert_eq!(poll(&mut readable, Some(&PATIENCE.try_into().unwrap())), Ok(1));
     (listener, address, waiting)
 }
 
