@@ -14,6 +14,8 @@ use megapipe::{
 
 const CLIENTS: usize = 4;
 const LEAVES: u32 = 12;
+/// How long anything may take before it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An echo server on a channel of its own.
 struct Server {
@@ -38,6 +40,16 @@ impl Server {
     fn leave(&mut self) {
         let left = self.channel.unregister(self.listener.take().unwrap()).unwrap();
         assert!(left.connections.is_empty(), "a sibling takes them");
+    }
+
+    /// For so long at least, and until somebody came.
+    fn serve_one_for(&mut self, time: Duration) {
+        let (start, accepted) = (Instant::now(), self.accepted);
+        self.serve_for(time);
+        while self.accepted == accepted {
+            assert!(start.elapsed() < PATIENCE, "nobody comes");
+            self.serve_for(time);
+        }
     }
 
     fn serve_for(&mut self, time: Duration) {
@@ -66,7 +78,7 @@ impl Server {
 /// One connection, one transaction.
 fn transact(address: SocketAddr, number: u64) -> io::Result<()> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     // Closes with a reset, which leaves no port in TIME-WAIT behind.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     let sent = number.to_ne_bytes();
@@ -91,21 +103,25 @@ fn leaves_under_load(leaving: DriverChoice, staying: DriverChoice) {
         return;
     }
     let done = Arc::new(AtomicBool::new(false));
+    let are_gone = Arc::new(AtomicBool::new(false));
     let mut stayer = Server::new(staying);
     let address = stayer.listen(&"127.0.0.1:0".parse().unwrap());
     let leaver = {
-        let done = Arc::clone(&done);
+        let (done, are_gone) = (Arc::clone(&done), Arc::clone(&are_gone));
         thread::spawn(move || {
             let mut server = Server::new(leaving);
             for _ in 0..LEAVES {
                 server.listen(&address.into());
-                server.serve_for(Duration::from_millis(30));
+                server.serve_one_for(Duration::from_millis(30));
                 server.leave();
                 server.serve_for(Duration::from_millis(10));
             }
             // Relaxed: nothing else is shared.
             done.store(true, Ordering::Relaxed);
-            server.serve_for(Duration::from_millis(300));
+            // A client may be in the midst of its last transaction.
+            while !are_gone.load(Ordering::Relaxed) {
+                server.serve_for(Duration::from_millis(20));
+            }
             server.accepted
         })
     };
@@ -123,7 +139,12 @@ fn leaves_under_load(leaving: DriverChoice, staying: DriverChoice) {
         .collect();
     while clients.iter().any(|client| !client.is_finished()) {
         stayer.serve_for(Duration::from_millis(20));
+        if leaver.is_finished() {
+            // It failed, or it would go on until the clients have gone.
+            done.store(true, Ordering::Relaxed);
+        }
     }
+    are_gone.store(true, Ordering::Relaxed);
     let lost = clients.into_iter().filter_map(|client| client.join().err()).count();
     assert_eq!(lost, 0, "clients that lost a connection");
     let by_leaver = leaver.join().unwrap();
@@ -166,7 +187,7 @@ fn a_non_blocking_listener_costs_nothing_while_nobody_comes() {
         let calls = channel.counters().system_calls;
         assert!(calls < 20, "{driver:?}: {calls} system calls");
         let _client = TcpStream::connect(address).unwrap();
-        let done = channel.dispatch(Some(Duration::from_secs(5))).unwrap().unwrap();
+        let done = channel.dispatch(Some(PATIENCE)).unwrap().unwrap();
         assert!(matches!(done.event, Event::Accept(Ok(_))));
     }
 }
