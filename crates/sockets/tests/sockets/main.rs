@@ -15,6 +15,7 @@ mod holding;
 mod host;
 mod linux;
 mod mixed;
+mod namespace;
 mod options;
 mod ours;
 mod plain;

@@ -13,7 +13,7 @@ use megapipe_sockets::{Config, Context};
 
 use crate::host::{Answer, Ctl, Fd, Host};
 use crate::linux::Linux;
-use crate::turns;
+use crate::{namespace, turns};
 
 /// Rounds of settling, in which both hosts hear of everything that is on its way.
 const ROUNDS: usize = 6;
@@ -278,6 +278,7 @@ pub(crate) fn compare_in(
     placements: &[Placement],
     program: impl Fn(&mut World),
 ) {
+    namespace::enter_own();
     let mut comparison = Comparison { program, linux: [const { None }; PATIENCES.len()] };
     for (name, driver) in drivers {
         match on_kernel(*driver) {
