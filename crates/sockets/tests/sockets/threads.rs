@@ -298,7 +298,7 @@ fn a_set_that_nothing_happens_to_is_waited_for_as_long_as_asked() {
 }
 
 /// Whether a thread of this process sleeps in the kernel.
-fn is_asleep(thread: rustix::thread::Pid) -> bool {
+pub(crate) fn is_asleep(thread: rustix::thread::Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
 }
