@@ -7,7 +7,7 @@
 use crate::limits;
 use megapipe_apps::serve::CpuList;
 use rustix::{
-    process::{Pid, Signal, kill_process, set_parent_process_death_signal},
+    process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal},
     thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity},
 };
 use std::{
@@ -41,7 +41,8 @@ impl Place {
         args: impl IntoIterator<Item = A>,
     ) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["bench", "exec", "--cpus", &self.cpus.to_string()]);
+        let parent = std::process::id().to_string();
+        command.args(["bench", "exec", "--parent", &parent, "--cpus", &self.cpus.to_string()]);
         if let Some(netns) = &self.netns {
             command.arg("--netns").arg(netns);
         }
@@ -53,6 +54,9 @@ impl Place {
 /// Options of `megapipe bench exec`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExecArgs {
+    /// The process that has to be its parent
+    #[arg(long)]
+    parent: u32,
     /// Network namespace to enter first
     #[arg(long)]
     netns: Option<PathBuf>,
@@ -74,6 +78,12 @@ pub(crate) fn exec(args: &ExecArgs) -> io::Error {
 
 fn enter(args: &ExecArgs) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A parent that died before that was called is never told of, and somebody else is it now.
+    let parent = getppid().map(|pid| pid.as_raw_pid().cast_unsigned());
+    if parent != Some(args.parent) {
+        let why = format!("process {} is not the parent any more", args.parent);
+        return Err(io::Error::other(why));
+    }
     if let Some(netns) = &args.netns {
         enter_netns(netns)?;
     }

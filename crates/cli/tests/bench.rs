@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -40,6 +41,22 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not in time");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The processes of a group that still run, and what they are.
+fn running_in(group: u32) -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let line = |name: &str, what: &str| fs::read_to_string(format!("/proc/{name}/{what}")).ok();
+    let running = processes.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let stat = line(&name, "stat")?;
+        let mut fields = stat.rsplit(") ").next()?.split(' ');
+        let (state, _parent, of) = (fields.next()?, fields.next()?, fields.next()?);
+        // Who has ended is still there until somebody asks.
+        let is_it = state != "Z" && of == group.to_string();
+        is_it.then(|| line(&name, "cmdline").unwrap_or_default().replace('\0', " "))
+    });
+    running.collect()
 }
 
 /// Ends on drop.
@@ -214,7 +231,8 @@ fn nothing_is_left_of_a_benchmark_that_is_ended() {
     }
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let args = ["bench", "accept", "--quick", "--link", "veth"];
-        let child = megapipe(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut command = megapipe(&args);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn();
         let mut bench = Bench(child.expect("megapipe runs"));
         let pid = bench.0.id();
         let ended = |bench: &mut Bench| bench.0.try_wait().expect("a status").is_some();
@@ -234,5 +252,22 @@ fn nothing_is_left_of_a_benchmark_that_is_ended() {
         bench.0.wait().expect("an end");
         wait_until("removal", || namespaces(pid).iter().all(|path| !path.exists()));
         wait_until("removal of files", || !scratch.exists());
+        wait_until("the end of what it started", || running_in(pid).is_empty());
     }
+}
+
+#[test]
+fn who_is_started_by_a_benchmark_that_has_died_does_not_begin() {
+    let exec = |parent: u32| {
+        let parent = parent.to_string();
+        let args = ["bench", "exec", "--parent", &parent, "--cpus", "0", "--", "echo", "begun"];
+        let output = megapipe(&args).output().expect("megapipe runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), output.stdout == b"begun\n", said)
+    };
+    let (is_success, has_begun, said) = exec(std::process::id());
+    assert!(is_success && has_begun, "{said}");
+    let (is_success, has_begun, said) = exec(1);
+    assert!(!is_success && !has_begun, "{said}");
+    assert!(said.contains("process 1 is not the parent any more"), "{said}");
 }
