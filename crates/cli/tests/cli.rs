@@ -1,7 +1,7 @@
 //! The `megapipe` command as a process: what it prints, how it ends, what signals do.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -306,12 +306,45 @@ fn a_server_and_its_load_meet() {
     assert!(success, "{said}");
 }
 
+/// Tries until it is so, as long as anything may take.
+#[track_caller]
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process has a handler for a signal by now; before, the signal would be its end.
+fn catches(pid: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let caught = u64::from_str_radix(caught.expect("a set of signals"), 16).expect("a number");
+    caught & 1 << (signal.as_raw() - 1) != 0
+}
+
+/// Bytes that the server has not read of what this connection sent, as the kernel lists them:
+/// local address, remote address, state, and what is queued to be sent and to be read.
+fn unread_of(client: &TcpStream) -> u64 {
+    let port = |address: std::io::Result<SocketAddr>| address.expect("an address").port();
+    let ends = [port(client.peer_addr()), port(client.local_addr())];
+    let ends = ends.map(|port| format!("0100007F:{port:04X}"));
+    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("a list");
+    let server = sockets.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields[1..3] == ends).then(|| fields[4].split_once(':').expect("two numbers").1.to_owned())
+    });
+    u64::from_str_radix(&server.expect("the server's end"), 16).expect("a number")
+}
+
 #[test]
 fn a_load_that_is_interrupted_sums_up_what_it_has() {
     let server = Server::start(&["serve", "rpc", "--listen", "127.0.0.1:0"]);
     let mut command = megapipe(&["load", "rpc", server.address(), "-c", "4", "-d", "60"]);
     command.args(["--warmup", "0"]).stdout(Stdio::piped());
     let mut load = command.spawn().expect("megapipe runs");
+    until("a handler", || catches(load.id(), Signal::INT));
     std::thread::sleep(Duration::from_millis(600));
     let pid = Pid::from_raw(load.id().cast_signed()).expect("a process");
     kill_process(pid, Signal::INT).expect("signalling");
@@ -328,10 +361,10 @@ fn the_first_signal_drains_and_the_second_ends() {
     let mut stubborn = TcpStream::connect(server.address()).expect("connecting");
     // Half a request: the server waits for the rest while it drains.
     stubborn.write_all(&[1; 32]).expect("sending");
+    until("half a request is read", || unread_of(&stubborn) == 0);
     std::thread::sleep(Duration::from_millis(300));
     server.signal(Signal::INT);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(TcpStream::connect(server.address()).is_err(), "nobody listens any more");
+    until("nobody listens any more", || TcpStream::connect(server.address()).is_err());
     stubborn.write_all(&[1; 32]).expect("sending");
     let mut echo = [0; 64];
     stubborn.read_exact(&mut echo).expect("what was owed");
@@ -339,7 +372,7 @@ fn the_first_signal_drains_and_the_second_ends() {
     server.signal(Signal::INT);
     let began = Instant::now();
     let (success, _, said) = server.end();
-    assert!(success && began.elapsed() < Duration::from_secs(10), "{said}");
+    assert!(success && began.elapsed() < Duration::from_secs(30), "{said}");
 }
 
 #[test]
@@ -357,21 +390,30 @@ fn counters_are_shown_and_readiness_is_written_where_asked() {
     let stderr = child.stderr.take().expect("a pipe");
     let mut ready = String::new();
     stdout.read_line(&mut ready).expect("a line");
-    let server = Server { child, stdout, stderr, ready };
+    let mut server = Server { child, stdout, stderr, ready };
     let mut stream = TcpStream::connect(server.address()).expect("connecting");
     for _ in 0..5 {
         stream.write_all(&[1; 64]).expect("sending");
         stream.read_exact(&mut [0; 64]).expect("an echo");
     }
-    std::thread::sleep(Duration::from_millis(1_300));
+    // A line a second, of which one is the first that tells of all that.
+    let mut shown = String::new();
+    let tells = |line: &str| {
+        let numbers: Vec<&str> = line.split_whitespace().collect();
+        numbers.len() > 6 && (numbers[0], numbers[1], numbers[6]) == ("all", "1", "5")
+    };
+    while !shown.lines().any(tells) {
+        assert!(shown.lines().count() < 20, "{shown}");
+        let mut more = [0; 4_096];
+        let len = server.stderr.read(&mut more).expect("a pipe");
+        assert!(len > 0, "{shown}");
+        shown += std::str::from_utf8(&more[..len]).expect("UTF-8");
+    }
+    assert!(shown.lines().next().is_some_and(|line| line.contains("requests/s")), "{shown}");
     assert_eq!(std::fs::read(&path).expect("the file"), b"\n");
     drop(stream);
     server.signal(Signal::TERM);
     let (success, _, said) = server.end();
     std::fs::remove_file(path).expect("tidying up");
     assert!(success, "{said}");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].contains("requests/s") && lines.len() >= 2, "{said}");
-    let requests: Vec<&str> = lines[1].split_whitespace().collect();
-    assert_eq!((requests[0], requests[1], requests[6]), ("all", "1", "5"), "{said}");
 }
