@@ -15,15 +15,14 @@ impl Drop for Program {
     }
 }
 
-/// A load of a fifth of a second from an address of its own, and the transactions that were
-/// answered.
-fn load(link: &str, last: u8) -> Program {
+/// A load from an address of its own, until so many transactions were answered.
+fn load(link: &str, last: u8, total: &str) -> Program {
     let address = format!("10.9.0.{last}/24");
     let link = format!("{link},role=client");
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe-load"));
     command.args(["rpc", "10.9.0.1:7000", "--backend", "local", "--link", &link]);
     command.args(["--address", &address, "--connections", "8", "--transactions", "4"]);
-    command.args(["--warmup", "0.1", "--duration", "0.2", "--verify", "1"]);
+    command.args(["--total", total, "--verify", "1"]);
     command.args(["--json", "-", "--quiet"]);
     Program(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the load"))
 }
@@ -54,15 +53,15 @@ fn a_server_on_a_memif_goes_on_with_the_next_client() {
     command.args(["--address", "10.9.0.1/24"]).stdout(Stdio::null());
     let mut server = Program(command.spawn().expect("the server"));
     for last in 2..5 {
-        let result = ended(load(&link, last));
+        let result = ended(load(&link, last, "1000"));
         let result: serde_json::Value = serde_json::from_str(&result).expect("JSON");
         assert!(result["transactions"].as_u64().expect("a count") > 0, "{result}");
         assert_eq!(server.0.try_wait().expect("a child of ours"), None, "the server goes on");
     }
     // A client that is killed in the middle of it all is no different.
-    drop(load(&link, 9));
-    let killed = load(&link, 10);
+    drop(load(&link, 9, "1000000000"));
+    let killed = load(&link, 10, "1000000000");
     std::thread::sleep(Duration::from_millis(150));
     drop(killed);
-    ended(load(&link, 11));
+    ended(load(&link, 11, "1000"));
 }

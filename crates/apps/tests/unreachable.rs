@@ -36,6 +36,14 @@ impl Namespace {
         ip(&format!("-n {} {args}", self.0))
     }
 
+    /// How many frames have come in by the device.
+    fn frames(&self) -> u64 {
+        let path = "/sys/class/net/tap0/statistics/rx_packets";
+        let output = Command::new("ip").args(["netns", "exec", &self.0, "cat", path]).output();
+        let said = String::from_utf8(output.expect("ip").stdout).expect("text");
+        said.trim().parse().expect("a number")
+    }
+
     fn start(&self, executable: &str, args: &[&str]) -> Program {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0, executable]).args(args);
@@ -86,9 +94,16 @@ fn check(name: &str, server: &str, serve: &[&str], load: &[&str]) {
     let _server = namespace.start(server, &args);
     let mut args = vec![name, "10.78.0.9:7000", "--backend", "local", "--link", "tap:tap0"];
     args.extend(["--address", "10.78.0.2/24", "--connections", "16", "--transactions", "8"]);
-    args.extend(["--warmup", "0", "--duration", "4", "--json", "-", "--quiet"]);
+    args.extend(["--warmup", "0", "--duration", "9", "--json", "-", "--quiet"]);
     args.extend(load);
     let load = namespace.start(env!("CARGO_BIN_EXE_megapipe-load"), &args);
+    // From when it has asked for the address: a busy machine may take a while to start it.
+    let before = namespace.frames();
+    let deadline = Instant::now() + PATIENCE;
+    while namespace.frames() == before {
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     std::thread::sleep(UNANSWERED);
     namespace.ip("addr add 10.78.0.9/24 dev tap0").expect("an address");
     let (said, code) = load.ended();
