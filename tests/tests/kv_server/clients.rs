@@ -103,15 +103,27 @@ fn clients_that_stop_midway_or_rest_too_long_are_cut_off() {
         let mut args = args(driver);
         (args.stall_timeout, args.idle_timeout) = (1, 4);
         let (running, address) = serve(&args);
+        let mut watcher = Client::connect(address);
+        // A test that is kept waiting for a second sees it too late, and looks at the next one.
+        let mut stopped = 0;
+        loop {
+            let mut midway = Client::connect(address);
+            midway.send(b"set a 0 0 500000\r\nabc");
+            stopped += 1;
+            let mut is_seen = false;
+            wait_for("the value is expected", || {
+                is_seen |= stat(&mut watcher, "log_bytes_reserved") > 0;
+                is_seen || stat(&mut watcher, "idle_kicks") == stopped
+            });
+            assert!(midway.is_closed());
+            assert_eq!(stat(&mut watcher, "idle_kicks"), stopped);
+            assert_eq!(stat(&mut watcher, "log_bytes_reserved"), 0);
+            if is_seen {
+                break;
+            }
+        }
         let start = Instant::now();
         let mut resting = Client::connect(address);
-        let mut midway = Client::connect(address);
-        midway.send(b"set a 0 0 500000\r\nabc");
-        let mut watcher = Client::connect(address);
-        wait_for("the value is expected", || stat(&mut watcher, "log_bytes_reserved") > 0);
-        assert!(midway.is_closed());
-        assert_eq!(stat(&mut watcher, "idle_kicks"), 1);
-        assert_eq!(stat(&mut watcher, "log_bytes_reserved"), 0);
         assert!(resting.is_closed());
         // The server's time is coarse: a tick behind, and a turn of its loop.
         assert!(start.elapsed() >= Duration::from_secs(4) - 2 * megapipe_apps::limits::TICK);
@@ -162,7 +174,7 @@ fn a_thousand_connections_are_served_alike() {
     for driver in drivers("a_thousand_connections_are_served_alike") {
         let mut args = args(driver);
         // All goodbyes are to be heard, however late they are read.
-        args.serve.drain = 5;
+        args.serve.drain = 60;
         let (running, address) = serve(&args);
         let mut clients: Vec<_> = (0..1_000).map(|_| Client::connect(address)).collect();
         for (index, client) in clients.iter_mut().enumerate() {
@@ -247,7 +259,7 @@ fn memory_has_a_limit_and_what_is_used_stays() {
 fn stopping_answers_what_was_asked() {
     for driver in drivers("stopping_answers_what_was_asked") {
         let mut args = args(driver);
-        args.serve.drain = 5;
+        args.serve.drain = 60;
         let (running, address) = serve(&args);
         let mut client = Client::connect(address);
         client.expect(b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
@@ -257,6 +269,6 @@ fn stopping_answers_what_was_asked() {
         drop(client);
         let tally = stopping.join().expect("no panic").expect("a clean end");
         assert_eq!((tally.requests, tally.failed), (1, 0));
-        assert!(start.elapsed() < Duration::from_secs(3));
+        assert!(start.elapsed() < Duration::from_secs(30), "not by the deadline");
     }
 }
