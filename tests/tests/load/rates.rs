@@ -108,7 +108,9 @@ fn observers_are_told_when_the_window_begins_and_ends() {
     check_good(&summary);
     let kinds: Vec<Moment> = moments.iter().map(|&(moment, _)| moment).collect();
     assert_eq!(kinds, [Moment::Warming, Moment::Measuring, Moment::Measured]);
-    let window = moments[2].1 - moments[1].1;
-    assert!(window >= Duration::from_millis(450), "{window:?}");
+    // Neither is told early. How late the first two are is the machine's matter.
+    let since_first = |moment: usize| moments[moment].1 - moments[0].1;
+    assert!(since_first(1) >= Duration::from_millis(200), "{:?}", since_first(1));
+    assert!(since_first(2) >= Duration::from_millis(700), "{:?}", since_first(2));
     assert!((summary.seconds - 0.5).abs() < 0.1, "{}", summary.seconds);
 }

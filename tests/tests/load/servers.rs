@@ -1,6 +1,6 @@
 //! Good servers: every protocol, every distribution, both ways to close.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use megapipe_apps::http::{self, HttpArgs};
 use megapipe_apps::kv::{self, KvArgs};
@@ -118,11 +118,16 @@ fn a_server_that_stops_under_load_loses_no_response() {
             args.channels = Some(channels);
             let server = rpc::start(&RpcArgs::new(args)).expect("the server starts");
             let mut load = load_args(&server.addresses()[0], driver);
-            (load.connections, load.duration) = (32, Some(1.0));
+            (load.connections, load.duration) = (32, Some(2.0));
             let running = std::thread::spawn(move || {
                 run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs")
             });
-            std::thread::sleep(Duration::from_millis(400));
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while server.tallies().iter().all(|tally| tally.requests == 0) {
+                assert!(Instant::now() < deadline, "nobody asks: {:?}", server.tallies());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::thread::sleep(Duration::from_millis(100));
             let tally = server.stop().expect("a clean end");
             let summary = running.join().expect("the load's thread");
             check(&summary);
