@@ -103,7 +103,8 @@ fn with_wrk() {
     for driver in drivers("with_wrk") {
         let mut server = Server::start(driver, |_| {});
         for path in ["/1k.bin", "/300k.bin", "/large.bin"] {
-            let output = run("wrk", &["-t1", "-c32", "-d1s", &server.url(path)]);
+            let output =
+                run("wrk", &["-t1", "-c32", "-d1s", "--timeout", "20s", &server.url(path)]);
             let text = String::from_utf8(output.stdout).unwrap();
             assert!(text.contains("Requests/sec"), "{text}");
             for fault in ["Socket errors", "Non-2xx"] {
