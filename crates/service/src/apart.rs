@@ -15,8 +15,7 @@
 //! `megapipe_shm`'s `record.rs` for what the records say; `session.rs` and `worker.rs` for the two
 //! ends.
 //!
-//! The placements `thread` and `core` are this, and differ in where the thread runs and how it
-//! waits.
+//! The placement `core` is this.
 //!
 //! Invariants
 //! - Neither end waits for the other on the way of a message: a full ring of ops makes the
@@ -24,6 +23,7 @@
 //!   leaves events in the stack.
 //! - A buffer belongs to one end at a time, and goes over with the record that names it.
 //! - Events of a turn go over together, and wake the application at most once.
+//! - However the server's thread ends, it wakes the application, which then sees that it has ended.
 
 mod codes;
 mod memory;
@@ -31,6 +31,7 @@ mod sends;
 mod session;
 mod worker;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 
 use megapipe_shm::record::Record;
@@ -161,6 +162,7 @@ pub fn start(
     let server = Server::new(frames, config, memory, now)?;
     let sends = sends::Sends::new(&layout, config.tcp.send_buffer);
     let (calls, questions) = mpsc::channel();
+    let has_ended = Arc::new(AtomicBool::new(false));
     let description = session::Description::of(&server);
     let worker = worker::Worker::new(
         server,
@@ -170,6 +172,7 @@ pub fn start(
             sleeper: server_sleeper,
             ringer: application_ringer,
             questions,
+            has_ended: Arc::clone(&has_ended),
         },
     );
     let thread = server_thread::spawn(move || worker.run(), apart.core)?;
@@ -181,6 +184,7 @@ pub fn start(
             sleeper: application_sleeper,
             ringer: server_ringer,
             calls,
+            has_ended,
         },
         sends,
         layout.receives,

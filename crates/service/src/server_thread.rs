@@ -32,19 +32,6 @@ pub(crate) fn spawn(
     }
 }
 
-/// The server still runs.
-///
-/// # Errors
-/// Why it does not.
-pub(crate) fn check(
-    thread: &mut Option<JoinHandle<Result<(), LinkError>>>,
-) -> Result<(), LinkError> {
-    match thread {
-        Some(running) if !running.is_finished() => Ok(()),
-        _ => join(thread),
-    }
-}
-
 /// The server has ended, or is about to.
 ///
 /// # Errors

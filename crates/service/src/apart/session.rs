@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
@@ -44,6 +45,8 @@ pub(super) struct Ends {
     pub(super) sleeper: Sleeper,
     pub(super) ringer: Ringer,
     pub(super) calls: Sender<Call>,
+    /// The server's thread takes no more turns, and is about to end.
+    pub(super) has_ended: Arc<AtomicBool>,
 }
 
 /// What does not change while the server runs.
@@ -241,7 +244,7 @@ impl Session {
             self.counters.ops_full += 1;
             self.commit();
             self.ring();
-            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            if !self.lives() {
                 return;
             }
             std::thread::yield_now();
@@ -254,8 +257,16 @@ impl Session {
     ///
     /// # Errors
     /// Why it does not.
+    #[inline]
     pub fn check(&mut self) -> Result<(), LinkError> {
-        server_thread::check(&mut self.thread)
+        // The thread itself is still there when it rings for the last time: whoever went by that
+        // would sleep again.
+        if self.lives() { Ok(()) } else { server_thread::join(&mut self.thread) }
+    }
+
+    #[inline]
+    fn lives(&self) -> bool {
+        !self.ends.has_ended.load(Ordering::Acquire)
     }
 
     /// Prepares for sleep on [`Session::wait_fd`]. `false`: there is something already.
@@ -265,8 +276,7 @@ impl Session {
         self.ends.sleeper.arm();
         self.is_armed = true;
         let waits = self.ends.events.peek(1).is_ok_and(|count| count == 0);
-        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        if !(waits && lives && self.unblocked.is_empty() && self.backlog.is_empty()) {
+        if !(waits && self.lives() && self.unblocked.is_empty() && self.backlog.is_empty()) {
             self.wake_up();
             return false;
         }

@@ -231,6 +231,65 @@ fn a_server_that_ends_is_told_and_sessions_end_in_any_order() {
     assert!(client.check().is_err(), "it stays so");
 }
 
+/// Sleeps until the server has ended. Nobody else wakes it.
+#[track_caller]
+fn sleeps_until_the_end(session: &mut Session) -> LinkError {
+    let start = Instant::now();
+    loop {
+        session.wake_up();
+        while session.event().is_some() {}
+        if let Err(error) = session.check() {
+            return error;
+        }
+        if session.arm() {
+            let fd = session.wait_fd();
+            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            let timeout = Timespec::try_from(PATIENCE).expect("a short time");
+            poll(&mut fds, Some(&timeout)).expect("poll works");
+        }
+        assert!(start.elapsed() < PATIENCE, "it was not woken");
+    }
+}
+
+#[test]
+fn an_application_that_sleeps_is_woken_when_the_server_ends() {
+    for round in 0..200 {
+        let (mut client, server) = sessions();
+        let breaker = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(round * 10));
+            drop(server);
+        });
+        assert!(matches!(sleeps_until_the_end(&mut client), LinkError::Gone { .. }));
+        breaker.join().expect("nothing failed there");
+    }
+}
+
+#[test]
+fn an_application_that_sleeps_is_woken_when_the_server_panics() {
+    for round in 0..50 {
+        let (mut client, _server) = sessions();
+        let fault: Call = Box::new(move |_| {
+            std::thread::sleep(Duration::from_micros(round * 100));
+            panic!("this panic is part of a test");
+        });
+        client.ends.calls.send(fault).expect("it lives");
+        client.ends.ringer.ring().expect("it is there");
+        let error = sleeps_until_the_end(&mut client);
+        assert!(matches!(error, LinkError::Gone { driver: "the server" }), "{error}");
+        assert!(client.call(|_| ()).is_none(), "it answers no more");
+        assert!(client.check().is_err(), "it stays so");
+    }
+}
+
+#[test]
+fn a_call_in_which_the_server_panics_has_no_answer() {
+    let (mut client, _server) = sessions();
+    let answer = client.call(|_| -> u32 { panic!("this panic is part of a test") });
+    assert_eq!(answer, None);
+    let error = sleeps_until_the_end(&mut client);
+    assert!(matches!(error, LinkError::Gone { driver: "the server" }), "{error}");
+}
+
 /// The session ends, and says so.
 #[track_caller]
 fn ends(session: &mut Session) {

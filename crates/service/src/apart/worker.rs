@@ -4,6 +4,8 @@
 //! application was woken if it sleeps.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use megapipe_link::LinkError;
@@ -33,6 +35,8 @@ pub(super) struct Ends {
     pub(super) sleeper: Sleeper,
     pub(super) ringer: Ringer,
     pub(super) questions: Receiver<Call>,
+    /// Set when there will be no more turns.
+    pub(super) has_ended: Arc<AtomicBool>,
 }
 
 /// A server, and its ends.
@@ -60,13 +64,6 @@ impl Worker {
     /// # Errors
     /// What the link said.
     pub(super) fn run(mut self) -> Result<(), LinkError> {
-        let ended = self.turns();
-        // The application sees that this thread has ended, if it is awake to look.
-        let _ = self.ends.ringer.ring();
-        ended
-    }
-
-    fn turns(&mut self) -> Result<(), LinkError> {
         loop {
             let now = self.clock.now();
             let asked = self.take_ops(now)?;
@@ -333,6 +330,15 @@ impl Worker {
             }
         }
         Ok(())
+    }
+}
+
+/// Also after a panic: nobody else would wake an application that sleeps.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.ends.has_ended.store(true, Ordering::Release);
+        // One that goes to sleep at this moment sees the flag, or is rung.
+        let _ = self.ends.ringer.ring();
     }
 }
 
