@@ -137,6 +137,21 @@ impl Locals {
         self.holders[usize::from(port)]
     }
 
+    /// These are the connections that have addresses here, and no others.
+    ///
+    /// # Panics
+    /// If that is not so.
+    #[cfg(any(test, feature = "invariants"))]
+    pub(crate) fn check(&self, connections: impl Iterator<Item = Ends>) {
+        let mut counts = alloc::vec![0; self.addresses.len()];
+        for ends in connections {
+            counts[usize::from(ends.local)] += 1;
+        }
+        for (local, count) in self.addresses.iter().zip(counts) {
+            assert_eq!(local.connections, count, "an address is as busy as it is had: {local:?}");
+        }
+    }
+
     /// Somebody is at one of these ports.
     pub(crate) fn are_held(&self, ports: RangeInclusive<u16>) -> bool {
         let (first, last) = (usize::from(*ports.start()), usize::from(*ports.end()));

@@ -61,6 +61,7 @@ impl Tcp {
         for (port, count) in held {
             assert_eq!(self.shard.locals.held(port), count, "each is counted at its port");
         }
+        self.shard.locals.check(self.places.iter().map(|at| self.connections[at as usize].ends));
         let flows = found + self.embryos.len() + self.time_waits.len();
         assert_eq!(self.shard.flows.len(), flows, "the flow table knows who exists");
     }

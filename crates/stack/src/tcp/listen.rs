@@ -367,14 +367,11 @@ impl Tcp {
             // again.
             return cx.counters.drop(Drop::BacklogFull);
         }
-        if self.places.len() >= self.embryos_from {
-            return cx.counters.drop(Drop::NoConnectionRoom);
-        }
         let (pool, reuse) = (listener.pool, listener.reuse);
-        let Some(ends) = self.shard.locals.take(&embryo.flow, reuse) else {
+        let Some((place, ends)) = self.take_room(&embryo.flow, reuse) else {
             return cx.counters.drop(Drop::NoConnectionRoom);
         };
-        let Some(place) = self.grow_up(cx, (index, embryo), (ends, pool)) else { return };
+        self.grow_up(cx, (index, embryo), (place, ends, pool));
         let conn = &mut self.connections[place as usize];
         segment_arrives::on_last_of_handshake(conn, &mut self.shard, cx, segment);
         debug_assert!(conn.state.is_synchronized(), "what it was made of was checked");
@@ -392,8 +389,8 @@ impl Tcp {
         &mut self,
         cx: &Cx<'_, M>,
         (index, embryo): (Option<u32>, &Embryo),
-        (ends, pool): (Ends, PoolId),
-    ) -> Option<u32> {
+        (place, ends, pool): (u32, Ends, PoolId),
+    ) {
         let config = &cx.config.tcp;
         let begin = Begin {
             ends,
@@ -403,7 +400,7 @@ impl Tcp {
             ts_offset: embryo.ts_offset,
             pool,
         };
-        let place = self.make(cx.now, &begin, index.map(|index| self.embryos_from + index))?;
+        self.make(cx.now, place, &begin, index.map(|index| self.embryos_from + index));
         if let Some(index) = index {
             self.remove_embryo(index);
         }
@@ -417,7 +414,6 @@ impl Tcp {
         conn.attempts = embryo.sent.saturating_sub(1);
         conn.cold.rtt_or_syn_at_us = embryo.sent_at_us;
         conn.cold.listener = embryo.listener as u16;
-        Some(place)
     }
 
     fn send_cookie<M>(&mut self, cx: &mut Cx<'_, M>, segment: &Segment<'_>, offer: &Offer) {

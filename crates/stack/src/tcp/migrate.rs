@@ -210,20 +210,14 @@ impl Tcp {
         if cx.ip.via(flow.remote).is_none() {
             return Err(ConnectError::NoRoute);
         }
-        if self.places.len() >= self.embryos_from {
-            return Err(ConnectError::TooManyConnections);
-        }
-        let ends = self
-            .shard
-            .locals
-            .take(&flow, Reuse::default())
-            .ok_or(ConnectError::TooManyConnections)?;
+        let (index, ends) =
+            self.take_room(&flow, Reuse::default()).ok_or(ConnectError::TooManyConnections)?;
         let mut conn = self.rebuilt(cx, snapshot, (ends, hash), pool);
         if !self.refill(cx, &mut conn, snapshot) {
-            self.shard.locals.give_back(&ends);
+            self.give_room_back((index, ends));
             return Err(ConnectError::TooManyConnections);
         }
-        let index = self.place(cx.now, conn).ok_or(ConnectError::TooManyConnections)?;
+        self.place(cx.now, index, conn);
         self.shard.departed.remove(&flow);
         self.settle(cx, index);
         Ok(self.id(index))

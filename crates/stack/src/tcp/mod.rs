@@ -69,7 +69,7 @@ use challenge::Challenges;
 use chunks::ChunkNodes;
 use connection::{Begin, Connection, Rares};
 use embryo::Embryos;
-use ends::Locals;
+use ends::{Ends, Locals};
 use facts::Facts;
 pub use holding::{Holder, Reuse};
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
@@ -357,9 +357,25 @@ impl Tcp {
         ConnId { index, generation: self.places.generation(index) }
     }
 
-    /// Gives a new connection its place, and the flow table an entry. `None`: there is no room.
-    fn place(&mut self, now: Instant, mut connection: Connection) -> Option<u32> {
+    /// A place for a connection, and its ends. `None`: there is no room for one of the two, and
+    /// neither is taken.
+    fn take_room(&mut self, flow: &Flow, reuse: Reuse) -> Option<(u32, Ends)> {
         let (index, _) = self.places.take()?;
+        let ends = self.shard.locals.take(flow, reuse);
+        if ends.is_none() {
+            self.places.give_back(index);
+        }
+        Some((index, ends?))
+    }
+
+    /// What `take_room` gave is not needed after all.
+    fn give_room_back(&mut self, (index, ends): (u32, Ends)) {
+        self.shard.locals.give_back(&ends);
+        self.places.give_back(index);
+    }
+
+    /// Puts a new connection into its place, and the flow table gets an entry.
+    fn place(&mut self, now: Instant, index: u32, mut connection: Connection) {
         self.enter(connection.hash, index);
         match self.connections.get_mut(index as usize) {
             Some(place) => {
@@ -369,13 +385,11 @@ impl Tcp {
             None => self.connections.push(connection),
         }
         self.prepare(now, index);
-        Some(index)
     }
 
     /// Makes a new connection in its place; the flow table gets an entry, or that of the embryonic
-    /// connection which it was. `None`: there is no room.
-    fn make(&mut self, now: Instant, begin: &Begin, embryo: Option<u32>) -> Option<u32> {
-        let (index, _) = self.places.take()?;
+    /// connection which it was.
+    fn make(&mut self, now: Instant, index: u32, begin: &Begin, embryo: Option<u32>) {
         match embryo {
             Some(embryo) => self.shard.flows.replace(begin.hash, embryo, index),
             None => self.enter(begin.hash, index),
@@ -386,7 +400,6 @@ impl Tcp {
             None => self.connections.push(Connection::new(blank, begin, now)),
         }
         self.prepare(now, index);
-        Some(index)
     }
 
     /// Enters a connection into the flow table.

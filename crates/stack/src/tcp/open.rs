@@ -49,9 +49,9 @@ impl Tcp {
         let Chosen { flow, hash, time_wait } = self.choose_flow(cx, remote, local, fits)?;
         let ts_offset = self.shard.secret.timestamp_offset(&flow);
         let mut iss = self.shard.secret.isn(&flow, cx.now);
-        if self.places.len() >= self.embryos_from {
-            return Err(ConnectError::TooManyConnections);
-        }
+        // Before the older connection's wait is over: without room it goes on.
+        let (index, ends) =
+            self.take_room(&flow, Reuse::default()).ok_or(ConnectError::TooManyConnections)?;
         if let Some(after) = time_wait.map(|index| self.take_over_time_wait(index))
             && iss.at_or_before(after)
         {
@@ -59,13 +59,8 @@ impl Tcp {
         }
         let state = State::SynSent(SynSent);
         debug_assert!(transition(CLOSED, Input::OpenActive).is_some_and(|(to, _)| to == state));
-        let ends = self
-            .shard
-            .locals
-            .take(&flow, Reuse::default())
-            .ok_or(ConnectError::TooManyConnections)?;
         let begin = Begin { ends, hash, state, iss, ts_offset, pool };
-        let index = self.make(cx.now, &begin, None).ok_or(ConnectError::TooManyConnections)?;
+        self.make(cx.now, index, &begin, None);
         let conn = &mut self.connections[index as usize];
         conn.facts.set(Facts::SYN_DUE);
         conn.cold.attend_at = Deadline::after_ms(cx.now, self.shard.syn_wait_ms);
