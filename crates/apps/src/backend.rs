@@ -57,9 +57,11 @@ pub struct BackendArgs {
     pub mtu: Option<u16>,
 
     /// Microseconds that the stack polls its link after the last frame before it sleeps
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = limits::SPIN_US_DEFAULT,
+    ///
+    /// Without it 50.
+    #[arg(long, value_name = "MICROSECONDS",
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
-    pub spin: u32,
+    pub spin: Option<u32>,
 
     /// Where the local back end's stack runs
     #[arg(long, value_enum, default_value_t)]
@@ -137,7 +139,8 @@ impl BackendArgs {
             steering_key: self.steer_key.as_deref().map(key_of),
             ..ServerConfig::default()
         };
-        settings.waits.spin = Duration::from_micros(self.spin.into());
+        let spin_us = self.spin.unwrap_or(limits::SPIN_US_DEFAULT);
+        settings.waits.spin = Duration::from_micros(spin_us.into());
         let network = LocalNetwork::open(link, settings)
             .map_err(|source| BackendError::Link { link: link.clone(), source: source.into() })?;
         Ok(Backend::Local(network))
@@ -159,6 +162,7 @@ impl BackendArgs {
                 "--gateway: the kernel's routes hold without --backend local",
             ),
             (self.mtu.is_some(), "--mtu: only --backend local has its own"),
+            (self.spin.is_some(), "--spin: only --backend local polls a link"),
             (self.steer_key.is_some(), "--steer-key: only --backend local steers by its own hash"),
         ];
         match asked.into_iter().find(|(is_asked, _)| *is_asked) {
@@ -197,6 +201,22 @@ mod tests {
     }
 
     #[test]
+    fn the_default_spin_is_what_the_option_says() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            backend: BackendArgs,
+        }
+        use clap::{CommandFactory as _, Parser as _};
+        let command = Program::command();
+        let spin = command.get_arguments().find(|arg| arg.get_id() == "spin").unwrap();
+        let said = spin.get_long_help().unwrap().to_string();
+        assert!(said.ends_with(&format!("Without it {}.", limits::SPIN_US_DEFAULT)), "{said}");
+        let parsed = |args: &[&str]| Program::try_parse_from(args).unwrap().backend.spin;
+        assert_eq!((parsed(&["p"]), parsed(&["p", "--spin", "0"])), (None, Some(0)));
+    }
+
+    #[test]
     fn options_that_contradict_each_other_are_named() {
         let kernel = BackendArgs::default();
         assert_eq!(kernel.open(1, 1).unwrap(), Backend::Kernel);
@@ -210,6 +230,9 @@ mod tests {
         assert!(gateway.open(1, 1).unwrap_err().to_string().starts_with("--gateway"));
         let mtu = BackendArgs { mtu: Some(1500), ..BackendArgs::default() };
         assert!(mtu.open(1, 1).unwrap_err().to_string().starts_with("--mtu"));
+        // Also one that is the default.
+        let spin = BackendArgs { spin: Some(limits::SPIN_US_DEFAULT), ..BackendArgs::default() };
+        assert!(spin.open(1, 1).unwrap_err().to_string().starts_with("--spin"));
         let key = BackendArgs { steer_key: Some("blue".to_owned()), ..BackendArgs::default() };
         assert!(key.open(1, 1).unwrap_err().to_string().starts_with("--steer-key"));
         let core = BackendArgs { placement: PlacementName::Core, ..BackendArgs::default() };

@@ -235,6 +235,7 @@ fn exit_codes_tell_mistakes_from_failures() {
             "cannot listen on 192.0.2.1:1: Cannot assign requested address (os error 99)",
         ),
         (&["serve", "rpc", "--gateway", "10.0.0.1"], 1, "--gateway: "),
+        (&["serve", "rpc", "--spin", "50"], 1, "--spin: "),
         (
             &["serve", "rpc", "--backend", "local", "--link", "pair"],
             1,
