@@ -4,11 +4,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use megapipe_link::LinkError;
+use megapipe_shm::without_signals;
 
 use crate::apart::ApartError;
 
 /// Runs a server's loop on a thread of its own, pinned to `core` (`None`: wherever the kernel
-/// likes), which says whether it could be pinned before it begins.
+/// likes), which says whether it could be pinned before it begins. Signals of the process are not
+/// delivered to it: they are the application's.
 ///
 /// # Errors
 /// [`ApartError::Thread`], [`ApartError::Pin`].
@@ -25,7 +27,7 @@ pub(crate) fn spawn(
         if may_run { run() } else { Ok(()) }
     };
     let builder = std::thread::Builder::new().name("mp-server".to_owned());
-    let thread = builder.spawn(body).map_err(ApartError::Thread)?;
+    let thread = without_signals(|| builder.spawn(body)).map_err(ApartError::Thread)?;
     match (told.recv(), core) {
         (Ok(Err(source)), Some(core)) => Err(ApartError::Pin { core, source }),
         _ => Ok(thread),
@@ -53,4 +55,36 @@ fn pin(core: usize) -> std::io::Result<()> {
         set.set(core);
     }
     rustix::thread::sched_setaffinity(None, &set).map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of SIGHUP, SIGINT, SIGUSR1, SIGALRM, SIGTERM and SIGCHLD.
+    const APPLICATIONS: [u32; 6] = [1, 2, 10, 14, 15, 17];
+    /// Of SIGILL, SIGBUS, SIGFPE and SIGSEGV.
+    const FAULTS: [u32; 4] = [4, 7, 8, 11];
+
+    #[test]
+    fn signals_are_the_applications_and_faults_its_own() {
+        let (tell, told) = mpsc::channel();
+        let status = move || {
+            let status = std::fs::read_to_string("/proc/thread-self/status");
+            tell.send(status.expect("procfs")).expect("it is asked");
+            Ok(())
+        };
+        let thread = spawn(status, None).expect("a thread");
+        let status = told.recv().expect("an answer");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let mask = u64::from_str_radix(mask.expect("a mask"), 16).expect("a number");
+        for signal in APPLICATIONS {
+            assert_ne!(mask & 1 << (signal - 1), 0, "{signal} in {mask:x}");
+        }
+        for signal in FAULTS {
+            assert_eq!(mask & 1 << (signal - 1), 0, "{signal} in {mask:x}");
+        }
+        assert!(status.contains("Name:\tmp-server"), "{status}");
+        thread.join().expect("it only looks").expect("no link was asked");
+    }
 }

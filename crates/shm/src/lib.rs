@@ -10,6 +10,8 @@
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
 //! | [`record`] | what those records say, checked once at the border |
 //!
+//! Threads that a library starts to be at the other end take no signals ([`without_signals`]).
+//!
 //! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
 //! through rings, in batches.
 //!
@@ -44,6 +46,8 @@ pub mod record;
 mod region;
 #[cfg(not(loom))]
 mod ring;
+#[cfg(not(loom))]
+mod signals;
 mod wakeup;
 
 #[cfg(not(loom))]
@@ -60,3 +64,5 @@ pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, PoolError, PoolLayout,
 pub use region::{Backing, OutOfRegion, Region, RegionError, TransparentRefusal};
 #[cfg(not(loom))]
 pub use ring::{Consumer, Full, Producer, RingError, RingLayout, ring};
+#[cfg(not(loom))]
+pub use signals::without_signals;

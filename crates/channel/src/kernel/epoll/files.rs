@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use megapipe_shm::without_signals;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
@@ -245,22 +246,7 @@ impl Shared {
 fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
     let shared = Arc::clone(shared);
     let builder = thread::Builder::new().name("megapipe-file".to_owned());
-    with_signals_blocked(|| builder.spawn(move || shared.serve()).map(drop))
-}
-
-/// A thread that is started inside inherits the mask: no signal is delivered to it.
-fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: sigset_t is plain data; all zeros is the empty set.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: `all` is a set that outlives the call.
-    unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: both sets outlive the call; `all` is read, `before` written.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let started = start();
-    // SAFETY: `before` is the mask that the thread had; nothing is written.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    started
+    without_signals(|| builder.spawn(move || shared.serve()).map(drop))
 }
 
 impl Job {

@@ -127,7 +127,7 @@ fn stopping_waits_for_whoever_uses_a_descriptor() {
 }
 
 #[test]
-fn the_threads_block_every_signal() {
+fn the_threads_block_every_signal_but_those_of_faults() {
     let (mut files, set) = (Files::default(), set());
     let path = PathBuf::from("/proc/thread-self/status");
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
@@ -141,6 +141,9 @@ fn the_threads_block_every_signal() {
     let blocked = u64::from_str_radix(blocked, 16).unwrap();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD] {
         assert_ne!(blocked & (1 << (signal - 1)), 0, "signal {signal} in {blocked:x}");
+    }
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+        assert_eq!(blocked & (1 << (signal - 1)), 0, "signal {signal} in {blocked:x}");
     }
     assert!(status.contains("Name:\tmegapipe-file"), "{status}");
     files.stop();
