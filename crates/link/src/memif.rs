@@ -12,6 +12,8 @@
 //! - The peer is hostile: it can write all of the shared memory at any time. Each index, region,
 //!   offset and length is read once, checked, and used from private memory; frames are copied out
 //!   before they are lent, and are filled in private before they are copied in.
+//! - No call waits for the peer: interrupts are raised, and seen, without the flag of their
+//!   descriptors, which is the peer's as well (`interrupt.rs`).
 //! - Polling by default: our receiving ring masks interrupts but between [`Link::arm`] and the next
 //!   burst.
 //! - Head and tail move once per burst.
@@ -32,6 +34,7 @@ use crate::{Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Rece
 mod control;
 mod copy;
 mod handshake;
+mod interrupt;
 mod lane;
 mod listener;
 mod region;
@@ -46,6 +49,7 @@ use crate::limits::{
 };
 use control::{SECRET_BYTES, Text};
 use handshake::Terms;
+use interrupt::Interrupts;
 use lane::{Gathered, Nonsense};
 pub use listener::Listener;
 use listener::Place;
@@ -55,6 +59,9 @@ const DRIVER: &str = "memif";
 
 /// How long a client waits between two tries to connect to a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Which of them is ready is no matter.
+const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
 
 /// A timer of zero would be none.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
@@ -272,6 +279,7 @@ pub struct Memif {
     is_unplugged: bool,
     /// What `wait_fd` shows: our interrupt, the control channel, the timer for a full ring.
     epoll: OwnedFd,
+    interrupts: Interrupts,
     timer: OwnedFd,
 }
 
@@ -299,7 +307,10 @@ impl Memif {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, timer_flags)
             .map_err(io("timerfd_create"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create"))?;
-        for fd in [lanes.wakes_us.as_fd(), session.channel(), timer.as_fd()] {
+        let interrupts =
+            Interrupts::new().map_err(|source| LinkError::Io { what: "io_setup", source })?;
+        watch_interrupts(&epoll, lanes.wakes_us.as_fd())?;
+        for fd in [session.channel(), timer.as_fd()] {
             watch(&epoll, fd)?;
         }
         let caps = Caps {
@@ -327,6 +338,7 @@ impl Memif {
             place: None,
             is_unplugged: false,
             epoll,
+            interrupts,
             timer,
         })
     }
@@ -381,7 +393,7 @@ impl Memif {
         let Some(place) = &mut self.place else { return Ok(false) };
         let Some((session, lanes)) = place.next_lanes(Instant::now()) else { return Ok(false) };
         let _ = epoll::delete(&self.epoll, place.wait_fd());
-        watch(&self.epoll, lanes.wakes_us.as_fd())?;
+        watch_interrupts(&self.epoll, lanes.wakes_us.as_fd())?;
         watch(&self.epoll, session.channel())?;
         (self.session, self.lanes) = (session, lanes);
         self.is_unplugged = false;
@@ -491,10 +503,8 @@ impl Memif {
         Ok(filled)
     }
 
-    /// Writes the peer's event descriptor. One that is full wakes the peer all the same.
     fn interrupt(&mut self) {
-        self.counters.system_calls += 1;
-        let _ = rustix::io::write(&self.lanes.wakes_peer, &1u64.to_ne_bytes());
+        self.counters.system_calls += self.interrupts.raise(self.lanes.wakes_peer.as_fd());
     }
 
     fn arm_for_frames(&mut self) -> Result<bool, Disturbed> {
@@ -526,11 +536,12 @@ impl Memif {
         Ok(self.is_full && sending.reserve(sending.room()?, self.tx_frame.len())?.is_some())
     }
 
-    /// Empties the interrupt and sets the timer if the ring to the peer is full.
+    /// Forgets interrupts that came and sets the timer if the ring to the peer is full.
     fn prepare_wake(&mut self) -> Result<(), LinkError> {
-        let mut count = [0; 8];
-        // Empty is what it should be.
-        let _ = rustix::io::read(&self.lanes.wakes_us, &mut count);
+        let mut seen = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }; 4];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // What else is ready is so the next time, too.
+        let _ = epoll::wait(&self.epoll, &mut seen, Some(&at_once));
         self.counters.system_calls += 1;
         let full_sleep = Duration::from_micros(MEMIF_FULL_SLEEP_US.into());
         self.set_timer(if self.is_full { full_sleep } else { Duration::ZERO })
@@ -572,8 +583,15 @@ impl From<LinkError> for Disturbed {
 
 /// Makes `fd` wake who waits on `epoll`.
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
-    let data = epoll::EventData::new_u64(0);
-    epoll::add(epoll, fd, data, epoll::EventFlags::IN)
+    epoll::add(epoll, fd, NO_DATA, epoll::EventFlags::IN)
+        .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
+}
+
+/// The same of what the peer interrupts us through: each interrupt wakes once, and its counter is
+/// never read, since a read waits where the peer has emptied it and taken `O_NONBLOCK` away.
+fn watch_interrupts(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(epoll, fd, NO_DATA, flags)
         .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
 }
 

@@ -12,7 +12,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
-use rustix::fs::OFlags;
 
 use super::control::{AddRing, Message};
 use super::handshake::{self, Agreed, Refusal, Reply, RingOffer, ServerHandshake, Terms};
@@ -31,7 +30,7 @@ pub(super) struct Lanes {
     pub(super) sending: Sending,
     /// Readable when the peer has sent.
     pub(super) wakes_us: OwnedFd,
-    /// To be written when we have sent.
+    /// To be raised when we have sent (`interrupt.rs`).
     pub(super) wakes_peer: OwnedFd,
 }
 
@@ -276,18 +275,14 @@ fn adopt(offer: &mut ServerHandshake<OwnedFd>) -> Result<Vec<Lanes>, NoSession> 
     Ok(lanes)
 }
 
-/// Lets only an event descriptor pass, and makes it one that never blocks: a write to anything else
-/// could hang us at the client's pleasure.
+/// Lets only an event descriptor pass: nothing else can be raised.
 fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
     use std::os::fd::AsRawFd;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let is_eventfd =
-        std::fs::read_link(link).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]");
-    if !is_eventfd {
-        return Err(Refusal("a ring's descriptor must be an eventfd"));
+    match std::fs::read_link(link) {
+        Ok(to) if to.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
+        _ => Err(Refusal("a ring's descriptor must be an eventfd")),
     }
-    let set = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
-    set.map_err(|_| Refusal("an eventfd that can not be made non-blocking"))
 }
 
 /// What a client wants of memory.

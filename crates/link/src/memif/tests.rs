@@ -301,3 +301,51 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
     assert!(honest.is_ok(), "{honest:?}");
     assert_eq!(last, Some(handshake::disconnect("a ring's descriptor must be an eventfd")));
 }
+
+/// Runs `acts` with two links of one cable, after somebody who has their event descriptors has
+/// taken `O_NONBLOCK` away, and has written `fill`.
+fn at_a_peers_mercy(name: &str, fill: Option<u64>, acts: fn(&mut Memif, &mut Memif)) {
+    let (mut one, mut other) = joined(&settings(name));
+    let (mut one, mut other) = (one.remove(0), other.remove(0));
+    // Those of the other are the same.
+    for fd in [&one.lanes.wakes_us, &one.lanes.wakes_peer] {
+        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::empty()).expect("a flag of everybody's");
+        if let Some(fill) = fill {
+            rustix::io::write(fd, &fill.to_ne_bytes()).expect("there is room");
+        }
+    }
+    let (done, is_done) = std::sync::mpsc::channel();
+    let acting = thread::spawn(move || {
+        acts(&mut one, &mut other);
+        done.send(()).expect("it is waited for");
+    });
+    let ended = is_done.recv_timeout(12 * SOON);
+    assert!(ended != Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it waits for its peer");
+    acting.join().expect("nothing failed there");
+}
+
+#[test]
+fn a_peer_that_fills_what_wakes_it_blocks_nobody() {
+    at_a_peers_mercy("full", Some(u64::MAX - 1), |one, other| {
+        for round in 0..100_u8 {
+            // The peer wants to be woken, and is; it never reads the counter.
+            other.lanes.receiving.ring.mask_interrupt(false);
+            assert_eq!(send(one, &[round; 60]).expect("sent"), 1);
+            assert_eq!(received(other), [[round; 60]]);
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_lets_reads_block_blocks_nobody() {
+    at_a_peers_mercy("empty", None, |one, other| {
+        for round in 0..100_u8 {
+            assert!(other.arm().expect("armed"), "there is nothing yet");
+            assert_eq!(send(one, &[round; 60]).expect("sent"), 1);
+            let woken = crate::sleep::until_readable(other.wait_fd(), Some(SOON));
+            assert!(woken.expect("waited"), "it is not woken");
+            other.slept();
+            assert_eq!(received(other), [[round; 60]]);
+        }
+    });
+}
