@@ -217,7 +217,7 @@ fn a_reset_that_a_write_was_told_of_is_no_orderly_end(case: &Case) {
         scene.send(&mut peer, b"before the reset");
         reset(peer);
         if case.is_local {
-            scene.expect_silence();
+            scene.catch_up();
         }
         // The kernel tells of a reset once, and here the write is the first to ask.
         scene.write(handle, "nobody").unwrap();
@@ -296,7 +296,7 @@ fn unregister_with_unread_bytes_resets(case: &Case) {
         let (handle, mut peer) = scene.stream(kind);
         // Nobody asked for these bytes, so they are in the kernel when the socket is closed.
         scene.send(&mut peer, b"never read");
-        scene.expect_silence();
+        scene.catch_up();
         scene.unregister(handle).unwrap();
         let end = scene.end_of(&mut peer).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{kind:?}");

@@ -86,7 +86,7 @@ pub(crate) fn ip(lines: &str) -> Result<(), String> {
     let mut command = Command::new("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let missing = |error| format!("ip is not installed: {error}");
-    let mut child = command.spawn().map_err(missing)?;
+    let mut child = crate::scene::start(&mut command).map_err(missing)?;
     let mut input = child.stdin.take().expect("asked for above");
     input.write_all(lines.as_bytes()).map_err(|error| error.to_string())?;
     drop(input);

@@ -214,6 +214,7 @@ fn a_quiet_write_to_a_peer_that_reset_fails_aloud(case: &Case) {
     for kind in Stream::TCP {
         let (handle, peer) = scene.stream(kind);
         reset(peer);
+        scene.catch_up();
         scene.expect_silence();
         scene.write_quiet(handle, &b"too late"[..]).unwrap();
         match scene.next_of(handle) {

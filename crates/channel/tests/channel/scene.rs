@@ -5,6 +5,7 @@
 //!   test and never a hanging one; peers' reads and writes have the same limit.
 //! - A driver that does not exist on this machine is one line `skipped: NAME: WHY`.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,8 +13,9 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -100,6 +102,17 @@ macro_rules! on_kernel_drivers {
 }
 pub(crate) use on_kernel_drivers;
 
+/// Written while a child is started: until it has become another program it has a copy of every
+/// descriptor of this process. What it keeps open that a channel has closed stays in the channel's
+/// epoll set, and brings events that are strays. Read by who counts those.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// Starts a program.
+pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
+    let _nobody_minds = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
 /// One fact on one driver.
 pub(crate) struct Case {
     pub(crate) driver: DriverChoice,
@@ -109,6 +122,8 @@ pub(crate) struct Case {
     pub(crate) is_local: bool,
     /// Where that runs.
     pub(crate) placement: Placement,
+    /// No child of this process is started meanwhile.
+    undisturbed: Cell<Option<RwLockReadGuard<'static, ()>>>,
 }
 
 /// Runs a fact, or says why the driver cannot be had here.
@@ -119,7 +134,13 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
             println!("skipped: {name}: {reason}");
         }
         Err(error) => panic!("{error:?}"),
-        Ok(_) => fact(&Case { driver, name, is_local: false, placement: Placement::Inline }),
+        Ok(_) => {
+            let undisturbed = (driver == DriverChoice::Epoll)
+                .then(|| STARTING.read().unwrap_or_else(PoisonError::into_inner));
+            let placement = Placement::Inline;
+            let undisturbed = Cell::new(undisturbed);
+            fact(&Case { driver, name, is_local: false, placement, undisturbed });
+        }
     }
 }
 
@@ -129,7 +150,10 @@ pub(crate) fn check_local(placement: Placement, path: &'static str, fact: fn(&Ca
     let name = path.split_once("::").map_or(path, |(_, name)| name);
     match place::enter() {
         Err(why) => println!("skipped: {name}: {why}"),
-        Ok(()) => fact(&Case { driver: DriverChoice::Epoll, name, is_local: true, placement }),
+        Ok(()) => {
+            let (driver, undisturbed) = (DriverChoice::Epoll, Cell::new(None));
+            fact(&Case { driver, name, is_local: true, placement, undisturbed });
+        }
     }
 }
 
@@ -165,7 +189,10 @@ impl Case {
         let this = std::env::current_exe().expect("a test has a path");
         let mut command = Command::new(this);
         command.args(["--exact", self.name, "--nocapture", "--test-threads=1"]).env(ALONE, "1");
-        let output = command.output().expect("a test can run itself");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        drop(self.undisturbed.take());
+        let child = start(&mut command).expect("a test can run itself");
+        let output = child.wait_with_output().expect("a child of ours");
         let (out, err) = (&output.stdout, &output.stderr);
         let text = format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err));
         for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
@@ -300,6 +327,14 @@ impl Scene {
     pub(crate) fn expect_silence(&mut self) {
         let done = self.channel.dispatch(Some(A_WHILE)).expect("dispatch works");
         assert!(done.is_none() && self.later.is_empty(), "{done:?} {:?}", self.later);
+    }
+
+    /// Until what peers have sent has arrived: a connection that is begun after it does not overtake
+    /// it.
+    #[track_caller]
+    pub(crate) fn catch_up(&mut self) {
+        let (handle, _peer) = self.stream(Stream::Accepted4);
+        self.unregister(handle).expect("registered just now");
     }
 
     /// What the peer receives until the end, or how it is told of a reset. The channel goes on

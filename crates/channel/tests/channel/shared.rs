@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
@@ -15,7 +15,7 @@ use megapipe::{
 };
 
 use crate::place::{enter, ip};
-use crate::scene::{PATIENCE, Scene, pattern};
+use crate::scene::{PATIENCE, Scene, pattern, start};
 
 const NEAR: [&str; 2] = ["10.79.0.1", "fd79::1"];
 const FAR: [&str; 2] = ["10.79.0.2", "fd79::2"];
@@ -181,7 +181,11 @@ fn connections_and_datagrams_leave_from_it(scene: &mut Scene, far: &Far) {
 
 /// The far kernel completes its checksums itself: an XDP program sees the frame as it was sent.
 fn whole_checksums(far: Far) -> Result<Far, String> {
-    let set = || Command::new("ethtool").args(["-K", "mp-far", "tx", "off"]).output();
+    let set = || {
+        let mut command = Command::new("ethtool");
+        command.args(["-K", "mp-far", "tx", "off"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        start(&mut command)?.wait_with_output()
+    };
     let output = far.run(set).join().expect("it ran");
     let output = output.map_err(|error| format!("ethtool is not installed: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
