@@ -3,6 +3,7 @@
 //!
 //! Read first: `host.rs` (what a program can call), `world.rs` (where it runs).
 
+mod beside;
 mod connecting;
 mod control;
 mod crowd;

@@ -574,7 +574,8 @@ impl Driver for Uring {
     fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
         self.wait(state, Some(Duration::ZERO))?;
         self.harvest(state);
-        let is_quiet = self.ring.hush();
+        // An answer may have led to a request, which nobody submits while the channel sleeps.
+        let is_quiet = self.ring.hush() && !self.ring.has_unsubmitted();
         // What waits for a send that is not answered is looked at from time to time.
         let pause = Duration::from_millis(RETRY_PAUSE_MS);
         Ok(match state.has_ready() || !is_quiet {

@@ -143,6 +143,12 @@ impl Ring {
         self.completions.is_empty() && !self.submissions.taskrun()
     }
 
+    /// Whether there are requests that the kernel has not been given.
+    pub(super) fn has_unsubmitted(&mut self) -> bool {
+        self.submissions.sync();
+        !self.submissions.is_empty()
+    }
+
     /// Whether the queue has room for a request.
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
