@@ -15,7 +15,7 @@
 //! - `leader` is set while the lock is free exactly if that sleeper sleeps in the kernel.
 //! - With [`Driving::Callers`], while anybody sleeps and the lock is free, somebody leads, or
 //!   somebody was woken who will.
-//! - What a call asked of the channel is handed over before the call returns.
+//! - What a call asked of the channel is handed over before the call returns, or sleeps.
 //! - A signal ends the call of the thread on which its handler ran, and no other's.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -286,13 +286,7 @@ impl SharedContext {
     /// A call is over: what it asked for goes out, who it woke is told, and somebody leads.
     fn leave(&self, mut inside: MutexGuard<'_, Inside>) {
         let inside = &mut *inside;
-        // First of all: the places of objects that are gone must not be taken by others meanwhile.
-        inside.deliver(None, &self.shared.recall);
-        if inside.sockets.0.is_restless() {
-            // The link tells whoever waits that it is gone; this call is done.
-            let until = inside.turn(None, &self.shared.recall).unwrap_or(Some(Duration::ZERO));
-            inside.recall_leader(until, &self.shared.recall);
-        }
+        inside.hand_over(None, &self.shared.recall);
         if self.shared.driving == Driving::Callers && inside.leader.is_none() {
             inside.appoint();
         }
@@ -318,9 +312,14 @@ impl SharedContext {
 
     fn follow<'lock>(
         &'lock self,
-        inside: MutexGuard<'lock, Inside>,
+        mut inside: MutexGuard<'lock, Inside>,
         me: usize,
     ) -> MutexGuard<'lock, Inside> {
+        // Whoever leads sleeps, and does not hear of it otherwise.
+        inside.hand_over(Some(me), &self.shared.recall);
+        if inside.is_due(me) {
+            return inside;
+        }
         let Sleeper { bell, on_signal, mask, .. } = &inside.sleepers[me];
         let (bell, on_signal, mask) = (Arc::clone(bell), *on_signal, *mask);
         let patience = match self.shared.driving {
@@ -401,6 +400,17 @@ impl Inside {
         };
         self.deliver(me, recall);
         Ok(until)
+    }
+
+    /// What a call has asked for goes out, and who it woke is told.
+    fn hand_over(&mut self, me: Option<usize>, recall: &Recall) {
+        // First of all: the places of objects that are gone must not be taken by others meanwhile.
+        self.deliver(me, recall);
+        if self.sockets.0.is_restless() {
+            // The link tells whoever waits that it is gone; this call is done.
+            let until = self.turn(me, recall).unwrap_or(Some(Duration::ZERO));
+            self.recall_leader(until, recall);
+        }
     }
 
     /// Wakes the sleepers that something happened for; `first` before others, because it is awake.

@@ -366,3 +366,38 @@ fn what_cannot_be_shared_is_refused_by_name() {
     let refused = SharedContext::create(by_hand, Driving::Callers);
     assert!(refused.err().unwrap().to_string().contains("driven from outside"));
 }
+
+/// A call that waits beside one that sleeps in the kernel: what it asks for goes out before.
+fn connect_beside_a_sleeper(place: Place) {
+    let Place { mut server, mut client, ip } = place;
+    let (_, address) = listen(&mut server, ip, 8);
+    let epoll = client.epoll_create1(OpenFlags::empty()).unwrap();
+    let driving = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while driving.load(Ordering::Relaxed) {
+                server.drive(Some(Duration::from_millis(5))).unwrap();
+            }
+        });
+        let mut waiting = client.clone();
+        let sleeper = scope.spawn(move || {
+            waiting.epoll_wait(epoll, &mut [EpollEvent::default()], None).unwrap_err()
+        });
+        while client.sleeping() == 0 {
+            std::thread::yield_now();
+        }
+        let fd = client.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let patience = [20_u64.to_ne_bytes(), 0_u64.to_ne_bytes()].concat();
+        client.setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &patience).unwrap();
+        assert_eq!(client.connect(fd, Some(address)), Ok(()));
+        client.close(epoll).unwrap();
+        assert_eq!(sleeper.join().unwrap(), Error::BadDescriptor);
+        driving.store(false, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn what_a_call_asks_for_goes_out_also_if_another_thread_sleeps_in_the_kernel() {
+    connect_beside_a_sleeper(on_kernel());
+    PLACEMENTS.into_iter().for_each(|placement| connect_beside_a_sleeper(on_stack(placement)));
+}
