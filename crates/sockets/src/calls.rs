@@ -20,7 +20,7 @@ use crate::kernel;
 use crate::poll::{FdSet, PollFd, Selected};
 use crate::process::{AnyFd, KernelPoll};
 use crate::signal::SignalMask;
-use crate::sockets::{Attempt, Kind, Sockets};
+use crate::sockets::{Attempt, Kind, Sockets, Wait};
 use crate::stream::Shutdown;
 
 /// How calls are tried, and how they wait.
@@ -106,6 +106,22 @@ pub trait Bsd: Run {
     fn close(&mut self, fd: Fd) -> Result<(), Error> {
         let mut lingering = None;
         self.run(|sockets, is_over| sockets.close_and_linger(fd, &mut lingering, is_over))
+    }
+
+    /// Closes every descriptor, as the end of a process does, and waits until what was written on
+    /// connections has left the channel, at most `patience`.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`]; [`Error::Interrupted`], after which it may be called again.
+    fn close_all(&mut self, patience: Duration) -> Result<(), Error> {
+        self.run(|sockets, is_over| {
+            sockets.close_all();
+            if sockets.closing > 0 && !is_over {
+                return Attempt::Wait(Wait::on_anything(Some(patience)));
+            }
+            // What was closed last leaves with this.
+            Attempt::Done(sockets.turn(Some(Duration::ZERO)))
+        })
     }
 
     /// read(2).

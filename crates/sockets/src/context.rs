@@ -9,7 +9,7 @@ use thiserror::Error as ThisError;
 use crate::calls::Run;
 use crate::descriptors::Fd;
 use crate::error::Error;
-use crate::limits::{DESCRIPTORS_DEFAULT, DESCRIPTORS_MAX};
+use crate::limits::{DESCRIPTORS_DEFAULT, DESCRIPTORS_MAX, FIRST_DESCRIPTOR_MAX};
 use crate::sockets::{Attempt, OnSignal, Sockets, Wait};
 
 /// What a context is made of. Start from `Config::default()`.
@@ -20,7 +20,8 @@ pub struct Config {
     pub channel: megapipe::Config,
     /// Descriptors that may be open at once (RLIMIT_NOFILE of the context). Default 65,536.
     pub descriptors: u32,
-    /// The lowest descriptor. Default 3, because 0 to 2 are the process's.
+    /// The lowest descriptor, [`crate::limits::FIRST_DESCRIPTOR_MAX`] at most. Default 3, because 0
+    /// to 2 are the process's.
     pub first_descriptor: Fd,
     /// Numbers below `first_descriptor` are the process's own descriptors, for the calls that watch
     /// ([`crate::Bsd::epoll_ctl`], [`crate::Bsd::poll`], [`crate::Bsd::select`]), as
@@ -117,7 +118,7 @@ impl Config {
         };
         let max = i64::from(DESCRIPTORS_MAX);
         range("descriptors", self.descriptors.into(), max)?;
-        range("first_descriptor", self.first_descriptor.into(), max)?;
+        range("first_descriptor", self.first_descriptor.into(), FIRST_DESCRIPTOR_MAX.into())?;
         range("rest_below", self.rest_below.into(), max)?;
         Ok(self)
     }

@@ -195,6 +195,13 @@ impl Descriptors {
             .is_some_and(|word| word & (1 << (place % WORD_BITS)) != 0)
     }
 
+    /// The descriptors that are open.
+    pub(crate) fn open(&self) -> Vec<Fd> {
+        let places = self.entries.iter().enumerate();
+        let open = places.filter(|(_, object)| **object != NOTHING);
+        open.map(|(place, _)| self.first + place as Fd).collect()
+    }
+
     /// No descriptor of the context has so low a number.
     pub(crate) const fn is_below(&self, fd: Fd) -> bool {
         fd >= 0 && fd < self.first
@@ -270,6 +277,22 @@ mod tests {
         }
         assert_eq!((open(&mut table, 7), open(&mut table, 7)), (Ok(7), Ok(8)));
         assert_eq!(open(&mut table, 7), Err(Error::NoDescriptors));
+    }
+
+    #[test]
+    fn numbers_may_be_the_highest_there_are() {
+        let first = crate::limits::FIRST_DESCRIPTOR_MAX;
+        let max = crate::limits::DESCRIPTORS_MAX as usize;
+        let mut table = Descriptors::new(first, max, 0);
+        assert_eq!((open(&mut table, 7), open(&mut table, 8)), (Ok(first), Ok(first + 1)));
+        assert_eq!(table.set(Fd::MAX - 1, 9, false), Ok(None));
+        assert_eq!(table.open(), [first, first + 1, Fd::MAX - 1]);
+        assert_eq!((table.can_be(Fd::MAX - 1), table.can_be(Fd::MAX)), (true, false));
+        assert_eq!(table.set(Fd::MAX, 9, false), Err(Error::BadDescriptor));
+        assert_eq!(table.lowest_free(Fd::MAX - 2), Ok(Fd::MAX - 2));
+        for nobodys in [0, first - 1, -1, Fd::MIN] {
+            assert_eq!(table.object(nobodys), Err(Error::BadDescriptor));
+        }
     }
 
     proptest! {

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const DESCRIPTORS_DEFAULT: u32 = 1 << 16;
 /// Descriptors of one context at most: object indices are cookies' lower halves.
 pub const DESCRIPTORS_MAX: u32 = 1 << 20;
+/// The highest number that a context's first descriptor may have.
+pub const FIRST_DESCRIPTOR_MAX: i32 = i32::MAX - DESCRIPTORS_MAX as i32;
 
 /// Bytes that one read asks the channel for; a completion carries at most one buffer.
 pub(crate) const READ_BYTES: usize = 1 << 20;

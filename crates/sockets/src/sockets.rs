@@ -306,6 +306,14 @@ impl Sockets {
         Ok(())
     }
 
+    /// Closes every descriptor.
+    pub(crate) fn close_all(&mut self) {
+        for fd in self.table.open() {
+            // It is open.
+            let _ = self.close(fd);
+        }
+    }
+
     /// close(2), as an attempt: `lingering` is the object that a first attempt has left without a
     /// descriptor.
     #[inline]

@@ -401,3 +401,35 @@ fn what_a_call_asks_for_goes_out_also_if_another_thread_sleeps_in_the_kernel() {
     connect_beside_a_sleeper(on_kernel());
     PLACEMENTS.into_iter().for_each(|placement| connect_beside_a_sleeper(on_stack(placement)));
 }
+
+/// Everything is closed at once: what was written arrives, and what is closed is nobody's.
+fn close_all_at(place: Place) {
+    const BYTES: usize = 300_000;
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 8);
+    let reading = std::thread::spawn(move || {
+        let connection = server.accept4(listener, OpenFlags::empty()).unwrap();
+        assert!(read_all(&mut server, connection, BYTES).iter().all(|byte| *byte == 7));
+        assert_eq!(server.read(connection, &mut [0]), Ok(0));
+        server.close_all(Duration::from_secs(10)).unwrap();
+        assert_eq!(server.close(connection), Err(Error::BadDescriptor));
+        assert_eq!(server.listen(listener, 1), Err(Error::BadDescriptor));
+    });
+    let epoll = client.epoll_create1(OpenFlags::empty()).unwrap();
+    let fd = dial(&mut client, address);
+    assert_eq!(client.write(fd, &vec![7; BYTES]), Ok(BYTES));
+    client.close_all(Duration::from_secs(10)).unwrap();
+    assert_eq!(client.close(fd), Err(Error::BadDescriptor));
+    assert_eq!(client.close(epoll), Err(Error::BadDescriptor));
+    while !reading.is_finished() {
+        // The link goes with the other end.
+        let _ = client.drive(Some(Duration::from_millis(1)));
+    }
+    reading.join().unwrap();
+}
+
+#[test]
+fn all_can_be_closed_at_once() {
+    close_all_at(on_kernel());
+    PLACEMENTS.into_iter().for_each(|placement| close_all_at(on_stack(placement)));
+}
