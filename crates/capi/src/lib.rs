@@ -10,7 +10,8 @@
 //! - `registry.rs`: from a handle to its channel. `fork.rs`: whether this is still the process.
 //! - `pending.rs`, `lent.rs`, `event.rs`: where read bytes go, and the way back out.
 //! - `error.rs`, `border.rs`: errno and return values.
-//! - `mtcp/`: mTCP's own API, by its own headers.
+//! - `mtcp/`: mTCP's own API, by its own headers. `memory.rs`: memory and pieces of it that it is
+//!   handed.
 //!
 //! Invariants
 //! - No panic crosses the border, and no call works on a channel of another thread.
@@ -33,6 +34,7 @@ mod fork;
 mod guarded;
 mod lent;
 mod limits;
+mod memory;
 /// cbindgen:ignore
 pub mod mtcp;
 mod network;

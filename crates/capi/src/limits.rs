@@ -10,7 +10,10 @@ pub(crate) const DISPATCH_MANY_MAX: usize = 1024;
 /// Parts of one `mp_readv()` or `mp_writev()`, as `IOV_MAX` of Linux.
 pub(crate) const PARTS_MAX: usize = 1024;
 
-/// Bytes that one call of mTCP's API moves at most, as Linux's calls do (read(2), Notes).
+/// Pieces of memory that a call of sockets keeps on its stack; with more it allocates.
+pub(crate) const PARTS_AT_HAND: usize = 8;
+
+/// Bytes that one call of sockets moves at most, as Linux's calls do (read(2), Notes).
 pub(crate) const MOVED_BYTES_MAX: usize = 0x7fff_f000;
 
 /// Words of 64 bits in the largest CPU mask.

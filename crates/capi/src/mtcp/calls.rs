@@ -13,7 +13,7 @@ use super::ports;
 use crate::address;
 use crate::border::{finish, status};
 use crate::error::{CallError, Failure};
-use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX};
+use crate::memory::{memory, memory_mut, with_parts, with_parts_mut};
 use crate::pending::Sender;
 
 /// Makes a socket: AF_INET or AF_INET6, SOCK_STREAM (or MTCP_SOCK_STREAM, which is the same).
@@ -180,21 +180,12 @@ pub unsafe extern "C" fn mtcp_readv(
     iov: *const iovec,
     num_iov: c_int,
 ) -> c_int {
-    let read = || {
-        let count = parts(iov, num_iov)?;
-        let piece = |index| {
-            // SAFETY: the program promises `num_iov` pieces.
-            let piece = unsafe { iov.wrapping_add(index).read() };
-            let len = piece_bytes(&piece)?;
-            // SAFETY: it promises that each is writable memory of its own.
-            Ok(IoSliceMut::new(unsafe { memory_mut(piece.iov_base.cast(), len) }))
-        };
-        let pieces: Result<Vec<IoSliceMut<'_>>, Failure> = (0..count).map(piece).collect();
-        let mut pieces = pieces?;
-        let len = with_context(mctx, |waiting| Ok(waiting.readv(sockid, &mut pieces)?))?;
+    let read = |pieces: &mut [IoSliceMut<'_>]| {
+        let len = with_context(mctx, |waiting| Ok(waiting.readv(sockid, pieces)?))?;
         Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
     };
-    finish("mtcp_readv", read())
+    // SAFETY: the program promises `num_iov` pieces, each of them writable memory of its own.
+    finish("mtcp_readv", unsafe { with_parts_mut(iov, usize::try_from(num_iov).ok(), read) })
 }
 
 /// Writes.
@@ -206,11 +197,8 @@ pub unsafe extern "C" fn mtcp_write(
     len: usize,
 ) -> ssize_t {
     let write = || {
-        if buf.is_null() && len > 0 {
-            return Err(CallError::Null("buf").into());
-        }
         // SAFETY: the program promises `len` readable bytes.
-        let bytes = unsafe { memory(buf.cast(), len) };
+        let bytes = unsafe { memory(buf.cast(), len, "buf") }?;
         with_context(mctx, |waiting| Ok(waiting.write(sockid, bytes)? as ssize_t))
     };
     finish("mtcp_write", write())
@@ -224,21 +212,12 @@ pub unsafe extern "C" fn mtcp_writev(
     iov: *const iovec,
     num_iov: c_int,
 ) -> c_int {
-    let write = || {
-        let count = parts(iov, num_iov)?;
-        let piece = |index| {
-            // SAFETY: the program promises `num_iov` pieces.
-            let piece = unsafe { iov.wrapping_add(index).read() };
-            let len = piece_bytes(&piece)?;
-            // SAFETY: it promises that each is readable memory.
-            Ok(IoSlice::new(unsafe { memory(piece.iov_base.cast_const().cast(), len) }))
-        };
-        let pieces: Result<Vec<IoSlice<'_>>, Failure> = (0..count).map(piece).collect();
-        let pieces = pieces?;
-        let len = with_context(mctx, |waiting| Ok(waiting.writev(sockid, &pieces)?))?;
+    let write = |pieces: &[IoSlice<'_>]| {
+        let len = with_context(mctx, |waiting| Ok(waiting.writev(sockid, pieces)?))?;
         Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
     };
-    finish("mtcp_writev", write())
+    // SAFETY: the program promises `num_iov` pieces, each of them readable memory.
+    finish("mtcp_writev", unsafe { with_parts(iov, usize::try_from(num_iov).ok(), write) })
 }
 
 /// An internet address of the program's.
@@ -287,11 +266,8 @@ unsafe fn received(
     len: usize,
     flags: Option<c_int>,
 ) -> Result<ssize_t, Failure> {
-    if buf.is_null() && len > 0 {
-        return Err(CallError::Null("buf").into());
-    }
     // SAFETY: the caller promises `len` writable bytes.
-    let to = unsafe { memory_mut(buf.cast(), len) };
+    let to = unsafe { memory_mut(buf.cast(), len, "buf") }?;
     let flags = flags.map(MsgFlags::from_bits_retain);
     with_context(mctx, |waiting| {
         let len = match flags {
@@ -300,48 +276,4 @@ unsafe fn received(
         };
         Ok(len as ssize_t)
     })
-}
-
-/// How many pieces there are.
-fn parts(iov: *const iovec, count: c_int) -> Result<usize, Failure> {
-    let count = usize::try_from(count).ok().filter(|&count| count <= PARTS_MAX);
-    let count = count.ok_or(CallError::Argument("numIOV"))?;
-    if iov.is_null() && count > 0 {
-        return Err(CallError::Null("iov").into());
-    }
-    Ok(count)
-}
-
-/// How many bytes a piece has; one that has some lies somewhere.
-fn piece_bytes(piece: &iovec) -> Result<usize, Failure> {
-    if piece.iov_len > isize::MAX as usize {
-        return Err(CallError::Argument("iov_len").into());
-    }
-    if piece.iov_base.is_null() && piece.iov_len > 0 {
-        return Err(CallError::Null("iov_base").into());
-    }
-    Ok(piece.iov_len)
-}
-
-/// Memory of the program's, as much of it as one call moves; none where the pointer is null.
-///
-/// # Safety
-/// `at` is null, or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable and
-/// not written as long as `'a` lasts.
-unsafe fn memory<'a>(at: *const u8, len: usize) -> &'a [u8] {
-    match at.is_null() {
-        true => &[],
-        // SAFETY: the caller promises the bytes.
-        false => unsafe { std::slice::from_raw_parts(at, len.min(MOVED_BYTES_MAX)) },
-    }
-}
-
-/// # Safety
-/// As [`memory`], for bytes that nobody else reads or writes.
-unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
-    match at.is_null() {
-        true => &mut [],
-        // SAFETY: the caller promises the bytes.
-        false => unsafe { std::slice::from_raw_parts_mut(at, len.min(MOVED_BYTES_MAX)) },
-    }
 }
