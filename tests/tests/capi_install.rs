@@ -19,14 +19,15 @@ use rustix::process::{Pid, Signal};
 /// The calls that the header declares.
 fn calls_in_headers() -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
-    for header in ["megapipe.h", "mtcp_api.h", "mtcp_epoll.h"] {
+    for header in ["megapipe.h", "megapipe_sockets.h", "mtcp_api.h", "mtcp_epoll.h"] {
         let header = fs::read_to_string(sources().join("include").join(header)).unwrap();
         let is_comment = |line: &&str| line.starts_with("//") || line.starts_with(['*', '/']);
         let lines = header.lines().map(str::trim_start).filter(|line| !is_comment(line));
         let names = lines.filter_map(|line| {
             let before = line.split_once('(')?.0;
             let name = before.rsplit([' ', '*']).next()?;
-            let is_ours = ["mp_", "mtcp_", "EventToString"].iter().any(|it| name.starts_with(it));
+            let is_ours =
+                ["mp_", "mps_", "mtcp_", "EventToString"].iter().any(|it| name.starts_with(it));
             is_ours.then(|| name.to_owned())
         });
         calls.extend(names);

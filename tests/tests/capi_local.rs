@@ -128,6 +128,46 @@ fn run_misuse() {
     assert!(status.success(), "{status}\n{text}");
 }
 
+#[test]
+fn a_program_of_linux_talks_to_linux_on_the_stack() {
+    let test = "a_program_of_linux_talks_to_linux_on_the_stack";
+    let Some(prefix) = prefix(test) else { return };
+    let ours = ["-std=gnu11", "-D_GNU_SOURCE", "-include", "megapipe_bsd.h"];
+    compile(prefix, &sources().join("tests/bsd.c"), "bsd-local", &ours);
+    compile(prefix, &sources().join("tests/bsd.c"), "bsd-linux", C11);
+    within("bsd", run_bsd);
+}
+
+/// One side is Linux, the other our stack: what the client says is what it says of Linux alone.
+fn run_bsd() {
+    let prefix = prefix("a_program_of_linux_talks").expect("it was there");
+    let command = |program: &str, arguments: [&str; 3], whose: &str| {
+        let mut command = Command::new(prefix.join("tests").join(program));
+        command.args(arguments).env("MEGAPIPE_SOCKETS", whose);
+        command.env("MEGAPIPE_BACKEND", "local").env("MEGAPIPE_LINK", "tap:tap0");
+        command.env("MEGAPIPE_ADDRESS", "10.76.0.2/24");
+        command
+    };
+    let (_, alone) = run(&mut command("bsd-linux", ["both", "127.0.0.1", "7700"], "shared"));
+    for (server, client, at, whose) in [
+        ("bsd-local", "bsd-linux", "10.76.0.2", "shared"),
+        ("bsd-linux", "bsd-local", "10.76.0.1", "shared"),
+        ("bsd-linux", "bsd-local", "10.76.0.1", "thread"),
+    ] {
+        let mut server = command(server, ["server", at, "7701"], whose);
+        let mut server = Ended(server.stdout(Stdio::piped()).spawn().expect("the program starts"));
+        let mut said = BufReader::new(server.0.stdout.take().expect("asked for above"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n", "{client} and {whose}");
+        let (status, mut text) = run(&mut command(client, ["client", at, "7701"], whose));
+        assert!(status.success(), "{client} and {whose}: {status}\n{text}");
+        said.read_to_string(&mut text).expect("text");
+        assert_eq!(text, alone, "{client} and {whose}");
+        assert!(server.0.wait().expect("its end").success());
+    }
+}
+
 /// The program registers its socket a moment after it has said where it listens.
 fn connect(address: &std::net::SocketAddr) -> TcpStream {
     let start = std::time::Instant::now();

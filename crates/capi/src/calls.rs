@@ -30,7 +30,10 @@ fn non_null<T>(pointer: *const T, name: &'static str) -> Result<(), Failure> {
 /// # Safety
 /// `record` is null or points to a `usize` that says how many readable bytes there are. All zeros
 /// must be a valid `T`, and so must any other bytes.
-unsafe fn read_sized<T: Copy>(record: *const T, name: &'static str) -> Result<T, Failure> {
+pub(crate) unsafe fn read_sized<T: Copy>(
+    record: *const T,
+    name: &'static str,
+) -> Result<T, Failure> {
     non_null(record, name)?;
     // SAFETY: the caller promises a size at the beginning.
     let size = unsafe { record.cast::<usize>().read() };

@@ -56,6 +56,14 @@ pub(crate) enum CallError {
     NotLent,
     #[error("{0} has a value that is not allowed")]
     Argument(&'static str),
+    #[error("the descriptor belongs to another thread's sockets")]
+    OtherThreads,
+    #[error("there are sockets already: this comes first, or after mps_destroy()")]
+    InUse,
+    #[error("the process may have descriptors of the kernel up to {0}: lower RLIMIT_NOFILE to 512")]
+    NumbersOverlap(u64),
+    #[error("more threads have sockets of their own than may have")]
+    TooManyThreads,
     #[error("the process has as many channels as it may have")]
     TooManyChannels,
     #[error("there is no such context")]
@@ -104,14 +112,16 @@ impl CallError {
             Self::WrongThread => EPERM,
             Self::Reentered => EDEADLK,
             Self::Broken => ENOTRECOVERABLE,
-            Self::NoChannel | Self::NoContext => EBADF,
+            Self::NoChannel | Self::NoContext | Self::OtherThreads => EBADF,
+            Self::InUse => EBUSY,
+            Self::NumbersOverlap(_) => EINVAL,
             Self::NotLent | Self::Argument(_) | Self::File { .. } | Self::Unusable(_) => EINVAL,
             Self::Occupied(_) => EEXIST,
             Self::NotInitialised => ENODEV,
             Self::Socket(error) => error.raw_os_error(),
             Self::Sockets(sockets::CreateError::Channel(error)) => create_errno(error),
             Self::Sockets(_) => EINVAL,
-            Self::TooManyChannels => ENFILE,
+            Self::TooManyChannels | Self::TooManyThreads => ENFILE,
             Self::Misuse(misuse) => misuse_errno(misuse),
             Self::Create(error) => create_errno(error),
             Self::Register(error) => register_errno(error),
@@ -207,11 +217,26 @@ pub(crate) fn set_last(call: &str, error: &CallError) {
     // A text that does not fit is cut; the writer never fails.
     let _ = write!(text, "{call}: {}", WithCauses(error));
     LAST.set(text);
+    UNTOLD.set(None);
     set_errno(error.errno());
+}
+
+/// The same for an error of a socket, whose text is made when somebody asks for it: programs hear
+/// that a call would have to wait once for each message.
+#[inline]
+pub(crate) fn set_last_of_socket(call: &'static str, error: sockets::Error) {
+    UNTOLD.set(Some((call, error)));
+    set_errno(error.raw_os_error());
 }
 
 /// This thread's last failure, as C text; empty if no call has failed. Never null.
 pub(crate) fn last() -> *const c_char {
+    if let Some((call, error)) = UNTOLD.take() {
+        let mut text = LastError::EMPTY;
+        // As above.
+        let _ = write!(text, "{call}: {error}");
+        LAST.set(text);
+    }
     LAST.with(|last| last.as_ptr().cast::<c_char>().cast_const())
 }
 
@@ -248,6 +273,8 @@ impl Errno {
 
 thread_local! {
     static LAST: Cell<LastError> = const { Cell::new(LastError::EMPTY) };
+    /// The failure that is later than the text in `LAST`, if there is one.
+    static UNTOLD: Cell<Option<(&'static str, sockets::Error)>> = const { Cell::new(None) };
 }
 
 /// Text with a fixed end, always followed by a NUL. The text comes first: see [`last`].
@@ -322,6 +349,18 @@ mod tests {
         set_last("mp_create", &error);
         assert!(last_text().starts_with("mp_create: cannot pin this thread to core 900: Invalid"));
         assert_eq!(io::Error::last_os_error().raw_os_error(), Some(EINVAL));
+    }
+
+    #[test]
+    fn an_error_of_a_socket_is_told_in_its_turn() {
+        set_last("mp_create", &CallError::Broken);
+        set_last_of_socket("mps_read", sockets::Error::WouldBlock);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(EAGAIN));
+        assert_eq!(last_text(), "mps_read: the call would have to wait");
+        assert_eq!(last_text(), "mps_read: the call would have to wait");
+        set_last_of_socket("mps_read", sockets::Error::WouldBlock);
+        set_last("mp_create", &CallError::Broken);
+        assert!(last_text().starts_with("mp_create: "));
     }
 
     #[test]

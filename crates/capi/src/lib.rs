@@ -10,8 +10,8 @@
 //! - `registry.rs`: from a handle to its channel. `fork.rs`: whether this is still the process.
 //! - `pending.rs`, `lent.rs`, `event.rs`: where read bytes go, and the way back out.
 //! - `error.rs`, `border.rs`: errno and return values.
-//! - `mtcp/`: mTCP's own API, by its own headers. `memory.rs`: memory and pieces of it that it is
-//!   handed.
+//! - `bsd/`: BSD sockets and epoll, by `megapipe_sockets.h`; `mtcp/`: mTCP's own API, by its own
+//!   headers. `memory.rs`: memory and pieces of it that both are handed.
 //!
 //! Invariants
 //! - No panic crosses the border, and no call works on a channel of another thread.
@@ -27,6 +27,8 @@
 pub mod abi;
 mod address;
 mod border;
+/// cbindgen:ignore
+pub mod bsd;
 pub mod calls;
 mod error;
 mod event;

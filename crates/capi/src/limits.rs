@@ -53,3 +53,24 @@ pub(crate) const MTCP_BUFFERS_MAX: u16 = 4096;
 
 /// Bytes of the longest configuration file.
 pub(crate) const MTCP_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The first descriptor of BSD sockets: below are the process's.
+pub(crate) const BSD_FIRST: i32 = 1 << 30;
+/// The same where numbers have to fit into an fd_set of 1,024.
+pub(crate) const BSD_FIRST_FOR_SELECT: i32 = 512;
+/// Descriptors there may be then.
+pub(crate) const BSD_DESCRIPTORS_FOR_SELECT: u32 = 512;
+/// Numbers from one thread's first descriptor to the next one's.
+pub(crate) const BSD_NUMBERS: i32 = sockets::limits::DESCRIPTORS_MAX as i32;
+/// Threads that have sockets of their own.
+pub(crate) const BSD_THREADS_MAX: usize = 1023;
+/// Events that a wait asks for at most, whatever room the program has.
+pub(crate) const BSD_EVENTS_MAX: usize = 1 << 16;
+/// Entries of one poll().
+pub(crate) const BSD_POLL_MAX: usize = 1 << 20;
+
+const _: () = assert!(
+    BSD_FIRST as i64 + (BSD_THREADS_MAX as i64 - 1) * BSD_NUMBERS as i64
+        <= sockets::limits::FIRST_DESCRIPTOR_MAX as i64
+);
+const _: () = assert!(BSD_FIRST_FOR_SELECT as usize + BSD_DESCRIPTORS_FOR_SELECT as usize <= 1024);

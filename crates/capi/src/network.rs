@@ -108,9 +108,13 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failur
 /// Where the stack of a channel runs: inside its dispatch, unless the program left the back end to
 /// the environment, and that says so.
 pub(crate) fn placement(config: &mp_config) -> Result<Placement, Failure> {
+    Ok(placement_if_named(config)?.unwrap_or_default())
+}
+
+/// Where the environment lets the stack run, if the program left the back end to it.
+pub(crate) fn placement_if_named(config: &mp_config) -> Result<Option<Placement>, Failure> {
     let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
-    let placement = if by_environment { placement_of_environment()? } else { None };
-    Ok(placement.unwrap_or_default())
+    if by_environment { placement_of_environment() } else { Ok(None) }
 }
 
 /// What MEGAPIPE_PLACEMENT says.

@@ -67,7 +67,7 @@ pub unsafe extern "C" fn mp_destroy(channel: *mut mp_channel_t) -> c_int {
     status("mp_destroy", unsafe { mp_channel::destroy(channel) })
 }
 
-fn defaults(size: usize) -> mp_config {
+pub(crate) fn defaults(size: usize) -> mp_config {
     let config = Config::default();
     mp_config {
         size,
@@ -91,7 +91,7 @@ fn defaults(size: usize) -> mp_config {
     }
 }
 
-fn translate(config: &mp_config) -> Result<Config, Failure> {
+pub(crate) fn translate(config: &mp_config) -> Result<Config, Failure> {
     let driver = match config.driver {
         driver if driver == mp_driver::MP_DRIVER_AUTO as u32 => DriverChoice::Auto,
         driver if driver == mp_driver::MP_DRIVER_URING as u32 => DriverChoice::Uring,

@@ -1,0 +1,252 @@
+//! Making sockets, giving them addresses and ends: the calls that move no bytes.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use channel::Address;
+use libc::{sockaddr, socklen_t};
+use sockets::{Bsd, Error, OpenFlags, Shutdown};
+
+use super::context::{Inside, Refusal, answer, in_order, is_ours, status, with_fd, with_sockets};
+use crate::address;
+use crate::error::{CallError, Failure};
+use crate::memory::memory;
+use crate::pending::Sender;
+
+/// socket(2). AF_INET and AF_INET6 are ours; other families are the kernel's.
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain != libc::AF_INET && domain != libc::AF_INET6 {
+        // SAFETY: takes integers.
+        return unsafe { libc::socket(domain, kind, protocol) };
+    }
+    let made = with_sockets(|sockets| sockets.socket(domain, kind, protocol));
+    answer("mps_socket", made)
+}
+
+/// bind(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_bind(fd: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what bind(2) asks for.
+        return unsafe { libc::bind(fd, addr, addrlen) };
+    }
+    // SAFETY: the program promises an address of that size, or null.
+    let to = unsafe { read_address(addr, addrlen) };
+    let bind = |to: Option<SocketAddr>| {
+        with_fd(fd, |sockets| sockets.bind(fd, to.ok_or(Error::FamilyNotSupported)?))
+    };
+    status("mps_bind", in_order(fd, to.map_err(Refusal::from).and_then(bind)))
+}
+
+/// listen(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_listen(fd: c_int, backlog: c_int) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: takes integers.
+        return unsafe { libc::listen(fd, backlog) };
+    }
+    status("mps_listen", with_fd(fd, |sockets| sockets.listen(fd, backlog)))
+}
+
+/// accept(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_accept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what accept(2) asks for.
+        return unsafe { libc::accept(fd, addr, addrlen) };
+    }
+    // SAFETY: the program promises room for an address, as large as it says, or null.
+    answer("mps_accept", in_order(fd, unsafe { accepted(fd, addr, addrlen, 0) }))
+}
+
+/// accept4(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what accept4(2) asks for.
+        return unsafe { libc::accept4(fd, addr, addrlen, flags) };
+    }
+    // SAFETY: the program promises room for an address, as large as it says, or null.
+    answer("mps_accept4", in_order(fd, unsafe { accepted(fd, addr, addrlen, flags) }))
+}
+
+/// # Safety
+/// As [`address::write`].
+unsafe fn accepted(
+    fd: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+    flags: c_int,
+) -> Result<c_int, Refusal> {
+    // SOCK_NONBLOCK and SOCK_CLOEXEC are O_NONBLOCK and O_CLOEXEC.
+    let flags = OpenFlags::from_bits(flags).ok_or(CallError::Argument("flags"))?;
+    if !addr.is_null() {
+        // SAFETY: the caller keeps the contract.
+        unsafe { check_room(addrlen) }?;
+    }
+    let (accepted, peer) = with_fd(fd, |sockets| {
+        let accepted = sockets.accept4(fd, flags)?;
+        // One that is over already has no peer to name any more.
+        let peer = if addr.is_null() { None } else { sockets.getpeername(accepted).ok() };
+        Ok((accepted, peer))
+    })?;
+    if !addr.is_null() {
+        // SAFETY: the caller keeps the contract.
+        unsafe { write_address(addr, addrlen, peer) };
+    }
+    Ok(accepted)
+}
+
+/// connect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_connect(
+    fd: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what connect(2) asks for.
+        return unsafe { libc::connect(fd, addr, addrlen) };
+    }
+    // SAFETY: the program promises an address of that size, or null.
+    let to = unsafe { read_address(addr, addrlen) };
+    let connect = |to: Option<SocketAddr>| with_fd(fd, |sockets| sockets.connect(fd, to));
+    status("mps_connect", in_order(fd, to.map_err(Refusal::from).and_then(connect)))
+}
+
+/// shutdown(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_shutdown(fd: c_int, how: c_int) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: takes integers.
+        return unsafe { libc::shutdown(fd, how) };
+    }
+    let how = match how {
+        libc::SHUT_RD => Ok(Shutdown::Read),
+        libc::SHUT_WR => Ok(Shutdown::Write),
+        libc::SHUT_RDWR => Ok(Shutdown::Both),
+        _ => Err(CallError::Argument("how").into()),
+    };
+    let shut = how.and_then(|how| with_fd(fd, |sockets| sockets.shutdown(fd, how)));
+    status("mps_shutdown", in_order(fd, shut))
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_close(fd: c_int) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: takes an integer; whose descriptor it is, is the program's affair.
+        return unsafe { libc::close(fd) };
+    }
+    status("mps_close", with_fd(fd, |sockets| sockets.close(fd)))
+}
+
+/// getsockname(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_getsockname(
+    fd: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what getsockname(2) asks for.
+        return unsafe { libc::getsockname(fd, addr, addrlen) };
+    }
+    // SAFETY: the program promises room for an address, as large as it says.
+    status("mps_getsockname", unsafe { named(fd, addr, addrlen, |it| it.getsockname(fd)) })
+}
+
+/// getpeername(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_getpeername(
+    fd: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what getpeername(2) asks for.
+        return unsafe { libc::getpeername(fd, addr, addrlen) };
+    }
+    // SAFETY: the program promises room for an address, as large as it says.
+    status("mps_getpeername", unsafe { named(fd, addr, addrlen, |it| it.getpeername(fd)) })
+}
+
+/// # Safety
+/// As [`address::write`].
+unsafe fn named(
+    fd: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+    name: impl FnOnce(&mut Inside) -> Result<SocketAddr, Error>,
+) -> Result<(), Refusal> {
+    let address = with_fd(fd, name)?;
+    // SAFETY: the caller keeps the contract.
+    unsafe { check_room(addrlen) }?;
+    if addr.is_null() {
+        return Err(CallError::Null("addr").into());
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { write_address(addr, addrlen, Some(address)) };
+    Ok(())
+}
+
+/// An internet address of the program's; none: AF_UNSPEC.
+///
+/// # Safety
+/// `at` is null or points to `size` readable bytes.
+pub(super) unsafe fn read_address(
+    at: *const sockaddr,
+    size: socklen_t,
+) -> Result<Option<SocketAddr>, Failure> {
+    if size as usize > channel::SOCKADDR_BYTES {
+        return Err(CallError::Argument("addrlen").into());
+    }
+    // SAFETY: the caller promises the bytes.
+    let bytes = unsafe { memory(at.cast(), size as usize, "addr") }?;
+    let family = bytes.first_chunk().copied().map(u16::from_ne_bytes);
+    match family.ok_or(CallError::Argument("addrlen"))?.into() {
+        libc::AF_UNSPEC => Ok(None),
+        libc::AF_INET | libc::AF_INET6 => match Address::from_sockaddr(bytes) {
+            Some(Address::Inet(inet)) => Ok(Some(inet)),
+            _ => Err(CallError::Argument("addrlen").into()),
+        },
+        _ => Err(Error::FamilyNotSupported.into()),
+    }
+}
+
+/// Whether there is a size that an address can be cut to.
+///
+/// # Safety
+/// `size` is null or points to a size.
+pub(super) unsafe fn check_room(size: *const socklen_t) -> Result<(), Failure> {
+    if size.is_null() {
+        return Err(CallError::Null("addrlen").into());
+    }
+    // SAFETY: the caller promises a readable size. Linux reads an int.
+    if unsafe { size.read() }.cast_signed() < 0 {
+        return Err(CallError::Argument("addrlen").into());
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`address::write`].
+pub(super) unsafe fn write_address(
+    at: *mut sockaddr,
+    size: *mut socklen_t,
+    address: Option<SocketAddr>,
+) {
+    let address = address.map(Address::from);
+    // SAFETY: the caller keeps the contract.
+    unsafe { address::write(Sender { address: at, size }, address.as_ref()) };
+}

@@ -1,0 +1,147 @@
+//! Options and modes of descriptors, and more names for them.
+//!
+//! `fcntl` and `ioctl` take an argument of any type. On the machines that we know, an argument of a
+//! word's size after `...` lies where it would lie without, so here it is a word; where the program
+//! gives none, whatever is there is not looked at.
+
+use std::ffi::{c_int, c_ulong, c_void};
+
+use libc::socklen_t;
+use sockets::{Bsd, OpenFlags};
+
+use super::calls::check_room;
+use super::context::{answer, in_order, is_ours, status, with_fd};
+use crate::error::CallError;
+use crate::memory::{memory, memory_mut};
+
+/// SIOCATMARK of Linux, behind sockatmark(3).
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    size: *mut socklen_t,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what getsockopt(2) asks for.
+        return unsafe { libc::getsockopt(fd, level, name, value, size) };
+    }
+    let get = || {
+        // SAFETY: the program promises a size, or null.
+        unsafe { check_room(size) }?;
+        // SAFETY: the same.
+        let room = unsafe { size.read() } as usize;
+        // SAFETY: it promises as many writable bytes.
+        let room = unsafe { memory_mut(value, room, "optval") }?;
+        let told = with_fd(fd, |sockets| sockets.getsockopt(fd, level, name, room))?;
+        // SAFETY: it promises a writable size.
+        unsafe { size.write(told as socklen_t) };
+        Ok(())
+    };
+    status("mps_getsockopt", in_order(fd, get()))
+}
+
+/// setsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    size: socklen_t,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what setsockopt(2) asks for.
+        return unsafe { libc::setsockopt(fd, level, name, value, size) };
+    }
+    let set = || {
+        let size = usize::try_from(size.cast_signed());
+        let size = size.map_err(|_| CallError::Argument("optlen"))?;
+        // SAFETY: the program promises as many readable bytes.
+        let value = unsafe { memory(value, size, "optval") }?;
+        with_fd(fd, |sockets| sockets.setsockopt(fd, level, name, value))
+    };
+    status("mps_setsockopt", in_order(fd, set()))
+}
+
+/// ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what ioctl(2) asks for.
+        return unsafe { libc::ioctl(fd, request, argument) };
+    }
+    let control = || {
+        let (has_value, is_answered) = match request {
+            libc::FIONBIO => (true, false),
+            libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK => (false, true),
+            // Where there is one, it may be anything.
+            _ => (false, false),
+        };
+        if (has_value || is_answered) && argument.is_null() {
+            return Err(CallError::Null("argument").into());
+        }
+        let place = argument.cast::<c_int>();
+        // SAFETY: for these requests the program promises a pointer to an int.
+        let given = if has_value { unsafe { place.read() } } else { 0 };
+        let told = with_fd(fd, |sockets| sockets.ioctl(fd, request, given))?;
+        if is_answered {
+            // SAFETY: the same.
+            unsafe { place.write(told) };
+        }
+        Ok(())
+    };
+    status("mps_ioctl", in_order(fd, control()))
+}
+
+/// fcntl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: the program promises what fcntl(2) asks for.
+        return unsafe { libc::fcntl(fd, command, argument) };
+    }
+    // An int was handed over; what lies above it in the register means nothing.
+    let argument = argument as c_int;
+    answer("mps_fcntl", with_fd(fd, |sockets| sockets.fcntl(fd, command, argument)))
+}
+
+/// dup(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_dup(fd: c_int) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: takes an integer.
+        return unsafe { libc::dup(fd) };
+    }
+    answer("mps_dup", with_fd(fd, |sockets| sockets.fcntl(fd, libc::F_DUPFD, 0)))
+}
+
+/// dup2(2). A number of ours cannot become one of the process's, nor the other way round: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_dup2(old: c_int, new: c_int) -> c_int {
+    if !is_ours(old) {
+        // SAFETY: takes integers.
+        return unsafe { libc::dup2(old, new) };
+    }
+    let dup = with_fd(old, |sockets| {
+        sockets.fcntl(old, libc::F_GETFD, 0)?;
+        if old == new { Ok(new) } else { sockets.dup3(old, new, OpenFlags::empty()) }
+    });
+    answer("mps_dup2", dup)
+}
+
+/// dup3(2), as dup2.
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if !is_ours(old) {
+        // SAFETY: takes integers.
+        return unsafe { libc::dup3(old, new, flags) };
+    }
+    let flags = OpenFlags::from_bits(flags).ok_or_else(|| CallError::Argument("flags").into());
+    let dup = flags.and_then(|flags| with_fd(old, |sockets| sockets.dup3(old, new, flags)));
+    answer("mps_dup3", dup)
+}

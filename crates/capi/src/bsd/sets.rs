@@ -1,0 +1,372 @@
+//! Many descriptors at once: epoll, poll and select, of ours and of the process's in one call.
+//!
+//! Read first: epoll(7), poll(2), select(2); decision 0024.
+//!
+//! A call that names only descriptors of the process goes to the C library where the thread has no
+//! sockets; where it has some, they are driven while it waits.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use sockets::{Bsd, EpollEvent, EpollOp, Events, FdSet, OpenFlags, PollFd, SignalMask};
+
+use super::context::{
+    Refusal, answer, count, has_sockets, in_order, is_ours, status, with_fd, with_sockets,
+};
+use crate::error::{CallError, Failure};
+use crate::limits::{BSD_EVENTS_MAX, BSD_POLL_MAX};
+
+/// Descriptors of an fd_set.
+const SELECT_MAX: usize = libc::FD_SETSIZE;
+const SELECT_WORDS: usize = SELECT_MAX / 64;
+const _: () = assert!(size_of::<fd_set>() * 8 == SELECT_MAX);
+
+/// epoll_create(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_epoll_create(size: c_int) -> c_int {
+    let create = || match size {
+        1.. => with_sockets(|sockets| sockets.epoll_create1(OpenFlags::empty())),
+        _ => Err(CallError::Argument("size").into()),
+    };
+    answer("mps_epoll_create", create())
+}
+
+/// epoll_create1(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn mps_epoll_create1(flags: c_int) -> c_int {
+    let flags = OpenFlags::from_bits(flags).ok_or_else(|| CallError::Argument("flags").into());
+    let create = |flags| with_sockets(|sockets| sockets.epoll_create1(flags));
+    answer("mps_epoll_create1", flags.and_then(create))
+}
+
+/// epoll_ctl(2). Members may be of the process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_epoll_ctl(
+    epoll: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if !is_ours(epoll) {
+        // SAFETY: the program promises what epoll_ctl(2) asks for.
+        return unsafe { libc::epoll_ctl(epoll, op, fd, event) };
+    }
+    let read = || {
+        if event.is_null() {
+            return Err(CallError::Null("event"));
+        }
+        // SAFETY: the program promises a readable event; it is packed, so it is copied.
+        let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
+        Ok(EpollEvent { events: Events::from_bits_truncate(events), data })
+    };
+    let control = || {
+        let op = match op {
+            libc::EPOLL_CTL_ADD => EpollOp::Add(read()?),
+            libc::EPOLL_CTL_MOD => EpollOp::Modify(read()?),
+            libc::EPOLL_CTL_DEL => EpollOp::Delete,
+            _ => return Err(CallError::Argument("op").into()),
+        };
+        with_fd(epoll, |sockets| sockets.epoll_ctl(epoll, op, fd))
+    };
+    status("mps_epoll_ctl", in_order(epoll, control()))
+}
+
+/// epoll_wait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
+    if !is_ours(epoll) {
+        // SAFETY: the program promises what epoll_wait(2) asks for.
+        return unsafe { libc::epoll_wait(epoll, events, max, timeout) };
+    }
+    // SAFETY: the program promises room for `max` events.
+    let told = unsafe { wait(epoll, (events, max), milliseconds(timeout), None) };
+    count("mps_epoll_wait", in_order(epoll, told))
+}
+
+/// epoll_pwait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    if !is_ours(epoll) {
+        // SAFETY: the program promises what epoll_pwait(2) asks for.
+        return unsafe { libc::epoll_pwait(epoll, events, max, timeout, mask) };
+    }
+    // SAFETY: the program promises a mask, or null.
+    let mask = unsafe { mask_of(mask) };
+    // SAFETY: the program promises room for `max` events.
+    let told = unsafe { wait(epoll, (events, max), milliseconds(timeout), mask) };
+    count("mps_epoll_pwait", in_order(epoll, told))
+}
+
+/// # Safety
+/// `events` is null or points to room for `max` events.
+unsafe fn wait(
+    epoll: c_int,
+    (events, max): (*mut epoll_event, c_int),
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Refusal> {
+    let max = usize::try_from(max).ok().filter(|&max| max > 0);
+    let max = max.ok_or(CallError::Argument("maxevents"))?.min(BSD_EVENTS_MAX);
+    if events.is_null() {
+        return Err(CallError::Null("events").into());
+    }
+    with_fd(epoll, |sockets| {
+        let mut found = std::mem::take(&mut sockets.events);
+        if found.len() < max {
+            found.resize(max, EpollEvent::default());
+        }
+        let told = sockets.epoll_pwait(epoll, &mut found[..max], timeout, mask);
+        for (index, event) in found[..*told.as_ref().unwrap_or(&0)].iter().enumerate() {
+            let event = epoll_event { events: event.events.bits(), u64: event.data };
+            // SAFETY: the caller promises room for as many, and events are packed.
+            unsafe { events.wrapping_add(index).write_unaligned(event) };
+        }
+        sockets.events = found;
+        told
+    })
+}
+
+/// poll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_poll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the program promises as many entries.
+    match unsafe { entries(fds, nfds) } {
+        Ok(entries) if is_kernels(entries) => {
+            // SAFETY: the program promises what poll(2) asks for.
+            unsafe { libc::poll(fds, nfds, timeout) }
+        }
+        entries => {
+            let polled = entries.map_err(Refusal::from);
+            let polled = polled.and_then(|it| polled_of(it, milliseconds(timeout), None));
+            count("mps_poll", polled)
+        }
+    }
+}
+
+/// ppoll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_ppoll(
+    fds: *mut pollfd,
+    nfds: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the program promises as many entries.
+    match unsafe { entries(fds, nfds) } {
+        Ok(entries) if is_kernels(entries) => {
+            // SAFETY: the program promises what ppoll(2) asks for.
+            unsafe { libc::ppoll(fds, nfds, timeout, mask) }
+        }
+        entries => {
+            // SAFETY: the program promises a time, or null.
+            let time = unsafe { duration(timeout) };
+            // SAFETY: it promises a mask, or null.
+            let mask = unsafe { mask_of(mask) };
+            let polled = || polled_of(entries?, time?, mask);
+            count("mps_ppoll", polled())
+        }
+    }
+}
+
+/// # Safety
+/// `fds` is null or points to as many entries, which nobody else uses as long as `'a` lasts.
+unsafe fn entries<'a>(fds: *mut pollfd, nfds: nfds_t) -> Result<&'a mut [pollfd], Failure> {
+    let len = usize::try_from(nfds).ok().filter(|&len| len <= BSD_POLL_MAX);
+    let len = len.ok_or(CallError::Argument("nfds"))?;
+    match (fds.is_null(), len) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(CallError::Null("fds").into()),
+        // SAFETY: the caller promises the entries.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(fds, len) }),
+    }
+}
+
+/// There is nothing of ours in it, and nothing of ours to be driven meanwhile.
+fn is_kernels(entries: &[pollfd]) -> bool {
+    !entries.iter().any(|entry| is_ours(entry.fd)) && !has_sockets()
+}
+
+fn polled_of(
+    entries: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Refusal> {
+    with_sockets(|sockets| {
+        let mut asked = std::mem::take(&mut sockets.entries);
+        asked.extend(entries.iter().map(|entry| {
+            let events = Events::from_bits_retain(entry.events.cast_unsigned().into());
+            PollFd::new(entry.fd, events)
+        }));
+        let polled = sockets.ppoll(&mut asked, timeout, mask);
+        if polled.is_ok() {
+            for (entry, asked) in entries.iter_mut().zip(&asked) {
+                entry.revents = asked.revents.bits() as i16;
+            }
+        }
+        asked.clear();
+        sockets.entries = asked;
+        polled
+    })
+}
+
+/// select(2). As in Linux, `timeout` holds afterwards what is left of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_select(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    if !has_sockets() {
+        // SAFETY: the program promises what select(2) asks for.
+        return unsafe { libc::select(nfds, read, write, except, timeout) };
+    }
+    let select = || {
+        // SAFETY: the program promises a time, or null.
+        let time = match unsafe { timeout.as_ref() } {
+            None => None,
+            Some(time) => Some(checked(time.tv_sec, time.tv_usec, 1_000)?),
+        };
+        let began = Instant::now();
+        // SAFETY: the program promises sets, or null.
+        let selected = unsafe { selected(nfds, [read, write, except], time, None) };
+        if let Some(time) = time {
+            let left = time.saturating_sub(began.elapsed());
+            let tv_sec = left.as_secs() as libc::time_t;
+            let left = timeval { tv_sec, tv_usec: left.subsec_micros().into() };
+            // SAFETY: the program promises a writable time.
+            unsafe { timeout.write(left) };
+        }
+        selected
+    };
+    count("mps_select", select())
+}
+
+/// pselect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mps_pselect(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    if !has_sockets() {
+        // SAFETY: the program promises what pselect(2) asks for.
+        return unsafe { libc::pselect(nfds, read, write, except, timeout, mask) };
+    }
+    let select = || {
+        // SAFETY: the program promises a time, or null.
+        let time = unsafe { duration(timeout) }?;
+        // SAFETY: it promises a mask, or null.
+        let mask = unsafe { mask_of(mask) };
+        // SAFETY: it promises sets, or null.
+        unsafe { selected(nfds, [read, write, except], time, mask) }
+    };
+    count("mps_pselect", select())
+}
+
+/// # Safety
+/// Each of `sets` is null or points to a set of [`SELECT_MAX`] descriptors.
+unsafe fn selected(
+    nfds: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Refusal> {
+    let nfds = usize::try_from(nfds).map_err(|_| CallError::Argument("nfds"))?.min(SELECT_MAX);
+    let mut asked: [FdSet; 3] = std::array::from_fn(|_| vec![0; nfds.div_ceil(64)]);
+    for (set, words) in sets.iter().zip(&mut asked) {
+        if !set.is_null() {
+            // SAFETY: the caller promises a set, which is as many words.
+            let bits = unsafe { set.cast::<[u64; SELECT_WORDS]>().read() };
+            words.copy_from_slice(&bits[..nfds.div_ceil(64)]);
+        }
+        if let Some(last) = words.last_mut().filter(|_| !nfds.is_multiple_of(64)) {
+            *last &= (1 << (nfds % 64)) - 1;
+        }
+    }
+    let ready = with_sockets(|sockets| sockets.pselect(&mut asked, timeout, mask))?;
+    for (set, words) in sets.iter().zip(&asked).filter(|(set, _)| !set.is_null()) {
+        // SAFETY: as above; the words that were asked about are the first of the set.
+        unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), set.cast(), words.len()) };
+    }
+    Ok(ready)
+}
+
+/// A time-out in milliseconds; below zero: for ever.
+fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// A time; null is none.
+///
+/// # Safety
+/// `time` is null or points to a time.
+pub(super) unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, Failure> {
+    // SAFETY: the caller promises a time, or null.
+    match unsafe { time.as_ref() } {
+        None => Ok(None),
+        Some(time) if time.tv_nsec >= 1_000_000_000 => Err(CallError::Argument("timeout").into()),
+        Some(time) => Ok(Some(checked(time.tv_sec, time.tv_nsec, 1)?)),
+    }
+}
+
+pub(super) fn timespec_of(time: Duration) -> timespec {
+    timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Seconds and parts of them, of so many nanoseconds each.
+fn checked(seconds: i64, parts: i64, part_ns: u64) -> Result<Duration, Failure> {
+    let seconds = u64::try_from(seconds).ok().map(Duration::from_secs);
+    let parts = u64::try_from(parts).ok().and_then(|parts| parts.checked_mul(part_ns));
+    let time = seconds.zip(parts.map(Duration::from_nanos));
+    let time = time.map(|(seconds, parts)| seconds.saturating_add(parts));
+    time.ok_or_else(|| CallError::Argument("timeout").into())
+}
+
+/// The signals of a mask, of which the kernel's are the first word; null is none.
+///
+/// # Safety
+/// `mask` is null or points to a mask.
+unsafe fn mask_of(mask: *const sigset_t) -> Option<SignalMask> {
+    // SAFETY: the caller promises a mask, or null.
+    let bits = unsafe { mask.cast::<u64>().as_ref() };
+    bits.map(|bits| SignalMask::from_bits(*bits))
+}
+
+const _: () = assert!(size_of::<sigset_t>() >= size_of::<u64>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_what_they_say_or_wrong() {
+        assert_eq!(checked(1, 500_000, 1_000).unwrap(), Duration::from_millis(1500));
+        for (seconds, parts) in [(-1, 0), (0, -1)] {
+            assert_eq!(checked(seconds, parts, 1).unwrap_err().why().errno(), libc::EINVAL);
+        }
+        let late = timespec { tv_sec: 0, tv_nsec: 1_000_000_000 };
+        // SAFETY: the time is ours.
+        assert!(unsafe { duration(&raw const late) }.is_err());
+        // SAFETY: there is none.
+        assert_eq!(unsafe { duration(std::ptr::null()) }.unwrap(), None);
+        assert_eq!(timespec_of(Duration::from_millis(1500)).tv_nsec, 500_000_000);
+        assert_eq!((milliseconds(-1), milliseconds(5)), (None, Some(Duration::from_millis(5))));
+    }
+}

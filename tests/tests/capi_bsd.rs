@@ -1,0 +1,248 @@
+//! BSD sockets and epoll in C: one program of Linux, compiled as it is and with `megapipe_bsd.h` in
+//! front, says the same on Linux, on our sockets over Linux's TCP, and on our own stack.
+
+#![forbid(unsafe_code)]
+
+mod capi_prefix;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use capi_prefix::{C11, Ended, compile, is_installed, prefix, run, sources};
+
+/// What a program of Linux is compiled with to be one of ours.
+const OURS: &[&str] = &["-std=gnu11", "-D_GNU_SOURCE", "-include", "megapipe_bsd.h"];
+
+/// The program, as it is and on our sockets.
+struct Programs {
+    plain: PathBuf,
+    ours: PathBuf,
+}
+
+/// They are compiled once: a file that another test runs is busy.
+fn programs(prefix: &Path) -> &'static Programs {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        let source = sources().join("tests/bsd.c");
+        Programs {
+            plain: compile(prefix, &source, "bsd-plain", C11),
+            ours: compile(prefix, &source, "bsd-ours", OURS),
+        }
+    })
+}
+
+fn free_port() -> String {
+    let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
+    probe.local_addr().expect("its address").port().to_string()
+}
+
+/// What a program says that runs to its end.
+fn said(command: &mut Command) -> String {
+    let (status, text) = run(command);
+    assert!(status.success(), "{command:?}: {status}\n{text}");
+    text
+}
+
+/// What the program of Linux says on Linux's loopback.
+fn expected(prefix: &Path) -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut command = Command::new(&programs(prefix).plain);
+        let text = said(command.args(["both", "127.0.0.1", &free_port()]));
+        assert!(text.contains("SIGPIPE 2 times") && text.contains("server: 13 connections"));
+        text
+    })
+}
+
+#[test]
+fn a_program_of_linux_says_the_same_on_our_sockets() {
+    let Some(prefix) = prefix("a_program_of_linux_says_the_same_on_our_sockets") else { return };
+    for whose in ["shared", "thread"] {
+        let mut command = Command::new(&programs(prefix).ours);
+        command.args(["both", "127.0.0.1", &free_port()]).env("MEGAPIPE_SOCKETS", whose);
+        assert_eq!(said(&mut command), expected(prefix), "{whose}");
+    }
+}
+
+#[test]
+fn descriptors_go_from_thread_to_thread() {
+    let Some(prefix) = prefix("descriptors_go_from_thread_to_thread") else { return };
+    let mut command = Command::new(&programs(prefix).ours);
+    let text = said(command.args(["crew", "127.0.0.1", &free_port()]));
+    assert_eq!(text, "10 connections served by a crew\n");
+}
+
+#[test]
+fn a_program_of_linux_is_clean_under_valgrind() {
+    let test = "a_program_of_linux_is_clean_under_valgrind";
+    let Some(prefix) = prefix(test) else { return };
+    if !is_installed("valgrind") {
+        println!("skipped: {test}: valgrind is not installed");
+        return;
+    }
+    for role in ["both", "crew"] {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
+        valgrind.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+        let suppressions = sources().join("tests/valgrind.supp");
+        valgrind.arg(format!("--suppressions={}", suppressions.display()));
+        said(valgrind.arg(&programs(prefix).ours).args([role, "127.0.0.1", &free_port()]));
+    }
+}
+
+/// Server and client over a memif, in two processes.
+fn over_memif(prefix: &Path, whose: &str, placement: Option<&str>) -> String {
+    let name = format!("mp-bsd-{}-{whose}-{placement:?}.sock", std::process::id());
+    let socket = std::env::temp_dir().join(name);
+    let command = |role: &str, host: u8, channels: u32| {
+        let mut command = Command::new(&programs(prefix).ours);
+        command.args([role, "10.9.7.1", "7000"]).env("MEGAPIPE_SOCKETS", whose);
+        command.env("MEGAPIPE_BACKEND", "local").env("MEGAPIPE_CHANNELS", channels.to_string());
+        command.env("MEGAPIPE_LINK", format!("memif:{},role={role}", socket.display()));
+        command.env("MEGAPIPE_ADDRESS", format!("10.9.7.{host}/24"));
+        if let Some(placement) = placement {
+            command.env("MEGAPIPE_PLACEMENT", placement);
+        }
+        command
+    };
+    let threads = if whose == "thread" { 2 } else { 1 };
+    let mut server = command("server", 1, threads);
+    server.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut server = Ended(server.spawn().expect("the server starts"));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !socket.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let client = said(&mut command("client", 2, 1));
+    let lines = BufReader::new(server.0.stdout.take().expect("its output")).lines();
+    let lines: Vec<String> = lines.map_while(Result::ok).collect();
+    assert!(server.0.wait().expect("its end").success(), "{lines:?}");
+    assert_eq!(lines.first().map(String::as_str), Some("ready"));
+    // The link goes with the processes; the file may be left.
+    let _ = std::fs::remove_file(&socket);
+    client + &lines[1..].join("\n") + "\n"
+}
+
+#[test]
+fn a_program_of_linux_says_the_same_on_our_own_stack() {
+    let test = "a_program_of_linux_says_the_same_on_our_own_stack";
+    let Some(prefix) = prefix(test) else { return };
+    for (whose, placement) in
+        [("shared", None), ("shared", Some("inline")), ("thread", None), ("thread", Some("thread"))]
+    {
+        let text = over_memif(prefix, whose, placement);
+        assert_eq!(text, expected(prefix), "{whose} {placement:?}");
+    }
+}
+
+#[test]
+fn whose_sockets_are_and_how_they_end() {
+    let test = "whose_sockets_are_and_how_they_end";
+    let Some(prefix) = prefix(test) else { return };
+    let program = compile(prefix, &sources().join("tests/bsd_misuse.c"), "bsd-misuse", C11);
+    for whose in ["shared", "thread", "select"] {
+        said(Command::new(&program).arg(whose));
+    }
+    let peer = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = peer.local_addr().expect("its address").port().to_string();
+    for whose in ["shared", "thread"] {
+        let mut command = Command::new(&program);
+        command.args(["exit", &port]).env("MEGAPIPE_SOCKETS", whose);
+        let reading = std::thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let (mut stream, _) = peer.accept().expect("it connects");
+                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("TCP");
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes).expect("the end, and no reset");
+                bytes.len()
+            });
+            said(&mut command);
+            reading.join().expect("it counts")
+        });
+        assert_eq!(reading, 3_000_000, "{whose}");
+    }
+}
+
+#[test]
+fn the_header_gives_functions_other_symbols_in_c_and_in_cxx() {
+    let test = "the_header_gives_functions_other_symbols_in_c_and_in_cxx";
+    let Some(prefix) = prefix(test) else { return };
+    let source = prefix.join("bsd-symbols.c");
+    let text = "#include <fcntl.h>\n#include <poll.h>\n#include <stdio.h>\n\
+                #include <sys/socket.h>\n#include <unistd.h>\n\
+                struct stream { int close, read; };\n\
+                int main(void)\n{\n    ssize_t (*reads)(int, void *, size_t) = read;\n\
+                struct stream it = {0, 0};\n    struct pollfd none = {-1, 0, 0};\n\
+                char byte;\n    int fd = socket(AF_INET, SOCK_DGRAM, 0);\n\
+                if (fd < 1 << 30 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)\n        return 1;\n\
+                if (reads(fd, &byte, 1) != -1 || recv(fd, &byte, 1, 0) != -1)\n\
+                return 2;\n    return poll(&none, 1, 0) + close(fd) + it.close + it.read;\n}\n";
+    std::fs::write(&source, text).expect("a file");
+    let include = ["-include", "megapipe_bsd.h"];
+    let mut languages = vec![
+        vec!["-std=c11"],
+        vec!["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2"],
+        vec!["-std=gnu11", "-D_FILE_OFFSET_BITS=64"],
+    ];
+    if is_installed("g++") {
+        languages.push(vec!["-xc++", "-std=c++11"]);
+        languages.push(vec!["-xc++", "-std=c++20", "-O2"]);
+    }
+    for (index, language) in languages.iter().enumerate() {
+        let flags = [&language[..], &include].concat();
+        said(&mut Command::new(compile(prefix, &source, &format!("bsd-symbols-{index}"), &flags)));
+    }
+    // After others, behind whose bodies the names lead past it.
+    let late = "#include <unistd.h>\n#include <megapipe_bsd.h>\nint main(void) { return 0; }\n";
+    std::fs::write(&source, late).expect("a file");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-D_FORTIFY_SOURCE=2", "-fsyntax-only"]).arg("-I").arg(prefix.join("include"));
+    let (status, text) = run(gcc.arg(&source));
+    assert!(!status.success() && text.contains("before any other header"), "{text}");
+}
+
+#[test]
+fn the_web_server_of_the_examples_is_built_both_ways() {
+    let test = "the_web_server_of_the_examples_is_built_both_ways";
+    let Some(prefix) = prefix(test) else { return };
+    let source = prefix.join("share/doc/megapipe/examples/bsd_web_server.c");
+    for (name, language, whose) in [
+        ("bsd-web-plain", C11, "shared"),
+        ("bsd-web-shared", OURS, "shared"),
+        ("bsd-web-thread", OURS, "thread"),
+    ] {
+        let program = compile(prefix, &source, name, language);
+        let port = free_port();
+        let mut command = Command::new(&program);
+        command.args([&port, "2"]).env("MEGAPIPE_SOCKETS", whose).stdout(Stdio::piped());
+        let mut server = Ended(command.spawn().expect("the server starts"));
+        let mut lines = BufReader::new(server.0.stdout.take().expect("its output")).lines();
+        assert!(lines.by_ref().take(2).all(|line| line.is_ok_and(|line| line == "serving")));
+        for _ in 0..20 {
+            assert_eq!(fetched(&port, 3), 3 * PAGE_BYTES, "{name}");
+        }
+        let pid = rustix::process::Pid::from_child(&server.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        assert!(server.0.wait().expect("its end").success(), "{name}");
+    }
+}
+
+const PAGE_BYTES: usize = 52;
+
+/// Asks several times on one connection; how many bytes were answered.
+fn fetched(port: &str, requests: usize) -> usize {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("TCP");
+    for _ in 0..requests {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+    }
+    stream.shutdown(Shutdown::Write).expect("TCP");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("an answer");
+    assert!(bytes.ends_with(b"Hello, world\n"));
+    bytes.len()
+}
