@@ -36,6 +36,12 @@ pub(super) const fn is_later(a: u32, b: u32) -> bool {
     (b.wrapping_sub(a) as i32) < 0
 }
 
+/// `now` in the wrapping units that the smallest RTT grows old in.
+#[inline(always)]
+const fn age_mark(now: Instant) -> u8 {
+    (now.as_micros() >> 26) as u8
+}
+
 /// SRTT, RTTVAR and the smallest RTT.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rtt {
@@ -59,10 +65,11 @@ impl Rtt {
             // RFC 6298 §2.2.
             self.srtt_8 = rtt << 3;
             self.rttvar_4 = rtt << 1;
+            self.set_min(rtt, age_mark(now));
         } else {
             self.take_one_of(rtt, expected);
+            self.note_min(now, rtt);
         }
-        self.note_min(now, rtt);
     }
 
     /// There was a sample.
@@ -80,10 +87,11 @@ impl Rtt {
             core::hint::cold_path();
             rtt_us.clamp(1, RTT_US_MAX)
         };
-        // What `take_one_of` does; a scaled value is never less than the plain one.
+        // What `take_one_of` does; a scaled value is never less than the plain one, and what is
+        // added to it not zero.
         let (var, srtt) = (self.rttvar_4 >> 2, self.srtt_8 >> 3);
         self.rttvar_4 = self.rttvar_4 - var + srtt.abs_diff(rtt);
-        self.srtt_8 = (self.srtt_8 - srtt + rtt).max(1);
+        self.srtt_8 = self.srtt_8 - srtt + rtt;
         self.note_min(now, rtt);
     }
 
@@ -96,15 +104,23 @@ impl Rtt {
         self.srtt_8 = toward(self.srtt_8, srtt, rtt, expected).max(1);
     }
 
+    /// The same of the smallest, where there is one.
     #[inline(always)]
     fn note_min(&mut self, now: Instant, rtt: u32) {
-        let at = (now.as_micros() >> 26) as u8;
+        let at = age_mark(now);
         let age = at.wrapping_sub(self.min as u8);
-        // None yet is more than any.
-        let is_least = rtt.wrapping_sub(1) <= (self.min >> 8).wrapping_sub(1);
-        if is_least || age >= MIN_AGE {
-            self.min = rtt.min(MIN_US_MAX) << 8 | u32::from(at);
+        // Two questions: as one they cost more than both.
+        if age >= MIN_AGE {
+            core::hint::cold_path();
+            self.set_min(rtt, at);
+        } else if rtt <= self.min_us() {
+            self.set_min(rtt, at);
         }
+    }
+
+    #[inline(always)]
+    fn set_min(&mut self, rtt: u32, at: u8) {
+        self.min = rtt.min(MIN_US_MAX) << 8 | u32::from(at);
     }
 
     /// SRTT in microseconds; zero: unknown.

@@ -194,8 +194,16 @@ pub(super) fn is_of_answer(conn: &Connection, ack: SeqNum) -> bool {
         && conn.send.is_only(bytes)
 }
 
-/// Takes in what [`is_of_answer`] said is such a one. Apart, where it has all registers.
-#[inline(never)]
+/// One more chunk is acknowledged, whole.
+#[inline(always)]
+pub(super) const fn count_chunk(conn: &mut Connection) {
+    // The most that can be said stays.
+    let (count, carry) = conn.cold.acked_chunks.overflowing_add(1);
+    conn.cold.acked_chunks = count.wrapping_sub(carry as u32);
+}
+
+/// Takes in what [`is_of_answer`] said is such a one; its chunk was counted.
+#[inline(always)]
 pub(super) fn acknowledge_answer<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
@@ -208,7 +216,6 @@ pub(super) fn acknowledge_answer<M: Memory>(
     conn.snd_una = ack;
     conn.cold.small_end = ack;
     window::grow_send_buffer(conn, shard.send_buffer_max);
-    conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(1);
     conn.cold.recovery.on_ended(&mut shard.records, now);
     memory.free(conn.send.take_only());
 }

@@ -144,12 +144,12 @@ fn take<M: Memory>(
         }
         return Some(());
     }
-    take_head(conn, shard, cx, content);
+    let window_changed = take_head(conn, cx, content);
     if let Some((chunk, _)) = staged {
         conn.receive.adopt_first(chunk);
         take_text(conn, cx, chunk.len, &text_of(content, received));
     }
-    look_after(conn, shard, (cx.now, index), staged.is_some());
+    finish(conn, (shard, index), cx, content, window_changed);
     Some(())
 }
 
@@ -179,7 +179,14 @@ fn take_behind<M: Memory>(
         staged.discard(cx.memory);
         return Some(());
     }
-    take_head(conn, shard, cx, content);
+    let window_changed = take_head(conn, cx, content);
+    // As on the full way, since both are about the shard's nodes.
+    if ack::is_of_answer(conn, content.ack) {
+        ack::count_chunk(conn);
+        take_answered(conn, shard, cx, content.ack);
+    } else {
+        take_ack(conn, shard, cx, content, window_changed);
+    }
     if !payload.is_empty() {
         let taken = conn.receive.take_staged(&mut shard.nodes, &staged);
         take_text(conn, cx, taken, &text_of(content, received));
@@ -236,14 +243,9 @@ fn is_expected(conn: &Connection, content: &Content<'_>) -> bool {
         && content.times.is_none_or(|times| times.value.wrapping_sub(conn.ts_recent) as i32 >= 0)
 }
 
-/// What `heard` and `ack::on_ack` do about it.
+/// What `heard` does about it, and `ack::on_ack` about its window: whether that changed.
 #[inline(always)]
-fn take_head<M: Memory>(
-    conn: &mut Connection,
-    shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
-    content: &Content<'_>,
-) {
+fn take_head<M>(conn: &mut Connection, cx: &Cx<'_, M>, content: &Content<'_>) -> bool {
     conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
     conn.cold.heard_at = Stamp::of(cx.now);
     if let Some(times) = content.times
@@ -252,17 +254,57 @@ fn take_head<M: Memory>(
         conn.ts_recent = times.value;
         conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
     }
-    // It begins at rcv.nxt.
-    let window_changed = ack::set_window(conn, conn.rcv_nxt, content.window);
     // Whatever it says, it answers our probes (MUST-37).
     conn.attempts = 0;
-    if ack::is_of_answer(conn, content.ack) {
-        ack::acknowledge_answer(conn, shard, cx.memory, cx.now, content.ack);
-        if cx.ip.has_neighbours() {
-            cx.ip.confirm(cx.now, conn.cold.hop);
-        }
-        return;
+    // It begins at rcv.nxt.
+    ack::set_window(conn, conn.rcv_nxt, content.window)
+}
+
+/// What `ack::on_ack` does about its acknowledgment, and `settle` about all of it. Where no text
+/// waits, text and acknowledgment have nothing to do with each other: the latter comes last, since
+/// nothing else of the segment is needed then, and it has all registers.
+#[inline(always)]
+fn finish<M: Memory>(
+    conn: &mut Connection,
+    (shard, index): (&mut Shard, u32),
+    cx: &mut Cx<'_, M>,
+    content: &Content<'_>,
+    window_changed: bool,
+) {
+    let has_text = !content.payload.is_empty();
+    if !ack::is_of_answer(conn, content.ack) {
+        take_ack(conn, shard, cx, content, window_changed);
+        return look_after(conn, shard, (cx.now, index), has_text);
     }
+    // Of all that the acknowledgment does, this alone may be news.
+    ack::count_chunk(conn);
+    look_after(conn, shard, (cx.now, index), has_text);
+    take_answered(conn, shard, cx, content.ack);
+}
+
+/// All that is in flight is acknowledged, one answer: what that does, but that it is counted.
+#[inline(always)]
+fn take_answered<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    ack: SeqNum,
+) {
+    if cx.ip.has_neighbours() {
+        cx.ip.confirm(cx.now, conn.cold.hop);
+    }
+    ack::acknowledge_answer(conn, shard, cx.memory, cx.now, ack);
+}
+
+/// What any other acknowledgment does.
+#[inline(always)]
+fn take_ack<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    content: &Content<'_>,
+    window_changed: bool,
+) {
     if conn.flight() == 0 {
         return;
     }
