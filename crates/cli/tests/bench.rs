@@ -13,9 +13,17 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
+const MEGAPIPE: &str = env!("CARGO_BIN_EXE_megapipe");
+
+/// A benchmark that ends with this process, and with it all that it starts: also where the test is
+/// killed and drops nothing.
 fn megapipe(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
-    command.args(args).stdin(Stdio::null());
+    let status = fs::read_to_string("/proc/self/status").expect("procfs");
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let cpus = cpus.expect("which processors it may use").trim();
+    let mut command = Command::new(MEGAPIPE);
+    command.args(["bench", "exec", "--parent", &std::process::id().to_string()]);
+    command.args(["--cpus", cpus, "--", MEGAPIPE]).args(args).stdin(Stdio::null());
     command
 }
 
