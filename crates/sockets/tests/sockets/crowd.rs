@@ -89,7 +89,7 @@ fn a_context_has_as_many_descriptors_as_it_was_given() {
 #[test]
 fn no_more_connect_than_without_us() {
     let drivers = [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)];
-    for backlog in [1, 5, 71, 151] {
+    for backlog in [1, 2, 5, 71, 151] {
         compare_in(&drivers, &PLACEMENTS, |world| {
             let (_listener, address) = world.listener(Server, backlog);
             let clients: Vec<_> = (0..backlog + 20).map(|_| world.tcp(Client)).collect();
