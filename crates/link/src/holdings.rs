@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::limits::RESERVATIONS_MAX;
-use crate::reservation::{Reservation, ReservationError};
+use crate::reservation::{Reservation, ReservationError, scoped};
 use crate::{Flow, LinkError, Ownership, Transport};
 
 /// What one deaf socket holds.
@@ -58,10 +58,11 @@ impl Holdings {
     fn hold(&self, what: &Held) -> Result<Reservation, LinkError> {
         let done = match what {
             Held::Port(transport, address, port) => {
-                Reservation::port(*transport, SocketAddr::new(*address, *port))
+                let address = SocketAddr::new(*address, *port);
+                Reservation::port(*transport, scoped(address, self.interface))
             }
             // The connection may become the kernel's one day, and then finds its place free.
-            Held::Flow(flow) => Reservation::flow(flow).and_then(|reservation| {
+            Held::Flow(flow) => Reservation::flow(flow, self.interface).and_then(|reservation| {
                 reservation.stand_aside(self.interface)?;
                 Ok(reservation)
             }),

@@ -12,7 +12,7 @@
 //!   that ends.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -71,7 +71,8 @@ const BACKLOG: i32 = 1;
 
 impl Reservation {
     /// Takes a port at one address (or at all of them, if it is unspecified). IPv6 sockets take
-    /// IPv6 only. For TCP, newer kernels want CAP_NET_ADMIN.
+    /// IPv6 only; a link-local address comes with its interface. For TCP, newer kernels want
+    /// CAP_NET_ADMIN.
     ///
     /// # Errors
     /// See [`ReservationError`].
@@ -93,13 +94,13 @@ impl Reservation {
 
     /// Takes one flow, though its port may be the kernel's. TCP only; needs CAP_NET_ADMIN, as
     /// moving a connection does (`TCP_REPAIR`). The kernel sends nothing, neither now nor when the
-    /// reservation ends.
+    /// reservation ends. Link-local addresses of IPv6 are those of `interface`.
     ///
     /// # Errors
     /// See [`ReservationError`].
-    pub fn flow(flow: &Flow) -> Result<Self, ReservationError> {
-        let local = SocketAddr::new(flow.local, flow.local_port);
-        let remote = SocketAddr::new(flow.remote, flow.remote_port);
+    pub fn flow(flow: &Flow, interface: u32) -> Result<Self, ReservationError> {
+        let local = scoped(SocketAddr::new(flow.local, flow.local_port), interface);
+        let remote = scoped(SocketAddr::new(flow.remote, flow.remote_port), interface);
         let socket = deaf_socket(flow.transport, local)?;
         let refused = |error| refusal(flow.transport, local, "CAP_NET_ADMIN", error);
         if flow.transport == Transport::Tcp {
@@ -168,6 +169,16 @@ pub fn deafen_on(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
 /// What the kernel says; `NotFound` if there was none.
 pub fn undeafen(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+}
+
+/// A link-local address of IPv6 with its interface, without which the kernel binds to none.
+pub(crate) fn scoped(address: SocketAddr, interface: u32) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, address.port(), 0, interface).into()
+        }
+        _ => address,
+    }
 }
 
 /// An unbound socket with a filter that drops everything.

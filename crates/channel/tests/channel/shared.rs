@@ -27,9 +27,11 @@ const LEN: usize = 300_000;
 
 fn configure(interface: &str, addresses: [&str; 2]) -> Result<(), String> {
     let [v4, v6] = addresses;
+    // As every interface of IPv6 has one sooner or later; here from the beginning.
+    let local = v6.replace("fd79", "fe80");
     ip(&format!(
         "addr add {v4}/24 dev {interface}\naddr add {v6}/64 dev {interface} nodad\n\
-         link set {interface} up\nlink set lo up\n"
+         addr add {local}/64 dev {interface} nodad\nlink set {interface} up\nlink set lo up\n"
     ))
 }
 

@@ -1,6 +1,5 @@
 //! A connection that is about to become the kernel's.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
@@ -8,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_
 use super::socket::{self, Off, Queue, RawOption, RawWindows};
 use super::{Agreed, Checkpoint, RepairError, failed};
 use crate::limits::{REPAIR_PLAIN_BYTES, REPAIR_ROOM_BYTES};
+use crate::reservation::scoped;
 
 // Numbers of options in SYNs (RFC 9293 §3.2, RFC 2018, RFC 7323).
 const OPTION_MSS: u32 = 2;
@@ -137,14 +137,4 @@ fn agree(fd: BorrowedFd<'_>, agreed: &Agreed) -> std::io::Result<()> {
 fn refill(fd: BorrowedFd<'_>, queue: Queue, bytes: &[u8]) -> std::io::Result<()> {
     socket::choose_queue(fd, queue)?;
     socket::fill(fd, bytes)
-}
-
-/// A link-local address of IPv6 with its interface.
-fn scoped(address: SocketAddr, interface: u32) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-            SocketAddrV6::new(ip, address.port(), 0, interface).into()
-        }
-        _ => address,
-    }
 }

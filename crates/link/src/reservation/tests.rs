@@ -87,7 +87,7 @@ fn one_flow_of_a_port_that_the_kernel_has_is_silent() {
         remote: peer.ip(),
         remote_port: peer.port(),
     };
-    let held = match Reservation::flow(&flow) {
+    let held = match Reservation::flow(&flow, 0) {
         Err(error @ ReservationError::NotAllowed { .. }) => {
             println!("skipped: one_flow_of_a_port_that_the_kernel_has_is_silent: {error}");
             return;
