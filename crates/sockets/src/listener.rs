@@ -90,8 +90,14 @@ impl Sockets {
     /// socket(2) with the numbers of its three arguments.
     pub(crate) fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Error> {
         const FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        /// AF_MAX and IPPROTO_MAX of Linux.
+        const FAMILIES: i32 = 46;
+        const PROTOCOLS: i32 = 263;
         let flags = OpenFlags::from_bits_truncate(kind & FLAGS);
         let kind = kind & !FLAGS;
+        if !(0..FAMILIES).contains(&domain) {
+            return Err(Error::FamilyNotSupported);
+        }
         // SOCK_PACKET is the last that Linux knows.
         if !(0..=10).contains(&kind) {
             return Err(Error::InvalidArgument);
@@ -115,8 +121,8 @@ impl Sockets {
                 self.start_endpoint(object);
                 Ok(fd)
             }
-            (libc::SOCK_STREAM | libc::SOCK_DGRAM, 0..=255) => Err(Error::ProtocolNotSupported),
-            (_, 256..) | (_, ..0) => Err(Error::InvalidArgument),
+            (_, PROTOCOLS.. | ..0) => Err(Error::InvalidArgument),
+            (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => Err(Error::ProtocolNotSupported),
             _ => Err(Error::TypeNotSupported),
         }
     }
@@ -264,6 +270,8 @@ impl Sockets {
         let handle = self.doors.handle(doors[0]);
         let Some(entry) = self.object_mut(object) else { return };
         let Kind::Stream(stream) = &mut entry.kind else { return };
+        let mut options = stream.options;
+        options.forget_quick_ack();
         let listener = Listener {
             doors,
             handle,
@@ -271,7 +279,7 @@ impl Sockets {
             ahead,
             error: None,
             is_v6: stream.is_v6,
-            options: stream.options,
+            options,
             bound: stream.bound,
         };
         entry.kind = Kind::Listener(Box::new(listener));

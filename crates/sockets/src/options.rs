@@ -60,6 +60,9 @@ pub(crate) struct Options {
     /// IP_TOS or IPV6_TCLASS, IP_TTL or IPV6_UNICAST_HOPS; `hops` 0: the stack's own.
     traffic_class: u8,
     hops: u8,
+    /// IP_MTU_DISCOVER and IPV6_MTU_DISCOVER, as asked for.
+    mtu_discovery: u8,
+    mtu_discovery_v6: u8,
     /// UDP_SEGMENT: bytes of each datagram into which what is sent is cut; 0: it is not.
     pub(crate) segment_len: u16,
     /// What recvmsg(2) tells beside a datagram's bytes.
@@ -134,6 +137,8 @@ impl Options {
         send_buffer: 0,
         traffic_class: 0,
         hops: 0,
+        mtu_discovery: libc::IP_PMTUDISC_WANT as u8,
+        mtu_discovery_v6: libc::IPV6_PMTUDISC_WANT as u8,
         segment_len: 0,
         told: Told::empty(),
     };
@@ -197,6 +202,8 @@ impl Options {
                 self.send_timeout = timeout(value)?;
                 return Ok(None);
             }
+            // A name, which may be shorter than a number.
+            libc::SO_BINDTODEVICE => return Err(Error::NoSuchOption),
             _ => {}
         }
         let number = int(value)?;
@@ -307,16 +314,18 @@ impl Options {
         value: &[u8],
         facts: Facts,
     ) -> Result<Option<ConnOption>, Error> {
+        // Bytes, of which there may be none.
+        if name == libc::IP_OPTIONS {
+            return Err(Error::NoSuchOption);
+        }
         let number = short_int(value)?;
         match name {
             libc::IP_TOS => Ok(Some(self.set_class(number as u8, facts))),
             libc::IP_TTL => self.set_hops(number),
-            // Path MTU discovery is always on.
-            libc::IP_MTU_DISCOVER => match number {
-                libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO => Ok(None),
-                0..=5 => Err(Error::NoSuchOption),
-                _ => Err(Error::InvalidArgument),
-            },
+            libc::IP_MTU_DISCOVER => {
+                self.mtu_discovery = path_mtu_discovery(number)?;
+                Ok(None)
+            }
             _ => Err(Error::NoSuchOption),
         }
     }
@@ -340,6 +349,10 @@ impl Options {
             libc::IPV6_TCLASS => Err(Error::InvalidArgument),
             libc::IPV6_UNICAST_HOPS if number == 0 => Err(Error::InvalidArgument),
             libc::IPV6_UNICAST_HOPS => self.set_hops(number),
+            libc::IPV6_MTU_DISCOVER => {
+                self.mtu_discovery_v6 = path_mtu_discovery(number)?;
+                Ok(None)
+            }
             _ => Err(Error::NoSuchOption),
         }
     }
@@ -376,6 +389,11 @@ impl Options {
         ConnOption::KeepaliveIdle(self.keepalive.then(|| seconds(idle)))
     }
 
+    /// What TCP_QUICKACK said does not outlive connect(2) and listen(2), as on Linux.
+    pub(crate) const fn forget_quick_ack(&mut self) {
+        self.quick_ack = true;
+    }
+
     /// What a new connection of our own stack has to hear, beyond Nagle's algorithm.
     pub(crate) fn for_connection(&self) -> impl Iterator<Item = ConnOption> + use<> {
         let set = |value: i32, option: ConnOption| (value != 0).then_some(option);
@@ -383,6 +401,7 @@ impl Options {
         [
             options.no_delay.then_some(ConnOption::NoDelay(true)),
             options.cork.then_some(ConnOption::Cork(true)),
+            (!options.quick_ack).then_some(ConnOption::QuickAck(false)),
             options.keepalive.then(|| options.keepalive_option()),
             set(
                 options.keepalive_interval_s,
@@ -446,15 +465,18 @@ impl Options {
             libc::IPPROTO_IP => match name {
                 libc::IP_TOS => Some(self.traffic_class.into()),
                 libc::IP_TTL => Some(self.hops_or_default().into()),
-                libc::IP_MTU_DISCOVER => Some(libc::IP_PMTUDISC_WANT),
+                libc::IP_MTU_DISCOVER => Some(self.mtu_discovery.into()),
                 _ => None,
             },
             libc::IPPROTO_IPV6 if facts.is_v6 => match name {
                 libc::IPV6_V6ONLY => Some(i32::from(self.sharing.v6_only)),
                 libc::IPV6_TCLASS => Some(self.traffic_class.into()),
                 libc::IPV6_UNICAST_HOPS => Some(self.hops_or_default().into()),
+                libc::IPV6_MTU_DISCOVER => Some(self.mtu_discovery_v6.into()),
                 _ => None,
             },
+            // Only IPv4 in the kernel says that it does not know the level.
+            _ if facts.is_v6 => None,
             _ => return Err(Error::NotSupported),
         };
         number.map(Value::Int).ok_or(Error::NoSuchOption)
@@ -593,6 +615,15 @@ fn buffer(asked: i32, (min, max): (i32, i32)) -> i32 {
     asked.clamp(0, max / 2).saturating_mul(2).clamp(min, max)
 }
 
+/// Path MTU discovery is always on: it may be asked for, and whether packets may be cut on the way.
+fn path_mtu_discovery(asked: i32) -> Result<u8, Error> {
+    match asked {
+        libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO => Ok(asked as u8),
+        0..=5 => Err(Error::NoSuchOption),
+        _ => Err(Error::InvalidArgument),
+    }
+}
+
 fn int(value: &[u8]) -> Result<i32, Error> {
     let bytes = value.first_chunk().ok_or(Error::InvalidArgument)?;
     Ok(i32::from_ne_bytes(*bytes))
@@ -692,6 +723,13 @@ mod tests {
     fn what_is_out_of_range_or_not_here_is_refused() {
         let mut options = Options::DEFAULT;
         let tcp = libc::IPPROTO_TCP;
+        for (at, value) in [
+            ((libc::SOL_SOCKET, libc::SO_BINDTODEVICE), &b"lo\0"[..]),
+            ((libc::IPPROTO_IP, libc::IP_OPTIONS), b""),
+        ] {
+            let refused = options.set(at, value, STREAM, &DEFAULTS);
+            assert_eq!(refused, Err(Error::NoSuchOption), "{at:?}");
+        }
         for (at, number, error) in [
             ((tcp, libc::TCP_KEEPIDLE), 0, Error::InvalidArgument),
             ((tcp, libc::TCP_KEEPIDLE), 32_768, Error::InvalidArgument),

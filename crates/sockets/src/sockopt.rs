@@ -166,7 +166,7 @@ impl Sockets {
         let info = channel.conn_info(target.handle).ok();
         match (at, info) {
             ((libc::SOL_SOCKET, libc::SO_ERROR), _) => return Ok(Value::Int(0).write(value)),
-            ((libc::IPPROTO_TCP, libc::TCP_INFO), info) => {
+            ((libc::IPPROTO_TCP, libc::TCP_INFO), info) if target.facts.is_stream => {
                 let bytes = tcp_info(info.as_ref(), target.facts.is_listener);
                 let len = bytes.len().min(value.len());
                 value[..len].copy_from_slice(&bytes[..len]);

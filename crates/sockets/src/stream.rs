@@ -526,6 +526,7 @@ impl Sockets {
         });
         match handle {
             Ok(handle) => {
+                stream.options.forget_quick_ack();
                 Self::apply_options(channel, handle, &stream.options);
                 let reuse = stream.options.sharing.reuse();
                 if is_local && reuse != Reuse::default() {

@@ -14,8 +14,13 @@ fn what_no_socket_is_made_of_is_refused() {
             (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_UDP),
             (libc::AF_INET, libc::SOCK_STREAM, 255),
             (libc::AF_INET, libc::SOCK_STREAM, 4000),
+            (libc::AF_INET, libc::SOCK_STREAM, 256),
+            (libc::AF_INET6, libc::SOCK_DGRAM, 262),
+            (libc::AF_INET, libc::SOCK_STREAM, 263),
+            (libc::AF_INET, libc::SOCK_RDM, 256),
             (libc::AF_INET, 0xf, 0),
             (250, libc::SOCK_STREAM, 0),
+            (250, 0xf, 0),
         ] {
             let answer = world.host(Server).socket(domain, kind, protocol).map(|_| "a socket");
             world.note(&format!("{domain} {kind} {protocol}"), &answer);

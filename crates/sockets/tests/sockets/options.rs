@@ -52,6 +52,8 @@ const OFTEN_SET: &[(i32, i32, i32)] = &[
     (IP, libc::IP_TTL, 5),
     (IP, libc::IP_TTL, 0),
     (IP, libc::IP_TTL, 300),
+    (IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+    (IP, libc::IP_MTU_DISCOVER, 6),
     (IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
 ];
 
@@ -73,6 +75,48 @@ fn options_are_taken_and_told_alike_before_there_is_a_connection_and_after() {
             note_set(world, Client, fd, (SOCKET, 9999), 1);
             note_set(world, Client, fd, (TCP, 9999), 1);
         }
+    });
+}
+
+#[test]
+fn options_of_sockets_that_have_none_such() {
+    const V6: i32 = libc::IPPROTO_IPV6;
+    compare(|world| {
+        for domain in [libc::AF_INET, libc::AF_INET6] {
+            for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+                let fd = world.host(Client).socket(domain, kind, 0).unwrap();
+                if kind == libc::SOCK_DGRAM {
+                    note_int(world, Client, fd, (TCP, libc::TCP_INFO));
+                    note_int(world, Client, fd, (TCP, libc::TCP_NODELAY));
+                }
+                note_int(world, Client, fd, (999, 1));
+                for number in [libc::IPV6_PMTUDISC_DO, 6, libc::IPV6_PMTUDISC_WANT] {
+                    note_set(world, Client, fd, (V6, libc::IPV6_MTU_DISCOVER), number);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn quick_acknowledgements_are_a_listener_s_to_refuse() {
+    let at = (TCP, libc::TCP_QUICKACK);
+    compare(|world| {
+        let early = world.tcp(Server);
+        note_set(world, Server, early, at, 0);
+        world.host(Server).listen(early, 1).unwrap();
+        note_int(world, Server, early, at);
+        let (listener, address) = world.listener(Server, 4);
+        let mut accepted = || {
+            let client = world.tcp(Client);
+            let _ = world.host(Client).connect(client, Some(address));
+            world.settle();
+            let fd = world.accept(listener);
+            note_int(world, Server, fd, at);
+            note_set(world, Server, listener, at, 0);
+        };
+        accepted();
+        accepted();
     });
 }
 
