@@ -119,7 +119,11 @@ fn response_times(points: &[&Point]) -> Table {
         ];
         for (part, latency) in parts {
             let Some(latency) = latency else { continue };
-            let ms = |us: f64| format!("{:.2}", us / 1e3);
+            // Where nothing began and ended in the window there is nothing to tell.
+            let ms = |us: f64| match latency.max > 0.0 {
+                true => format!("{:.2}", us / 1e3),
+                false => "-".to_owned(),
+            };
             let ratio = latency.max / latency.p50;
             let mut row = vec![server_label(point), part.to_owned(), point.link.name().to_owned()];
             row.push(grouped(point.transactions_per_s));
@@ -285,6 +289,9 @@ mod tests {
         assert_eq!(words(&lines[2]), ["20.0", "0.50", "60.00", "3.00", "4.00", "0.10"]);
         assert!(lines[1].contains("connect") && lines[2].contains("total") && lines.len() == 3);
         assert_eq!(words(&lines[1])[0], "2.0");
+        let nothing = Point { latency_us: Latency::default(), connect_us: None, ..crowd };
+        let lines = table("mt-table2", &[&nothing]).expect("a table").lines();
+        assert_eq!(words(&lines[1]), ["-"; 6]);
     }
 
     #[test]

@@ -6,6 +6,9 @@ use crate::{
     point::Point,
 };
 
+/// Colours and markers that there are.
+const STYLES: usize = 6;
+
 /// What of a point is plotted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Metric {
@@ -98,7 +101,7 @@ pub(crate) fn server_label(point: &Point) -> String {
     label
 }
 
-/// Colour and marker of a server: the same in every plot.
+/// Colour and marker that a server has in every plot, unless another one there has them before it.
 fn style(label: &str) -> usize {
     match label {
         "channel (uring)" | "channel +PBL" => 0,
@@ -112,6 +115,31 @@ fn style(label: &str) -> usize {
         "sockets (memif)" | "sockets (uring)" | "sockets (epoll)" => 2,
         "sockets (memif), thread" => 3,
         _ => 5,
+    }
+}
+
+/// Who has which colour and marker in one plot.
+#[derive(Default)]
+struct Styles {
+    /// Server, whether simulated, style.
+    given: Vec<(String, bool, usize)>,
+}
+
+impl Styles {
+    /// Of two servers each has its own, as long as there are enough; one that is simulated may look
+    /// like one that was measured, but for the dashes.
+    fn of(&mut self, server: &str, dashed: bool) -> usize {
+        let known = self.given.iter().find(|(it, dashes, _)| it == server && *dashes == dashed);
+        if let Some((.., style)) = known {
+            return *style;
+        }
+        let wanted = style(server);
+        let is_free = |style: &usize| {
+            !self.given.iter().any(|(_, dashes, given)| *dashes == dashed && given == style)
+        };
+        let style = [wanted].into_iter().chain(0..STYLES).find(is_free).unwrap_or(wanted);
+        self.given.push((server.to_owned(), dashed, style));
+        style
     }
 }
 
@@ -192,6 +220,7 @@ pub(super) fn plot(
         kinds: axis == Axis::Workload,
     };
     let mut series: Vec<Series> = Vec::new();
+    let mut styles = Styles::default();
     for point in points {
         let Ok(place) = positions.binary_search(&position(axis, point)) else { continue };
         let label = curve_label(experiment, point);
@@ -201,7 +230,7 @@ pub(super) fn plot(
         match series.iter_mut().find(|it| it.label == label) {
             Some(one) => one.marks.push(mark),
             None => {
-                let style = style(&server_label(point));
+                let style = styles.of(&server_label(point), dashed);
                 series.push(Series { label, style, dashed, marks: vec![mark] });
             }
         }
@@ -273,6 +302,27 @@ mod tests {
         assert_eq!(labels, ["channel (memif)", "channel (memif), simulated"]);
         assert_eq!([series[0].dashed, series[1].dashed], [false, true]);
         assert!(series[0].marks[0].range.is_some() && series[1].marks[0].range.is_none());
+    }
+
+    #[test]
+    fn no_two_servers_look_alike() {
+        let placed = |server: &str, placement: &str| Point {
+            backend: "local".to_owned(),
+            link: Link::Memif,
+            placement: placement.to_owned(),
+            ..point(server, Some(1), 1.0)
+        };
+        let servers = ["channel", "sockets"].into_iter();
+        let points: Vec<Point> = servers
+            .flat_map(|server| ["inline", "thread", "core"].map(|it| placed(server, it)))
+            .collect();
+        let points: Vec<_> = points.iter().collect();
+        let experiment = Experiment::named("fig2.1a").unwrap();
+        let (_, series) = plot(experiment, &points, Metric::CpuMicroseconds);
+        let mut styles: Vec<usize> = series.iter().map(|it| it.style).collect();
+        assert_eq!(styles[0], 5, "the first has its usual one");
+        styles.sort_unstable();
+        assert_eq!(styles, [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
