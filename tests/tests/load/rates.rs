@@ -35,7 +35,7 @@ fn a_rate_is_kept_while_connections_come_and_go() {
         let summary = run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs");
         check_good(&summary);
         assert!((299..=301).contains(&summary.started), "{summary:#?}");
-        // What is answered in the window came by a connection of its own, eight of which were there.
+        // What is answered in the window came by a connection of its own; eight were there.
         assert!(summary.connections_opened + 8 >= summary.transactions, "{summary:#?}");
         server.stop().expect("a clean end");
     }

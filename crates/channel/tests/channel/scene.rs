@@ -329,8 +329,8 @@ impl Scene {
         assert!(done.is_none() && self.later.is_empty(), "{done:?} {:?}", self.later);
     }
 
-    /// Until what peers have sent has arrived: a connection that is begun after it does not overtake
-    /// it.
+    /// Until what peers have sent has arrived: a connection that is begun after it does not
+    /// overtake it.
     #[track_caller]
     pub(crate) fn catch_up(&mut self) {
         let (handle, _peer) = self.stream(Stream::Accepted4);
