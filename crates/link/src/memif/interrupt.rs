@@ -1,6 +1,6 @@
 //! Interrupts for the peer: its event descriptor is raised without ever waiting.
 //!
-//! Read first: `eventfd(2)`, `io_submit(2)`; decision 0030 for what else was tried.
+//! Read first: `eventfd(2)`, `io_submit(2)`; decision 0031 for what else was tried.
 //!
 //! Both sides have one open file description. So `O_NONBLOCK` is the peer's to take away at any
 //! moment, and a counter that it has filled makes a write(2) wait until somebody reads it. What
