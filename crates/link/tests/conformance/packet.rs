@@ -11,7 +11,7 @@ use crate::counting::allocations;
 use crate::hosts::{
     HERE, KERNELS, OURS, OURS_UDP, QUICK, at, is_silent, knock, sharing, with_two_hosts,
 };
-use crate::veth::{ports, veth, whole_address};
+use crate::veth::{ports, share_link_local, veth, whole_address};
 use crate::wire::{Wire, enter_own_namespace};
 
 struct Veth(PacketConfig);
@@ -51,6 +51,14 @@ fn packet_plain() {
     let config = PacketConfig::new("mp-near");
     let config = PacketConfig { offloads: false, bypasses_qdisc: true, ..config };
     check("packet::packet_plain", config);
+}
+
+#[test]
+fn a_link_local_address_is_shared_too() {
+    with_two_hosts("packet::a_link_local_address_is_shared_too", |elsewhere| {
+        let mut link = packet::open(&PacketConfig::new("mp-near")).expect("a socket");
+        share_link_local(elsewhere, &mut link);
+    });
 }
 
 #[test]

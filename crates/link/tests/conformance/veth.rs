@@ -1,11 +1,13 @@
 //! What the drivers that share an interface with the kernel, `packet` and `xdp`, are tested on.
 
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::Instant;
 
 use megapipe_link::{Link, Ownership};
 
-use crate::hosts::QUICK;
-use crate::wire::{ip, until_active};
+use crate::hosts::{KERNELS, OURS, QUICK, is_silent, knock, sharing};
+use crate::wire::{Elsewhere, ip, until_active};
 
 /// A veth pair in this namespace, which is the test's own: `mp-near` for the link, `mp-far` for
 /// what is at its other end.
@@ -40,4 +42,23 @@ pub(crate) fn ports(link: &mut impl Link) -> Vec<u16> {
         link.rx_burst(64, take).expect("rx_burst");
     }
     ports
+}
+
+/// A link-local address, which an interface on its own has as soon as its kernel is sure of it.
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0x98, 1);
+
+/// A link that shares the interface's addresses shares that one, too.
+pub(crate) fn share_link_local(elsewhere: &Elsewhere, link: &mut dyn Link) {
+    ip(&format!("addr add {LINK_LOCAL}/64 dev mp-near nodad")).expect("an address");
+    let mut ownership = sharing(&[OURS]);
+    link.set_ownership(&ownership).expect("free ports");
+    ownership.add_address(LINK_LOCAL.into()).expect("room");
+    link.set_ownership(&ownership).expect("the same ports");
+    let index = elsewhere.run(|| {
+        // SAFETY: the name ends with a zero and outlives the call.
+        unsafe { libc::if_nametoindex(c"mp-far".as_ptr()) }
+    });
+    let at = |port| SocketAddrV6::new(LINK_LOCAL, port, 0, index).into();
+    assert!(is_silent(elsewhere, at(OURS)));
+    assert!(knock(elsewhere, at(KERNELS)) == Err(ErrorKind::ConnectionRefused), "not ours");
 }

@@ -15,7 +15,7 @@ use crate::counting::allocations;
 use crate::hosts::{
     HERE, KERNELS, OURS, OURS_UDP, QUICK, at, is_silent, knock, sharing, with_two_hosts,
 };
-use crate::veth::{ports, veth, whole_address};
+use crate::veth::{ports, share_link_local, veth, whole_address};
 use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 /// On a veth with this MTU.
@@ -199,6 +199,13 @@ fn the_kernel_serves(elsewhere: &crate::wire::Elsewhere, address: &'static str) 
         println!("skipped: the echo request of the_kernel_serves: no ping (iputils-ping)");
     }
     assert!(is_answered.0 && is_answered.1 != Some(false), "{is_answered:?}");
+}
+
+#[test]
+fn a_link_local_address_is_shared_too() {
+    with_two_hosts("xdp::a_link_local_address_is_shared_too", |elsewhere| {
+        share_link_local(elsewhere, &mut opened());
+    });
 }
 
 #[test]
