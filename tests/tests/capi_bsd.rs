@@ -53,7 +53,7 @@ fn expected(prefix: &Path) -> &'static str {
     TEXT.get_or_init(|| {
         let mut command = Command::new(&programs(prefix).plain);
         let text = said(command.args(["both", "127.0.0.1", &free_port()]));
-        assert!(text.contains("SIGPIPE 2 times") && text.contains("server: 13 connections"));
+        assert!(text.contains("SIGPIPE 2 times") && text.contains("server: 5 datagrams"));
         text
     })
 }
