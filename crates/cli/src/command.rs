@@ -154,6 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn a_load_has_channels_and_placements_as_servers_have() {
+        let line = "megapipe load kv --channels 3 --backend local --link tap:x --placement core";
+        let command = Command::try_parse_from(line.split_whitespace()).unwrap();
+        let Action::Load(load) = command.action else { panic!("another command") };
+        let Load::Kv(args) = *load else { panic!("another program") };
+        assert_eq!(args.load.threads, Some(3));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (line, named) in [
             ("megapipe", "Usage"),

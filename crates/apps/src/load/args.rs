@@ -76,7 +76,7 @@ pub struct LoadArgs {
     /// Threads, each with a channel of its own
     ///
     /// Default: one, or one for each processor that --cpus names.
-    #[arg(long, short, value_name = "N",
+    #[arg(long, short, visible_alias = "channels", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
     pub threads: Option<u32>,
 
