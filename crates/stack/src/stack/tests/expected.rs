@@ -372,7 +372,13 @@ impl Twins {
             }
             Step::Events => self.events(),
             Step::Transmit => {
-                self.alike(Host::frames);
+                // Whose turn comes first when the timers of both are due says nothing: the short
+                // ways set and cancel them at other moments. Each has an IP of its own.
+                self.alike(|host| {
+                    let mut frames = host.frames();
+                    frames.sort_by_key(|frame| frame.get(12..14).map(<[u8]>::to_vec));
+                    frames
+                });
             }
             Step::Pass(time) => {
                 self.clock = self.clock.wrapping_add(time.as_millis() as u32);
