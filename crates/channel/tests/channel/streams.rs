@@ -31,6 +31,8 @@ on_each_driver![
     to_fd_carries_unread_bytes_and_queued_writes,
     to_fd_of_an_idle_stream_is_a_plain_socket,
     to_fd_cancels_reads_that_wait,
+    to_fd_leaves_nothing_with_the_kernel_that_awaited_the_end,
+    to_fd_waits_for_a_reset_that_was_asked_for_before,
 ];
 
 fn what_the_peer_sends_is_read_and_what_is_written_arrives(case: &Case) {
@@ -404,6 +406,41 @@ fn to_fd_cancels_reads_that_wait(case: &Case) {
         ours.set_nonblocking(false).unwrap();
         assert_eq!(scene.receive(&mut ours, 5), b"later", "{kind:?}");
     }
+}
+
+fn to_fd_leaves_nothing_with_the_kernel_that_awaited_the_end(case: &Case) {
+    let mut scene = case.scene();
+    for kind in Stream::ALL {
+        let (handle, mut theirs) = scene.stream(kind);
+        scene.await_end(handle).unwrap();
+        scene.flush().unwrap();
+        scene.to_fd(handle).unwrap();
+        let Event::ToFd(Ok(moved)) = scene.next_of(handle) else { panic!("{kind:?}") };
+        // Who comes next has the slot; what becomes of the one before is nothing to it.
+        let (next, mut its) = scene.stream(kind);
+        scene.send(&mut peer(moved.fd), b"moved");
+        assert_eq!(scene.receive(&mut theirs, 5), b"moved", "{kind:?}");
+        drop(theirs);
+        scene.expect_silence();
+        scene.send(&mut its, b"hello");
+        assert_eq!(scene.read_exact(next, 5), b"hello", "{kind:?}");
+        scene.unregister(next).unwrap();
+    }
+    scene.expect_no_strays();
+}
+
+fn to_fd_waits_for_a_reset_that_was_asked_for_before(case: &Case) {
+    let mut scene = case.scene();
+    for kind in [Stream::Accepted4, Stream::Connected4, Stream::RegisteredTcp] {
+        let (handle, theirs) = scene.stream(kind);
+        scene.disconnect(handle, Disconnect::Reset).unwrap();
+        scene.to_fd(handle).unwrap();
+        let told = [scene.next_of(handle), scene.next_of(handle)];
+        assert!(told.iter().any(|it| matches!(it, Event::Disconnect(Ok(())))), "{kind:?} {told:?}");
+        assert!(told.iter().any(|it| matches!(it, Event::ToFd(Ok(_)))), "{kind:?} {told:?}");
+        drop(theirs);
+    }
+    scene.expect_no_strays();
 }
 
 fn unregister_gives_a_descriptor_back_with_what_was_unread(case: &Case) {

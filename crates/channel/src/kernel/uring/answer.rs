@@ -99,9 +99,7 @@ impl Uring {
     fn after_receive(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         if entry.phase == Phase::Moving {
-            if entry.flags.writing {
-                self.finish_move(state, slot);
-            }
+            self.moves_on(state, slot);
         } else if entry.receiving == Receiving::No && state.wants_data(slot) {
             self.arm_receive(state, slot);
         }
@@ -135,7 +133,7 @@ impl Uring {
     /// end, asked or not, so it has to go on beyond that.)
     fn on_change(&mut self, state: &mut State, slot: u32, result: i32, flags: u32) {
         let more = cqueue::more(flags);
-        if !more && !self.count_down(state, slot) {
+        if !more && (!self.count_down(state, slot) || self.moves_on(state, slot)) {
             return;
         }
         // To look takes the error away from whoever asks the socket for it later.
@@ -178,7 +176,13 @@ impl Uring {
                 let fd = installed.ok_or_else(|| OpError::from_raw_os_error(-result));
                 self.moved(state, slot, fd);
             }
-            _ => self.on_disconnected(state, slot, result),
+            _ => {
+                let is_move_waiting = Self::is_move_waiting(state, slot);
+                self.on_disconnected(state, slot, result);
+                if is_move_waiting {
+                    self.finish_move(state, slot);
+                }
+            }
         }
     }
 

@@ -340,8 +340,10 @@ impl Uring {
     fn on_read(&mut self, state: &mut State, slot: u32, mut buffer: Vec<u8>, result: i32) {
         state.slot(slot).flags.reading = false;
         match -result {
-            libc::EAGAIN => return self.ask_poll(state, slot, true),
-            libc::EINTR => {}
+            libc::EAGAIN if state.slot(slot).phase != Phase::Moving => {
+                return self.ask_poll(state, slot, true);
+            }
+            libc::EAGAIN | libc::EINTR => {}
             errno if errno > 0 => {
                 state.answer_one(slot, Err(OpError::from_raw_os_error(errno)));
             }
@@ -383,11 +385,8 @@ impl Uring {
 
     /// After a read: the next one, or the move that waited for it.
     fn read_on(&mut self, state: &mut State, slot: u32) {
-        let entry = state.slot(slot);
-        if entry.phase == Phase::Moving {
-            if entry.flags.writing {
-                self.finish_move(state, slot);
-            }
+        if state.slot(slot).phase == Phase::Moving {
+            self.moves_on(state, slot);
             return;
         }
         self.ask_read(state, slot);

@@ -335,11 +335,28 @@ impl Uring {
         }
     }
 
-    /// `to_fd`: nothing is with the kernel any more.
+    /// `to_fd` was begun, and waits for the last answer to what else is with the kernel.
+    pub(super) fn is_move_waiting(state: &mut State, slot: u32) -> bool {
+        let entry = state.slot(slot);
+        let (begun, queue) = (entry.phase == Phase::Moving && entry.flags.writing, entry.writes);
+        begun && state.writes.front(queue).is_some_and(|head| matches!(head.body, Body::ToFd))
+    }
+
+    /// A request of the slot has had its last answer. Whether a move waited for it, and goes on.
+    pub(super) fn moves_on(&mut self, state: &mut State, slot: u32) -> bool {
+        let is_waiting = Self::is_move_waiting(state, slot);
+        if is_waiting {
+            self.finish_move(state, slot);
+        }
+        is_waiting
+    }
+
+    /// `to_fd`: no more bytes arrive here.
     pub(super) fn finish_move(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
-        if entry.flags.reading {
-            // A message read is still with the kernel; its end brings us back here.
+        if entry.kernel_requests > 0 {
+            // A message read, a look for the end or a reset is still with the kernel, and would
+            // be answered to whoever has the slot next. The last answer brings us back here.
             self.cancel_all(state, slot);
             return;
         }
@@ -368,6 +385,9 @@ impl Uring {
                 self.arm_receive(state, slot);
             }
             self.next_write(state, slot);
+            if state.peek(slot).flags.end_awaited {
+                self.ask_end(state, slot);
+            }
         }
     }
 
