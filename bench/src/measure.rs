@@ -121,7 +121,11 @@ pub(crate) fn sample(
     let mut path = LoadPath::new(trial.server, layout, scratch);
     path.server_pid = trial.server.stack_link().map(|_| server.pid());
     let profile = match trial.is_profiled() {
-        true => Some(Profile::start(&layout.server.cpus, limits::LOAD_WARM_UP + window, scratch)?),
+        true => Some(Profile::start(
+            (&layout.server.cpus, server.pid()),
+            limits::LOAD_WARM_UP + window,
+            scratch,
+        )?),
         false => None,
     };
     let report = trial.load.run(server.address, window, &path)?;

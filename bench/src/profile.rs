@@ -7,12 +7,16 @@
 //! into, and where the kernel runs with interrupts off a sample by the clock falls to the end of
 //! that stretch. The division is a picture, not a bill.
 //!
-//! Invariant: time in which a core had nothing to do is no part of anything.
+//! Invariants
+//! - Time in which a core had nothing to do is no part of anything.
+//! - What other processes do on the server's cores is none of the server's. Only the kernel's
+//!   TCP/IP and packet I/O count whoever runs: softirqs borrow the process that they interrupt.
 
 use crate::{limits, point::CpuShares, process::Running};
 use megapipe_apps::serve::CpuList;
 use std::{
-    io,
+    collections::HashSet,
+    fs, io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -23,6 +27,7 @@ use std::{
 pub(crate) struct Profile {
     process: Running,
     data: PathBuf,
+    server: u32,
 }
 
 /// What a symbol belongs to.
@@ -37,8 +42,13 @@ enum Part {
 }
 
 impl Profile {
-    /// Begins to sample `cpus` for `length`. Needs root, as sampling cores does.
-    pub(crate) fn start(cpus: &CpuList, length: Duration, scratch: &Path) -> io::Result<Self> {
+    /// Begins to sample `cpus` for `length`, for the process `server` and those that it started.
+    /// Needs root, as sampling cores does.
+    pub(crate) fn start(
+        (cpus, server): (&CpuList, u32),
+        length: Duration,
+        scratch: &Path,
+    ) -> io::Result<Self> {
         let data = scratch.join("perf.data");
         let mut command = Command::new("perf");
         command
@@ -48,42 +58,69 @@ impl Profile {
             .args(["--", "sleep", &length.as_secs_f64().to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        Ok(Self { process: Running::start(&mut command)?, data })
+        Ok(Self { process: Running::start(&mut command)?, data, server })
     }
 
-    /// Waits for the end and sums up; none if there are no samples. Blocks.
+    /// Waits for the end and sums up; none if there are no samples. Blocks. The server still runs.
     pub(crate) fn finish(self) -> io::Result<Option<CpuShares>> {
+        let servers = family(self.server)?;
         self.process.output_within(limits::PROFILE_MAX)?;
         let mut command = Command::new("perf");
         command
-            .args(["report", "--stdio", "--no-children", "--sort", "dso,sym"])
-            .args(["--fields", "sample,dso,sym", "--field-separator", "|", "--input"])
+            .args(["report", "--stdio", "--no-children", "--sort", "pid,dso,sym"])
+            .args(["--fields", "sample,pid,dso,sym", "--field-separator", "|", "--input"])
             .arg(&self.data)
             .stdin(Stdio::null());
         let report = command.output()?;
-        Ok(shares(&String::from_utf8_lossy(&report.stdout)))
+        Ok(shares(&String::from_utf8_lossy(&report.stdout), &servers))
     }
 }
 
-/// The shares of a report with lines `samples|object|[k] symbol`; none without samples.
-fn shares(report: &str) -> Option<CpuShares> {
+/// A process and all that it started and those did, as `/proc` has them now.
+fn family(pid: u32) -> io::Result<HashSet<u32>> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(child) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // One that has ended since is nobody's.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{child}/stat")) else { continue };
+        // proc_pid_stat(5): the name may contain anything; the parent is the second field after it.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        parents.extend(parent.and_then(|it| it.parse::<u32>().ok()).map(|parent| (child, parent)));
+    }
+    let mut family = HashSet::from([pid]);
+    loop {
+        let known = family.len();
+        let children = parents.iter().filter(|(_, parent)| family.contains(parent));
+        let children: Vec<u32> = children.map(|(child, _)| *child).collect();
+        family.extend(children);
+        if family.len() == known {
+            return Ok(family);
+        }
+    }
+}
+
+/// The shares of a report with lines `samples|pid:name|object|[k] symbol`; none without samples.
+fn shares(report: &str, servers: &HashSet<u32>) -> Option<CpuShares> {
     let mut sums = CpuShares::default();
     let mut all = 0.0;
     for line in report.lines().filter(|line| !line.starts_with('#')) {
-        let mut fields = line.splitn(3, '|').map(str::trim);
-        let (Some(count), Some(object), Some(symbol)) =
-            (fields.next(), fields.next(), fields.next())
+        let mut fields = line.splitn(4, '|').map(str::trim);
+        let (Some(count), Some(process), Some(object), Some(symbol)) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
         let Ok(count) = count.parse::<f64>() else { continue };
+        let pid = process.split_once(':').and_then(|(pid, _)| pid.trim().parse().ok());
+        let is_servers = pid.is_some_and(|pid| servers.contains(&pid));
         let sum = match part_of(object, symbol) {
-            Part::Application => &mut sums.application,
-            Part::Channel => &mut sums.channel,
-            Part::TcpIp => &mut sums.tcp_ip,
-            Part::PacketIo => &mut sums.packet_io,
-            Part::Kernel => &mut sums.kernel,
-            Part::Idle => continue,
+            Part::TcpIp if is_servers || is_kernels(object, symbol) => &mut sums.tcp_ip,
+            Part::PacketIo if is_servers || is_kernels(object, symbol) => &mut sums.packet_io,
+            Part::Application if is_servers => &mut sums.application,
+            Part::Channel if is_servers => &mut sums.channel,
+            Part::Kernel if is_servers => &mut sums.kernel,
+            _ => continue,
         };
         *sum += count;
         all += count;
@@ -181,10 +218,14 @@ const KERNEL_PARTS: [(Part, &[&str]); 3] = [
     ),
 ];
 
+fn is_kernels(object: &str, symbol: &str) -> bool {
+    symbol.starts_with("[k]") || object.starts_with("[kernel")
+}
+
 fn part_of(object: &str, symbol: &str) -> Part {
-    let (space, name) = symbol.split_at(symbol.find(']').map_or(0, |at| at + 1));
+    let (_, name) = symbol.split_at(symbol.find(']').map_or(0, |at| at + 1));
     let name = name.trim();
-    if space == "[k]" || object.starts_with("[kernel") {
+    if is_kernels(object, symbol) {
         let fits = |(_, starts): &&(Part, &[&str])| starts.iter().any(|it| name.starts_with(it));
         return KERNEL_PARTS.iter().find(fits).map_or(Part::Kernel, |(part, _)| *part);
     }
@@ -203,7 +244,8 @@ fn part_of(object: &str, symbol: &str) -> Part {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, part_of, shares};
+    use super::{Part, family, part_of, shares};
+    use std::collections::HashSet;
 
     #[test]
     fn symbols_belong_to_parts() {
@@ -227,9 +269,11 @@ mod tests {
 
     #[test]
     fn shares_leave_idle_time_out_and_add_up() {
-        let report = "# comment\n\n   30|nginx|[.] ngx_x\n   50|[kernel.kallsyms]|[k] tcp_ack\n\
-            20|[kernel.kallsyms]|[k] do_syscall_64\n 900|[kernel.kallsyms]|[k] default_idle\n";
-        let shares = shares(report).expect("samples");
+        let report = "# comment\n\n   30| 7:nginx|nginx|[.] ngx_x\n\
+            50|   7:nginx|[kernel.kallsyms]|[k] tcp_ack\n\
+            20|7:nginx|[kernel.kallsyms]|[k] do_syscall_64\n\
+            900|0:swapper|[kernel.kallsyms]|[k] default_idle\n";
+        let shares = shares(report, &HashSet::from([7])).expect("samples");
         assert!((shares.application - 0.3).abs() < 1e-9 && (shares.tcp_ip - 0.5).abs() < 1e-9);
         assert!((shares.kernel - 0.2).abs() < 1e-9);
         assert!(shares.packet_io.abs() < 1e-9 && shares.channel.abs() < 1e-9);
@@ -237,7 +281,29 @@ mod tests {
 
     #[test]
     fn nothing_sampled_has_no_shares() {
-        assert_eq!(shares(""), None);
-        assert_eq!(shares("# no samples\n 12|[kernel.kallsyms]|[k] default_idle\n"), None);
+        let servers = HashSet::from([7]);
+        assert_eq!(shares("", &servers), None);
+        let idle = "# no samples\n 12|0:swapper|[kernel.kallsyms]|[k] default_idle\n";
+        assert_eq!(shares(idle, &servers), None);
+    }
+
+    #[test]
+    fn what_others_do_on_the_server_s_cores_counts_only_as_softirqs() {
+        let report = "10|7:nginx|nginx|[.] ngx_x\n 500|8:cc1|cc1|[.] parse\n\
+            30|8:cc1|[kernel.kallsyms]|[k] tcp_v4_rcv\n 90|8:cc1|[kernel.kallsyms]|[k] do_fault\n\
+            70|9:megapipe|megapipe|[.] megapipe_stack::tcp::x\n";
+        let shares = shares(report, &HashSet::from([7])).expect("samples");
+        assert!((shares.application - 0.25).abs() < 1e-9 && (shares.tcp_ip - 0.75).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_family_is_a_process_with_its_children() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let ours = family(std::process::id()).unwrap();
+        let theirs = family(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ours.contains(&std::process::id()) && ours.contains(&child.id()), "{ours:?}");
+        assert_eq!(theirs, HashSet::from([child.id()]));
     }
 }
