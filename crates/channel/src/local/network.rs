@@ -101,7 +101,12 @@ impl LocalNetwork {
         let mut left: Vec<Frames> = if shards == 1 && count == 1 {
             queues.into_iter().map(Frames::Queue).collect()
         } else {
-            description.push_str(&format!(", {shards} shards over {count} queues"));
+            let counted = |number: usize, what| match number {
+                1 => format!("1 {what}"),
+                _ => format!("{number} {what}s"),
+            };
+            let spread = [counted(shards.into(), "shard"), counted(count, "queue")];
+            description.push_str(&format!(", {}", spread.join(" over ")));
             let key = settings.steering_key.map_or_else(random_key, Ok)?;
             let links = switch(queues, shards, &key)?;
             links.into_iter().map(|link| Frames::Shared(Box::new(link))).collect()

@@ -394,6 +394,6 @@ fn a_channel_more_than_shards_is_refused_and_a_place_is_told() {
     for (shard, channel) in channels.iter().enumerate() {
         let reason = &channel.report().reason;
         assert!(reason.contains(&format!("shard {shard} of 2 on ")), "{reason}");
-        assert!(reason.contains("2 shards over 1 queues"), "{reason}");
+        assert!(reason.contains("2 shards over 1 queue"), "{reason}");
     }
 }
