@@ -76,7 +76,7 @@ impl Profile {
     }
 }
 
-/// A process and all that it started and those did, as `/proc` has them now.
+/// The threads of a process and of all that it started and those did, as `/proc` has them now.
 fn family(pid: u32) -> io::Result<HashSet<u32>> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -95,25 +95,30 @@ fn family(pid: u32) -> io::Result<HashSet<u32>> {
         let children: Vec<u32> = children.map(|(child, _)| *child).collect();
         family.extend(children);
         if family.len() == known {
-            return Ok(family);
+            break;
         }
     }
+    let threads = |pid: &u32| fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = family.iter().filter_map(|pid| threads(pid).ok()).flatten();
+    let names = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    Ok(names.collect())
 }
 
-/// The shares of a report with lines `samples|pid:name|object|[k] symbol`; none without samples.
+/// The shares of a report with lines `samples|thread:name|object|[k] symbol`; none without samples.
+/// (perf calls the column `pid`.)
 fn shares(report: &str, servers: &HashSet<u32>) -> Option<CpuShares> {
     let mut sums = CpuShares::default();
     let mut all = 0.0;
     for line in report.lines().filter(|line| !line.starts_with('#')) {
         let mut fields = line.splitn(4, '|').map(str::trim);
-        let (Some(count), Some(process), Some(object), Some(symbol)) =
+        let (Some(count), Some(thread), Some(object), Some(symbol)) =
             (fields.next(), fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
         let Ok(count) = count.parse::<f64>() else { continue };
-        let pid = process.split_once(':').and_then(|(pid, _)| pid.trim().parse().ok());
-        let is_servers = pid.is_some_and(|pid| servers.contains(&pid));
+        let thread = thread.split_once(':').and_then(|(number, _)| number.trim().parse().ok());
+        let is_servers = thread.is_some_and(|number| servers.contains(&number));
         let sum = match part_of(object, symbol) {
             Part::TcpIp if is_servers || is_kernels(object, symbol) => &mut sums.tcp_ip,
             Part::PacketIo if is_servers || is_kernels(object, symbol) => &mut sums.packet_io,
@@ -297,13 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_a_process_with_its_children() {
+    fn a_family_is_the_threads_of_a_process_and_its_children() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let ours = family(std::process::id()).unwrap();
         let theirs = family(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(ours.contains(&std::process::id()) && ours.contains(&child.id()), "{ours:?}");
+        let this = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        assert!(ours.contains(&this), "{ours:?}");
         assert_eq!(theirs, HashSet::from([child.id()]));
     }
 }
