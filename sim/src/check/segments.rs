@@ -88,8 +88,8 @@ impl Segments {
         let controls = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
         let end = seq + segment.len + controls;
         if flags & RST == 0 && flags & SYN == 0 && mine.began {
-            // A FIN may go where a probe may: one past the edge. One who is in doubt may have allowed
-            // what belongs to another answer to its SYN.
+            // A FIN may go where a probe may: one past the edge. One who is in doubt may have
+            // allowed what belongs to another answer to its SYN.
             if let Some(edge) = theirs.edge
                 && theirs.began
                 && end.after(edge + 1)
