@@ -60,7 +60,7 @@ struct NamedInPanic(u64);
 impl Drop for NamedInPanic {
     fn drop(&mut self) {
         if thread::panicking() {
-            println!("FAILED by a panic\n  cargo xtask sim --seed {}", self.0);
+            println!("FAILED seed {} by a panic\n  cargo xtask sim --seed {0}", self.0);
         }
     }
 }
@@ -92,7 +92,9 @@ fn many(args: &Args) -> ExitCode {
                 Err(violation) => {
                     failed += 1;
                     let kind = Scenario::of(seed).kind.name();
-                    println!("FAILED ({kind}): {violation}\n  cargo xtask sim --seed {seed}");
+                    println!(
+                        "FAILED seed {seed} ({kind}): {violation}\n  cargo xtask sim --seed {seed}"
+                    );
                 }
             }
             progress(done, count);
@@ -133,6 +135,9 @@ fn add(total: &mut Outcome, outcome: &Outcome) {
     total.elapsed += outcome.elapsed;
 }
 
+/// Seeds from one line of progress to the next where the errors go to no terminal.
+const LINE_EVERY: u64 = 25;
+
 fn progress(done: u64, count: u64) {
     if std::io::stderr().is_terminal() {
         eprint!("\r{done}/{count} seeds ");
@@ -140,5 +145,7 @@ fn progress(done: u64, count: u64) {
             eprintln!();
         }
         let _ = std::io::stderr().flush();
+    } else if done.is_multiple_of(LINE_EVERY) {
+        println!("{done} of {count} seeds");
     }
 }

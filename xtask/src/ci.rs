@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: everything that must pass before a change lands, in one command.
 //!
 //! One line per step with its time; a step that fails shows its output; the last line alone is
-//! `N passed, N failed, N skipped`, and above it stands the reason for every skip.
+//! `N passed, N failed, N skipped`, and above it stand the reason for every skip and what failed.
 //!
 //! Read first: `docs/TESTING.md` for how a test says that it skips itself; `ci/tally.rs` for how
 //! the counts are taken from what the tests print.
@@ -39,9 +39,16 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// A step that is one check by itself.
-    fn check(fine: bool, output: Vec<String>) -> Self {
-        let counts = Counts { passed: fine.into(), failed: (!fine).into(), skips: Vec::new() };
+    /// A step, or a part of one, that is one check by itself.
+    fn check(name: &str, fine: bool, output: Vec<String>) -> Self {
+        let is_error = |line: &&String| {
+            let line = line.trim_start();
+            line.starts_with("error") || line.starts_with("FAILED")
+        };
+        let error = output.iter().find(is_error);
+        let why = error.or(output.last()).map_or("", |line| line.trim());
+        let failures = if fine { Vec::new() } else { vec![format!("{name}: {why}")] };
+        let counts = Counts { passed: fine.into(), failures, skips: Vec::new() };
         Self { counts, output, note: String::new() }
     }
 
@@ -50,7 +57,7 @@ impl Outcome {
         let note = format!(
             "{} passed, {} failed, {} skipped",
             counts.passed,
-            counts.failed,
+            counts.failures.len(),
             counts.skips.len()
         );
         Self { counts, output, note }
@@ -59,7 +66,7 @@ impl Outcome {
     fn skip(step: &str, why: &str) -> Self {
         let skips = vec![format!("{step}: {why}")];
         Self {
-            counts: Counts { passed: 0, failed: 0, skips },
+            counts: Counts { passed: 0, failures: Vec::new(), skips },
             output: Vec::new(),
             note: "skipped".to_owned(),
         }
@@ -97,9 +104,9 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     for (name, step) in STEPS.iter().filter(|(name, _)| is_asked(name)) {
         let mut display = Display::start(name);
         let outcome = step(root, &mut display)
-            .unwrap_or_else(|error| Outcome::check(false, vec![error.to_string()]));
-        display.end(outcome.counts.failed == 0, &outcome.note);
-        if outcome.counts.failed > 0 {
+            .unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]));
+        display.end(outcome.counts.failures.is_empty(), &outcome.note);
+        if !outcome.counts.failures.is_empty() {
             for line in &outcome.output {
                 println!("    {line}");
             }
@@ -110,8 +117,12 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     for skip in &total.skips {
         println!("skipped: {skip}");
     }
-    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skips.len());
-    Ok(total.failed == 0)
+    for failure in &total.failures {
+        println!("failed: {failure}");
+    }
+    let failed = total.failures.len();
+    println!("{} passed, {failed} failed, {} skipped", total.passed, total.skips.len());
+    Ok(failed == 0)
 }
 
 /// Runs one command as one check.
@@ -125,12 +136,12 @@ fn checked(command: &mut Command, tick: Tick<'_>) -> Result<Outcome, Error> {
     if let End::Stopped(why) = &watched.end {
         output.push(format!("stopped: {why}"));
     }
-    Ok(Outcome::check(watched.end == End::Success, output))
+    Ok(Outcome::check(&process::describe(command), watched.end == End::Success, output))
 }
 
 fn tidy_step(root: &Path, _: &mut Display) -> Result<Outcome, Error> {
     let findings: Vec<String> = tidy::findings(root)?.iter().map(ToString::to_string).collect();
-    Ok(Outcome::check(findings.is_empty(), findings))
+    Ok(Outcome::check("tidy", findings.is_empty(), findings))
 }
 
 fn fmt(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
@@ -158,16 +169,16 @@ fn clippy(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
         if has_features { &[&[], &["--no-default-features"], &["--all-features"]] } else { &[&[]] };
     for variant in variants {
         let outcome = lint(variant, display)?;
-        if outcome.counts.failed > 0 {
+        if !outcome.counts.failures.is_empty() {
             return Ok(outcome);
         }
     }
-    Ok(Outcome::check(true, Vec::new()))
+    Ok(Outcome::check("clippy", true, Vec::new()))
 }
 
 fn header_step(root: &Path, _: &mut Display) -> Result<Outcome, Error> {
     let drift = header::drift(root)?;
-    Ok(Outcome::check(drift.is_none(), drift.into_iter().collect()))
+    Ok(Outcome::check("header", drift.is_none(), drift.into_iter().collect()))
 }
 
 fn doc(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
@@ -198,16 +209,17 @@ fn counted(suite: &str, command: &mut Command, tick: Tick<'_>) -> Result<Outcome
             tally.line(line);
         }
     })?;
-    let mut output = tally.failures();
-    let mut counts = tally.finish();
-    // A suite that does not compile or dies on a signal has no closing line to count.
-    if watched.end != End::Success && counts.failed == 0 {
-        counts.failed = 1;
-        output = watched.output;
-        output.push(format!("^ {suite}"));
-    }
-    if let End::Stopped(why) = &watched.end {
-        output.push(format!("stopped: {why}"));
-    }
-    Ok(Outcome::counted(counts, output))
+    let why = match &watched.end {
+        End::Success => return Ok(Outcome::counted(tally.finish(), Vec::new())),
+        End::Failure if tally.has_failures() => {
+            let output = tally.output();
+            return Ok(Outcome::counted(tally.finish(), output));
+        }
+        // It did not compile, or died on a signal: no closing line tells of it.
+        End::Failure => "ended without a result",
+        End::Stopped(why) => why,
+    };
+    let mut output = watched.output;
+    output.push(format!("^ {suite}: {why}"));
+    Ok(Outcome::counted(tally.break_off(why), output))
 }

@@ -16,7 +16,7 @@ pub(crate) const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 /// Where the output is no terminal, progress is a line of its own, and therefore rarer.
 pub(crate) const PROGRESS_LINE_EVERY: Duration = Duration::from_secs(30);
 /// A step is stopped when it has printed nothing for so long: something hangs.
-pub(crate) const STEP_SILENCE_MAX: Duration = Duration::from_secs(6 * 60);
+pub(crate) const STEP_SILENCE_MAX: Duration = Duration::from_secs(4 * 60);
 /// A step is stopped after so long in any case.
 pub(crate) const STEP_TIME_MAX: Duration = Duration::from_secs(18 * 60);
 /// Test programs that run side by side. Each has a thread per core itself, but mostly waits.

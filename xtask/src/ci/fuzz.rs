@@ -22,13 +22,13 @@ pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error
     // The crates under test have no unsafe code, so that a sanitizer would only cost time.
     let built =
         command(process::nightly(root).args(["fuzz", "build", "--sanitizer", "none"]), display)?;
-    if built.counts.failed > 0 {
+    if !built.counts.failures.is_empty() {
         return Ok(built);
     }
     let targets = process::output_of(process::nightly(root).args(["fuzz", "list"]))?;
     let targets = targets.lines().map(str::to_owned).collect();
     let (counts, output) = lanes::run(targets, display, |target, tick| one(root, target, tick));
-    let note = format!("{} targets", counts.passed + counts.failed);
+    let note = format!("{} targets", counts.passed + counts.failures.len());
     Ok(Outcome { counts, output, note })
 }
 

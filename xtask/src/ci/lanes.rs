@@ -53,7 +53,7 @@ pub(super) fn run<J: Send>(
                     output.extend(outcome.output);
                 }
                 Report::Ended(Err(error)) => {
-                    counts.failed += 1;
+                    counts.failures.push(error.to_string());
                     output.push(error.to_string());
                 }
             }
@@ -72,12 +72,12 @@ mod tests {
             run(vec![1, 2, 3, 4, 5], &mut Display::start("test"), |job, tick| {
                 tick(Some("a line"));
                 match job {
-                    3 => Ok(Outcome::check(false, vec!["three failed".to_owned()])),
+                    3 => Ok(Outcome::check("3", false, vec!["three failed".to_owned()])),
                     5 => Err(Error::Failed { command: "five".to_owned(), output: String::new() }),
-                    _ => Ok(Outcome::check(true, Vec::new())),
+                    _ => Ok(Outcome::check("job", true, Vec::new())),
                 }
             });
-        assert_eq!((counts.passed, counts.failed), (3, 2));
+        assert_eq!((counts.passed, counts.failures.len()), (3, 2));
         assert_eq!(output.iter().filter(|line| line.contains("three")).count(), 1);
         assert_eq!(output.len(), 2);
     }

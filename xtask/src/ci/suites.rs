@@ -53,7 +53,7 @@ impl Suite {
 pub(super) fn run(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
     let suites = match build(root, display)? {
         Ok(suites) => suites,
-        Err(said) => return Ok(Outcome::check(false, said)),
+        Err(said) => return Ok(Outcome::check("test", false, said)),
     };
     let (counts, output) = lanes::run(suites, display, |suite, tick| {
         super::counted(&suite.name, &mut suite.command(root), tick)

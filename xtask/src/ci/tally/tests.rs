@@ -5,7 +5,7 @@ use super::*;
 fn tally(output: &str) -> (Counts, Vec<String>) {
     let mut tally = Tally::default();
     output.lines().for_each(|line| tally.line(line));
-    let failures = tally.failures();
+    let failures = tally.output();
     (tally.finish(), failures)
 }
 
@@ -31,7 +31,7 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 #[test]
 fn passes_of_several_binaries_add_up() {
     let (counts, failures) = tally(&PASSING.repeat(3));
-    assert_eq!(counts, Counts { passed: 6, failed: 0, skips: vec![] });
+    assert_eq!(counts, Counts { passed: 6, failures: vec![], skips: vec![] });
     assert!(failures.is_empty());
 }
 
@@ -90,13 +90,17 @@ fn failures_are_counted_and_shown_with_their_binary() {
          failures:\n\
          \n\
          ---- echo stdout ----\n\
-         thread 'echo' panicked at tests/echo.rs:9:5: left != right\n\
+         thread 'echo' (12) panicked at tests/echo.rs:9:5:\n\
+         left != right\n\
          \n\
          failures:\n    echo\n\n\
          test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n\
          test later ... ok\n",
     );
-    assert_eq!((counts.passed, counts.failed), (1, 1));
+    assert_eq!(counts.passed, 1);
+    let place = "tests/echo.rs:9:5: left != right";
+    let named = "tests/echo.rs (target/debug/deps/echo-2)";
+    assert_eq!(counts.failures, [format!("{named}: echo: {place}")]);
     let text = failures.join("\n");
     assert!(text.contains("left != right"), "{text}");
     assert!(text.contains("^ tests/echo.rs"), "{text}");
@@ -107,4 +111,28 @@ fn failures_are_counted_and_shown_with_their_binary() {
 fn text_that_only_looks_similar_counts_nothing() {
     let (counts, _) = tally("we skipped: lunch\ntest results: 3 passed\n");
     assert_eq!(counts, Counts::default());
+}
+
+#[test]
+fn a_failure_without_a_name_is_counted_too() {
+    let (counts, _) = tally("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured");
+    assert_eq!((counts.passed, counts.failures.len()), (1, 2));
+}
+
+#[test]
+fn a_program_that_is_stopped_tells_which_tests_had_not_ended() {
+    let output = "test one ... ok\n\
+                  test two has been running for over 60 seconds\n\
+                  test a::three has been running for over 60 seconds\n\
+                  test two ... ok\n";
+    let stopped = |output: &str| {
+        let mut tally = Tally::of("link tests/pair.rs");
+        output.lines().for_each(|line| tally.line(line));
+        tally.break_off("silent for 180 s")
+    };
+    let counts = stopped(output);
+    assert_eq!(counts.passed, 2);
+    assert_eq!(counts.failures, ["link tests/pair.rs: a::three: not ended: silent for 180 s"]);
+    let counts = stopped("test one ... ok\n");
+    assert_eq!((counts.passed, counts.failures.len()), (1, 1), "the program itself has failed");
 }
