@@ -255,8 +255,11 @@ impl SharedContext {
             // Somebody sleeps in the kernel already, and does what is to be done.
             return Ok(());
         }
-        let (inside, _) = self.sleep_in_kernel(inside, DRIVER, patience)?;
-        self.turn_all(inside).map(drop)
+        let slept = self.sleep_in_kernel(inside, DRIVER, patience);
+        let driven = slept.and_then(|(inside, _)| self.turn_all(inside).map(drop));
+        // Who fell asleep meanwhile counts on somebody who leads.
+        self.leave(self.lock());
+        driven
     }
 
     /// How many calls sleep now and were not woken: what they wait for has not happened.

@@ -402,6 +402,50 @@ fn what_a_call_asks_for_goes_out_also_if_another_thread_sleeps_in_the_kernel() {
     PLACEMENTS.into_iter().for_each(|placement| connect_beside_a_sleeper(on_stack(placement)));
 }
 
+/// A thread drives for a while and goes; who fell asleep beside it waits for nobody else to come.
+fn wait_beside_a_driver(place: Place) {
+    const LONG: Duration = Duration::from_secs(20);
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 8);
+    let accepting = std::thread::spawn(move || {
+        let connection = server.accept4(listener, OpenFlags::empty()).unwrap();
+        (server, connection)
+    });
+    let fd = dial(&mut client, address);
+    let (mut server, connection) = accepting.join().unwrap();
+    let patience = [LONG.as_secs().to_ne_bytes(), 0_u64.to_ne_bytes()].concat();
+    server.setsockopt(connection, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience).unwrap();
+    let is_gone = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (driver, is_gone) = (server.clone(), &is_gone);
+        scope.spawn(move || {
+            // Until the reader sleeps, mostly beside us.
+            while driver.sleeping() == 0 {
+                driver.drive(Some(Duration::from_millis(50))).unwrap();
+            }
+            is_gone.store(true, Ordering::Release);
+        });
+        let mut reader = server.clone();
+        let reading = scope.spawn(move || {
+            let start = Instant::now();
+            (reader.read(connection, &mut [0; 8]), start.elapsed())
+        });
+        while !is_gone.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(client.write(fd, b"x"), Ok(1));
+        let (answer, took) = reading.join().unwrap();
+        assert_eq!(answer, Ok(1));
+        assert!(took < LONG / 2, "nobody led: {took:?}");
+    });
+}
+
+#[test]
+fn who_sleeps_beside_a_driver_leads_when_it_has_gone() {
+    wait_beside_a_driver(on_kernel());
+    PLACEMENTS.into_iter().for_each(|placement| wait_beside_a_driver(on_stack(placement)));
+}
+
 /// Everything is closed at once: what was written arrives, and what is closed is nobody's.
 fn close_all_at(place: Place) {
     const BYTES: usize = 300_000;
