@@ -286,6 +286,16 @@ impl Payload {
         Self::Owner(owner, range)
     }
 
+    /// The bytes, to be read only, if they lie in memory of the channel.
+    #[inline(always)]
+    pub(crate) fn into_read(self) -> Result<ReadBuf, Self> {
+        match self {
+            Self::Read(bytes) => Ok(bytes),
+            Self::Write(buffer) => buffer.into_read().map_err(Self::Write),
+            other => Err(other),
+        }
+    }
+
     /// The bytes.
     #[must_use]
     #[inline(always)]

@@ -187,13 +187,9 @@ impl Channel {
         handle: Handle,
         data: impl Into<Payload>,
     ) -> Result<usize, Misuse> {
-        match data.into() {
-            Payload::Read(bytes) => self.write_quiet_bytes(handle, bytes),
-            Payload::Write(buffer) => match buffer.into_read() {
-                Ok(bytes) => self.write_quiet_bytes(handle, bytes),
-                Err(buffer) => self.queue_quiet(handle, buffer.into()),
-            },
-            data => self.queue_quiet(handle, data),
+        match data.into().into_read() {
+            Ok(bytes) => self.write_quiet_bytes(handle, bytes),
+            Err(data) => self.queue_quiet(handle, data),
         }
     }
 

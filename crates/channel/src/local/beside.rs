@@ -118,13 +118,9 @@ impl Beside {
         conn: ConnId,
         payload: Payload,
     ) -> Result<(), (OperationError, Option<Payload>)> {
-        match payload {
-            Payload::Read(bytes) => self.send_read(now, conn, bytes),
-            Payload::Write(buffer) => match buffer.into_read() {
-                Ok(bytes) => self.send_read(now, conn, bytes),
-                Err(buffer) => self.send_kept(now, conn, buffer.into()),
-            },
-            other => self.send_kept(now, conn, other),
+        match payload.into_read() {
+            Ok(bytes) => self.send_read(now, conn, bytes),
+            Err(payload) => self.send_kept(now, conn, payload),
         }
     }
 
@@ -184,16 +180,10 @@ impl Beside {
 
     /// Keeps the payload of a datagram until the stack frees it.
     pub(super) fn keep(&mut self, payload: Payload) -> Chunk {
-        let payload = match payload {
-            Payload::Write(buffer) => buffer.into_read().map_or_else(Payload::from, Payload::Read),
-            other => other,
-        };
-        let payload = match payload {
-            Payload::Read(bytes) => match self.pools.surrender(bytes) {
-                Ok(chunk) => return chunk,
-                Err(bytes) => bytes.into(),
-            },
-            other => other,
+        let payload = match payload.into_read().map(|bytes| self.pools.surrender(bytes)) {
+            Ok(Ok(chunk)) => return chunk,
+            Ok(Err(bytes)) => bytes.into(),
+            Err(payload) => payload,
         };
         let mut shared = self.end.look();
         let (_, memory) = shared.server.parts();

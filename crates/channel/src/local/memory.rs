@@ -106,15 +106,10 @@ impl ChannelMemory {
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
     pub(super) fn keep(&mut self, payload: Payload) -> Chunk {
-        let payload = match payload {
-            Payload::Read(bytes) => return self.keep_read(bytes),
-            Payload::Write(buffer) => match buffer.into_read() {
-                Ok(bytes) => return self.keep_read(bytes),
-                Err(buffer) => buffer.into(),
-            },
-            other => other,
-        };
-        self.heap.keep(payload)
+        match payload.into_read() {
+            Ok(bytes) => self.keep_read(bytes),
+            Err(payload) => self.heap.keep(payload),
+        }
     }
 
     /// As `keep`, for bytes that nearly always lie in a buffer of the channel.

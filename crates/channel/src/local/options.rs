@@ -103,10 +103,7 @@ impl Channel {
     /// [`OpError::NotSupported`] for what is the kernel's, [`OpError::BadDescriptor`] for a stale
     /// handle.
     pub fn quote_errors(&mut self, handle: Handle, on: bool) -> Result<(), OpError> {
-        self.check_fork().map_err(|_| OpError::BadDescriptor)?;
-        let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
-        let Self { driver, state, .. } = self;
-        let local = driver.local().ok_or(OpError::NotSupported)?;
+        let (local, state, index) = self.on_stack(handle)?;
         let endpoint = local.endpoint(state, index).ok_or(OpError::NotSupported)?;
         local.server.quote_errors(endpoint, on).map_err(|_| OpError::BadDescriptor)
     }
