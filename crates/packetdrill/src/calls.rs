@@ -318,12 +318,7 @@ pub(crate) extern "C" fn close(userdata: *mut c_void, fd: c_int) -> c_int {
 
 pub(crate) extern "C" fn shutdown(userdata: *mut c_void, fd: c_int, how: c_int) -> c_int {
     answer(userdata, |world| {
-        let how = match how {
-            libc::SHUT_RD => Shutdown::Read,
-            libc::SHUT_WR => Shutdown::Write,
-            libc::SHUT_RDWR => Shutdown::Both,
-            _ => return Err(Error::InvalidArgument),
-        };
+        let how = Shutdown::from_raw(how).ok_or(Error::InvalidArgument)?;
         zero(world.call(|sockets| sockets.shutdown(fd, how)))
     })
 }

@@ -57,6 +57,19 @@ pub enum Shutdown {
     Both,
 }
 
+impl Shutdown {
+    /// What shutdown(2) is given as `how`; `None` where there is no such direction.
+    #[must_use]
+    pub const fn from_raw(how: i32) -> Option<Self> {
+        match how {
+            libc::SHUT_RD => Some(Self::Read),
+            libc::SHUT_WR => Some(Self::Write),
+            libc::SHUT_RDWR => Some(Self::Both),
+            _ => None,
+        }
+    }
+}
+
 /// A stream socket that does not listen. In the order in which it is written here: what each
 /// message touches comes first, and lies in two lines of the cache together with the object's own
 /// record.

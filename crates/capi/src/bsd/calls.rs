@@ -131,12 +131,7 @@ pub extern "C" fn mps_shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: takes integers.
         return unsafe { libc::shutdown(fd, how) };
     }
-    let how = match how {
-        libc::SHUT_RD => Ok(Shutdown::Read),
-        libc::SHUT_WR => Ok(Shutdown::Write),
-        libc::SHUT_RDWR => Ok(Shutdown::Both),
-        _ => Err(CallError::Argument("how").into()),
-    };
+    let how = Shutdown::from_raw(how).ok_or_else(|| CallError::Argument("how").into());
     let shut = how.and_then(|how| with_fd(fd, |sockets| sockets.shutdown(fd, how)));
     status("mps_shutdown", in_order(fd, shut))
 }

@@ -110,12 +110,7 @@ pub extern "C" fn mtcp_shutdown(mctx: mctx_t, sockid: c_int, how: c_int) -> c_in
             libc::SO_TYPE,
             &mut [0; size_of::<c_int>()],
         )?;
-        let how = match how {
-            libc::SHUT_RD => Shutdown::Read,
-            libc::SHUT_WR => Shutdown::Write,
-            libc::SHUT_RDWR => Shutdown::Both,
-            _ => return Err(CallError::Argument("how").into()),
-        };
+        let how = Shutdown::from_raw(how).ok_or(CallError::Argument("how"))?;
         Ok(waiting.shutdown(sockid, how)?)
     };
     status("mtcp_shutdown", with_context(mctx, shutdown))

@@ -33,11 +33,7 @@ impl Host for Context {
     }
 
     fn shutdown(&mut self, fd: Fd, how: i32) -> Answer<()> {
-        let how = match how {
-            libc::SHUT_RD => Shutdown::Read,
-            libc::SHUT_WR => Shutdown::Write,
-            _ => Shutdown::Both,
-        };
+        let how = Shutdown::from_raw(how).expect("programs name a direction");
         told(Bsd::shutdown(self, fd, how))
     }
 
