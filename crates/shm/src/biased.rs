@@ -23,34 +23,23 @@
 //! - Who waits sleeps: on one core, the other has to run.
 //! - A revoker that comes again lets an owner that waits go first.
 
-mod bias;
-
-#[cfg(not(loom))]
 use std::cell::UnsafeCell;
-#[cfg(not(loom))]
 use std::marker::PhantomData;
-#[cfg(not(loom))]
 use std::ops::{Deref, DerefMut};
-#[cfg(not(loom))]
 use std::sync::Arc;
-#[cfg(not(loom))]
 use std::time::Duration;
 
-#[cfg(not(loom))]
-use bias::{Barrier, Bias};
-#[cfg(not(loom))]
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::bias::{Barrier, Bias};
+
 /// So often who waits gives its core away before it sleeps.
-#[cfg(not(loom))]
 const YIELDS: u32 = 32;
 /// How long it sleeps then, before it looks again: the other one may be the kernel's to wake, or
 /// have less of a right to the core than a thread that only yields.
-#[cfg(not(loom))]
 const NAP: Duration = Duration::from_micros(50);
 
 /// What both share.
-#[cfg(not(loom))]
 struct Guarded<T> {
     bias: Bias,
     value: UnsafeCell<T>,
@@ -60,11 +49,9 @@ struct Guarded<T> {
 // between the end of the revoker's wait and its `give_back`. `Bias` keeps these apart (its models
 // show it), and each end is one value that only `&mut` of enters by. So `T` goes from one thread to
 // the other and back, which `Send` allows.
-#[cfg(not(loom))]
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 /// The end that comes often.
-#[cfg(not(loom))]
 pub struct Owner<T> {
     guarded: Arc<Guarded<T>>,
     barrier: Barrier,
@@ -72,7 +59,6 @@ pub struct Owner<T> {
 }
 
 /// The end that comes seldom.
-#[cfg(not(loom))]
 pub struct Revoker<T> {
     guarded: Arc<Guarded<T>>,
     barrier: Barrier,
@@ -88,7 +74,6 @@ pub struct Revoker<T> {
 ///     scope.spawn(|| owned.set(1));
 /// });
 /// ```
-#[cfg(not(loom))]
 pub struct Owned<'a, T> {
     guarded: &'a Guarded<T>,
     value: PhantomData<&'a mut T>,
@@ -103,14 +88,12 @@ pub struct Owned<'a, T> {
 ///     scope.spawn(|| revoked.set(1));
 /// });
 /// ```
-#[cfg(not(loom))]
 pub struct Revoked<'a, T> {
     guarded: &'a Guarded<T>,
     value: PhantomData<&'a mut T>,
 }
 
 /// The two ends of a lock around `value`.
-#[cfg(not(loom))]
 pub fn biased<T: Send>(value: T) -> (Owner<T>, Revoker<T>) {
     // Each process says once that it will want such barriers; again does no harm.
     let barrier = match membarrier(MembarrierCommand::RegisterPrivateExpedited) {
@@ -120,14 +103,12 @@ pub fn biased<T: Send>(value: T) -> (Owner<T>, Revoker<T>) {
     ends(value, barrier)
 }
 
-#[cfg(not(loom))]
 fn ends<T: Send>(value: T, barrier: Barrier) -> (Owner<T>, Revoker<T>) {
     let guarded = Arc::new(Guarded { bias: Bias::new(), value: UnsafeCell::new(value) });
     let revoker = Revoker { guarded: Arc::clone(&guarded), barrier };
     (Owner { guarded, barrier, is_away: false }, revoker)
 }
 
-#[cfg(not(loom))]
 impl<T> Owner<T> {
     /// Goes to the value; waits while the revoker is there.
     #[inline]
@@ -164,7 +145,6 @@ impl<T> Owner<T> {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> Revoker<T> {
     /// Goes to the value; waits while the owner is there.
     pub fn enter(&mut self) -> Revoked<'_, T> {
@@ -196,7 +176,6 @@ impl<T> Revoker<T> {
     }
 }
 
-#[cfg(not(loom))]
 fn wait_while(mut is_so: impl FnMut() -> bool) {
     let mut yields = 0;
     while is_so() {
@@ -209,7 +188,6 @@ fn wait_while(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> Deref for Owned<'_, T> {
     type Target = T;
 
@@ -221,7 +199,6 @@ impl<T> Deref for Owned<'_, T> {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> DerefMut for Owned<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
@@ -230,7 +207,6 @@ impl<T> DerefMut for Owned<'_, T> {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> Drop for Owned<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -238,7 +214,6 @@ impl<T> Drop for Owned<'_, T> {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> Deref for Revoked<'_, T> {
     type Target = T;
 
@@ -249,7 +224,6 @@ impl<T> Deref for Revoked<'_, T> {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> DerefMut for Revoked<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as for `deref`; the guard is borrowed mutably, so there is one reference.
@@ -257,12 +231,11 @@ impl<T> DerefMut for Revoked<'_, T> {
     }
 }
 
-#[cfg(not(loom))]
 impl<T> Drop for Revoked<'_, T> {
     fn drop(&mut self) {
         self.guarded.bias.give_back();
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -28,6 +28,8 @@
 #![cfg_attr(loom, allow(dead_code, reason = "the models use a part of the crate"))]
 
 mod atomics;
+mod bias;
+#[cfg(not(loom))]
 mod biased;
 #[cfg(not(loom))]
 mod bip;

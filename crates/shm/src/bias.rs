@@ -15,7 +15,7 @@ use crate::atomics::{AtomicU32, Ordering, fence};
 
 /// The flags. The owner writes the first three, the revoker the last.
 #[derive(Debug)]
-pub(super) struct Bias {
+pub(crate) struct Bias {
     inside: AtomicU32,
     away: AtomicU32,
     waits: AtomicU32,
@@ -24,7 +24,7 @@ pub(super) struct Bias {
 
 /// Whose barrier stands between an owner's word and its look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Barrier {
+pub(crate) enum Barrier {
     /// The owner's own.
     Own,
     /// The revoker's, by `membarrier(2)`: only the compiler is held.
@@ -33,14 +33,14 @@ pub(super) enum Barrier {
 }
 
 impl Bias {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clear = || AtomicU32::new(0);
         Self { inside: clear(), away: clear(), waits: clear(), wanted: clear() }
     }
 
     /// The owner goes in; `false`: the revoker is in there or on its way, and the owner stays out.
     #[inline(always)]
-    pub(super) fn try_enter(&self, barrier: Barrier) -> bool {
+    pub(crate) fn try_enter(&self, barrier: Barrier) -> bool {
         // Relaxed: the barrier orders it before the look.
         self.inside.store(1, Ordering::Relaxed);
         match barrier {
@@ -57,28 +57,28 @@ impl Bias {
 
     /// The owner goes out.
     #[inline(always)]
-    pub(super) fn exit(&self) {
+    pub(crate) fn exit(&self) {
         // Release: with the acquire of `is_free`.
         self.inside.store(0, Ordering::Release);
     }
 
     /// The owner waits until the revoker has gone, which lets it in before it comes again.
-    pub(super) fn wait(&self, waits: bool) {
+    pub(crate) fn wait(&self, waits: bool) {
         // Relaxed: it is a wish, and nothing depends on when it is seen.
         self.waits.store(waits.into(), Ordering::Relaxed);
     }
 
-    pub(super) fn owner_waits(&self) -> bool {
+    pub(crate) fn owner_waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed) != 0
     }
 
     /// The owner enters nothing until it has come back.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         // Release: what it did inside was before.
         self.away.store(1, Ordering::Release);
     }
 
-    pub(super) fn come_back(&self) {
+    pub(crate) fn come_back(&self) {
         self.away.store(0, Ordering::Relaxed);
         // With the fence in `want`: either the revoker sees that we are back, or we see its wish.
         fence(Ordering::SeqCst);
@@ -86,7 +86,7 @@ impl Bias {
 
     /// The revoker wants in. `true`: the owner may be about to enter, and a barrier is needed
     /// before the look at whether it has.
-    pub(super) fn want(&self) -> bool {
+    pub(crate) fn want(&self) -> bool {
         self.wanted.store(1, Ordering::Relaxed);
         // With the fence in `come_back`, or in `try_enter` where that makes one.
         fence(Ordering::SeqCst);
@@ -94,21 +94,21 @@ impl Bias {
     }
 
     /// The owner is not inside, and will not be before the revoker has gone.
-    pub(super) fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.inside.load(Ordering::Acquire) == 0
     }
 
     /// The revoker goes out.
-    pub(super) fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         // Release: with the acquire of `try_enter`.
         self.wanted.store(0, Ordering::Release);
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn is_owner_away(&self) -> bool {
+    pub(crate) fn is_owner_away(&self) -> bool {
         self.away.load(Ordering::Relaxed) != 0
     }
 }
