@@ -138,6 +138,8 @@ proptest! {
     #![proptest_config(Config {
         cases: 24,
         max_shrink_iters: 60,
+        // Each try is a whole run in five places, some of them in real time.
+        max_shrink_time: 60_000,
         failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
         ..Config::default()
     })]

@@ -472,6 +472,8 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: 12,
         max_shrink_iters: 200,
+        // Each try is a whole run in five places, some of them in real time.
+        max_shrink_time: 60_000,
         failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
         ..ProptestConfig::default()
     })]

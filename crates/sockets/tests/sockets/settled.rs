@@ -2,7 +2,7 @@
 //! before the set is asked, and after; in several sets at once, in sets of sets, by two threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use megapipe::{Clock, Placement};
 use megapipe_sockets::{
@@ -189,11 +189,16 @@ fn a_lower_mark_makes_readable_what_was_too_little() {
     }
 }
 
+/// Nothing that a test waits for takes so long.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
 /// Reads whatever a set tells of, until all of `left` bytes are there; each thread does.
 fn serve(context: &mut SharedContext, epoll: OurFd, left: &AtomicUsize) {
     let mut events = [EpollEvent::default(); 2];
     let mut bytes = [0; 5];
+    let start = Instant::now();
     while left.load(SeqCst) > 0 {
+        assert!(start.elapsed() < FOR_EVER, "{left:?} bytes are left");
         let wait = Some(Duration::from_millis(20));
         let count = context.epoll_wait(epoll, &mut events, wait).unwrap();
         for event in &events[..count] {
@@ -238,7 +243,8 @@ fn two_threads_that_read_what_one_set_tells_miss_nothing() {
                     }
                 }
                 // What is lost has to be sent again, and nobody else drives this side.
-                while left.load(SeqCst) > 0 {
+                let start = Instant::now();
+                while left.load(SeqCst) > 0 && start.elapsed() < FOR_EVER {
                     dialer.drive(Some(Duration::from_millis(5))).unwrap();
                 }
             });

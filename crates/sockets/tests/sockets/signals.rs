@@ -18,6 +18,7 @@ use megapipe_sockets::{
 };
 
 use crate::linux::signal_set;
+use crate::threads::is_asleep;
 use crate::world::{STACK_IPS, stack_configs};
 
 /// Handlers are the process's: one test at a time has them.
@@ -122,8 +123,8 @@ trait Place {
     /// Begins the call, after telling that all is ready. What brings its event is called once the
     /// signal has been handled.
     fn run(&self, call: Call, ready: &dyn Fn(SocketAddr)) -> Answer;
-    /// The address that its sockets are reached by, from Linux; none: from its own other side.
-    fn bring(&self, call: Call, address: SocketAddr);
+    /// Brings what the call waits for, unless the call is over before that.
+    fn bring(&self, call: Call, address: SocketAddr, is_over: &dyn Fn() -> bool);
 }
 
 fn timeval(time: Duration) -> Vec<u8> {
@@ -213,59 +214,39 @@ fn interrupt(place: &(dyn Place + Sync), call: Call) -> Answer {
             let handle = unsafe { libc::pthread_self() } as usize;
             place.run(call, &|address| sender.send((address, thread, handle)).unwrap())
         });
+        let is_over = || caller.is_finished();
         let (mut address, mut thread, mut handle) = addresses.recv().unwrap();
         let is_stream = !matches!(call, Call::RecvFrom | Call::Accept);
-        let peer = is_stream.then(|| Peer::connect(place, address));
-        if let Some(peer) = &peer {
+        if is_stream {
+            place.bring(Call::Accept, address, &is_over);
             if call == Call::RecvAll {
-                peer.send();
+                place.bring(Call::Recv, address, &is_over);
             }
             (address, thread, handle) = addresses.recv().unwrap();
         }
-        let is_asleep = || {
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
-        };
         let start = Instant::now();
         let wait = |done: &dyn Fn() -> bool| {
-            while !done() {
+            while !done() && start.elapsed() < LONG {
                 std::thread::sleep(Duration::from_millis(1));
-                assert!(start.elapsed() < LONG, "{call:?} does neither sleep nor wake");
             }
+            done()
         };
         // It may sleep for something else on its way; then it is soon awake again.
         std::thread::sleep(Duration::from_millis(5));
-        wait(&is_asleep);
+        let slept = wait(&|| is_asleep(thread));
         // SAFETY: the thread has not been joined, so its handle is valid.
         let sent = unsafe { libc::pthread_kill(handle as libc::pthread_t, libc::SIGUSR1) };
         assert_eq!(sent, 0);
-        if call.mask() != Some(1 << (libc::SIGUSR1 - 1)) {
-            wait(&|| HANDLED.load(Ordering::SeqCst) > before);
-        }
+        let is_blocked = call.mask() == Some(1 << (libc::SIGUSR1 - 1));
+        let handled = is_blocked || wait(&|| HANDLED.load(Ordering::SeqCst) > before);
         std::thread::sleep(Duration::from_millis(5));
-        wait(&|| caller.is_finished() || is_asleep());
-        match &peer {
-            Some(peer) => peer.send(),
-            None => place.bring(call, address),
-        }
-        caller.join().unwrap()
+        let woke = wait(&|| is_over() || is_asleep(thread));
+        // Whatever has become of it so far, it ends.
+        place.bring(if is_stream { Call::Recv } else { call }, address, &is_over);
+        let answer = caller.join().unwrap();
+        assert!(slept && handled && woke, "{call:?}: {slept}, {handled}, {woke}");
+        answer
     })
-}
-
-/// Who sends to a connection.
-struct Peer<'place> {
-    send: Box<dyn Fn() + 'place>,
-}
-
-impl<'place> Peer<'place> {
-    fn connect(place: &'place (dyn Place + Sync), address: SocketAddr) -> Self {
-        place.bring(Call::Accept, address);
-        Self { send: Box::new(move || place.bring(Call::Recv, address)) }
-    }
-
-    fn send(&self) {
-        (self.send)();
-    }
 }
 
 /// Linux's peers, by what they are connected to.
@@ -404,7 +385,7 @@ impl Place for OnLinux {
         wait_on_linux(call, fd, set.as_fd(), reader.as_fd())
     }
 
-    fn bring(&self, call: Call, address: SocketAddr) {
+    fn bring(&self, call: Call, address: SocketAddr, _: &dyn Fn() -> bool) {
         self.0.bring(call, address);
     }
 }
@@ -419,7 +400,7 @@ impl Place for OnKernel {
         run_on(&mut context, "127.0.0.1:0".parse().unwrap(), call, ready)
     }
 
-    fn bring(&self, call: Call, address: SocketAddr) {
+    fn bring(&self, call: Call, address: SocketAddr, _: &dyn Fn() -> bool) {
         self.0.bring(call, address);
     }
 }
@@ -440,7 +421,7 @@ impl Place for Shared {
         run_on(&mut context, "127.0.0.1:0".parse().unwrap(), call, ready)
     }
 
-    fn bring(&self, call: Call, address: SocketAddr) {
+    fn bring(&self, call: Call, address: SocketAddr, _: &dyn Fn() -> bool) {
         self.0.bring(call, address);
     }
 }
@@ -466,7 +447,7 @@ impl Place for OnStack {
         run_on(&mut context, SocketAddr::new(STACK_IPS[0].into(), 0), call, ready)
     }
 
-    fn bring(&self, call: Call, address: SocketAddr) {
+    fn bring(&self, call: Call, address: SocketAddr, is_over: &dyn Fn() -> bool) {
         let mut client = self.client.lock().unwrap();
         let (context, streams) = &mut *client;
         match call {
@@ -480,9 +461,10 @@ impl Place for OnStack {
                 let fd = context.socket(libc::AF_INET, kind, 0).unwrap();
                 let begun = context.connect(fd, Some(address));
                 assert_eq!(begun, Err(Error::InProgress));
-                // Nobody may be there any more who would answer.
-                let patience = Some(Duration::from_millis(200));
-                let _ = context.poll(&mut [PollFd::new(fd, Events::OUT)], patience);
+                // Nobody else drives this side, and who would answer may be late, or gone.
+                let mut room = [PollFd::new(fd, Events::OUT)];
+                let mut poll = || context.poll(&mut room, Some(Duration::from_millis(20)));
+                while poll() == Ok(0) && !is_over() {}
                 streams.insert(address, fd);
             }
             _ => {
