@@ -150,7 +150,8 @@ impl Endpoint {
         events.set(Events::RDHUP, self.shut.receive);
         events.set(Events::HUP, self.shut.receive && self.shut.send);
         events.set(Events::ERR, self.error.is_some() || !self.errors.is_empty());
-        events.set(Events::WRITABLE, self.unsent_bytes < DATAGRAM_OUTBOX_BYTES_MAX);
+        // With WRBAND, unlike a stream (Linux's `datagram_poll`).
+        events.set(Events::HAS_ROOM, self.unsent_bytes < DATAGRAM_OUTBOX_BYTES_MAX);
         events
     }
 
@@ -421,7 +422,7 @@ impl Sockets {
                     false => Duration::ZERO,
                 };
                 endpoint.inbox.push_back(Message { from, data, arrival, control, stamp });
-                Events::READABLE
+                Events::ARRIVED
             }
             Err(error) => {
                 endpoint.error = Some(error.into());
@@ -437,7 +438,7 @@ impl Sockets {
         let was_full = endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
         endpoint.unsent_bytes = endpoint.count_unsent(channel);
         let mut happened = Events::empty();
-        happened.set(Events::WRITABLE, was_full);
+        happened.set(Events::HAS_ROOM, was_full);
         if let Err(error) = result {
             endpoint.error = Some(error.into());
             happened |= Events::ERR;

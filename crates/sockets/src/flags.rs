@@ -46,6 +46,11 @@ impl Events {
     pub(crate) const ALWAYS: Self = Self::ERR.union(Self::HUP);
     pub(crate) const READABLE: Self = Self::IN.union(Self::RDNORM);
     pub(crate) const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
+    /// What watchers are woken by when something has come to a socket: by more than it is ready for
+    /// then (Linux's `sock_def_readable`). An edge is told to whoever asked for any of it.
+    pub(crate) const ARRIVED: Self = Self::READABLE.union(Self::PRI).union(Self::RDBAND);
+    /// The same when a socket has room again (`sk_stream_write_space`).
+    pub(crate) const HAS_ROOM: Self = Self::WRITABLE.union(Self::WRBAND);
 }
 
 bitflags! {

@@ -322,7 +322,7 @@ impl Sockets {
                 if let Some(listener) = self.listener_mut(object) {
                     listener.queue.push_back(connection);
                 }
-                self.notify(object, Events::READABLE);
+                self.notify(object, Events::ARRIVED);
             }
             // Descriptors were not asked for.
             Ok(_) => {}

@@ -134,7 +134,7 @@ impl Sockets {
     fn notify_lowered(&mut self, fd: Fd) -> Result<(), Error> {
         let object = self.table.object(fd)?;
         if self.readiness(object).contains(Events::READABLE) {
-            self.notify(object, Events::READABLE);
+            self.notify(object, Events::ARRIVED);
         }
         Ok(())
     }

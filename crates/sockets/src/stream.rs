@@ -358,15 +358,11 @@ impl Sockets {
         }
         stream.inbox.push(bytes);
         stream.ask(channel);
-        let happened = match stream.mark {
-            None => Events::READABLE,
-            Some(_) => Events::READABLE | Events::PRI,
-        };
         let watchers = entry.watchers;
         if entry.sleepers > 0 {
             self.wakes.push(object);
         }
-        self.notify_watchers(watchers, happened);
+        self.notify_watchers(watchers, Events::ARRIVED);
     }
 
     /// No more bytes come, in order or because of an error.
@@ -445,7 +441,7 @@ impl Sockets {
         let Some((stream, channel)) = self.stream_mut(object) else { return };
         stream.mark_written(channel);
         if std::mem::take(&mut stream.congested) {
-            self.notify(object, Events::WRITABLE);
+            self.notify(object, Events::HAS_ROOM);
         }
     }
 

@@ -94,7 +94,7 @@ impl Sockets {
         }
         let ahead = stream.unread() + (bytes as usize).saturating_sub(1);
         stream.mark = Some(Mark { ahead, is_taken: false });
-        self.notify(object, Events::PRI);
+        self.notify(object, Events::ARRIVED);
     }
 
     /// recv(2) with MSG_OOB: never waits.

@@ -5,6 +5,10 @@ use crate::world::{Client, Server, compare, named};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
+const RDBAND: u32 = libc::EPOLLRDBAND as u32;
+const WRBAND: u32 = libc::EPOLLWRBAND as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -133,4 +137,49 @@ fn one_descriptor_in_many_sets_and_many_in_one() {
         world.host(Server).close(pairs[0].0).unwrap();
         world.note_events("and one less", Server, one);
     });
+}
+
+/// What wakes a watcher says more than what its socket is ready for: who asked for any of it is
+/// told of an edge again.
+#[test]
+fn edges_of_whatever_was_asked_for() {
+    for asked in [OUT, OUT | PRI, OUT | RDBAND, OUT | RDHUP, IN | OUT, IN | WRBAND, PRI] {
+        compare(|world| {
+            let (server, client) = world.connection();
+            world.no_delay(Client, client);
+            let epoll = world.watch(Server, server, (asked | ET) as i32);
+            world.note_events("at first", Server, epoll);
+            for _ in 0..2 {
+                world.note_send("send", Client, client, b"abc", 0);
+                world.note_events("data", Server, epoll);
+                world.note_events("nothing new", Server, epoll);
+            }
+            world.note_recv("recv", Server, server, 100, 0);
+            world.note_events("read", Server, epoll);
+            world.host(Client).shutdown(client, libc::SHUT_WR).unwrap();
+            world.note_events("the end", Server, epoll);
+        });
+        compare(|world| {
+            let (listener, address) = world.listener(Server, 8);
+            let epoll = world.watch(Server, listener, (asked | ET) as i32);
+            world.note_events("at first", Server, epoll);
+            let fd = world.tcp(Client);
+            let _ = world.host(Client).connect(fd, Some(address));
+            world.note_events("a connection", Server, epoll);
+        });
+        compare(|world| {
+            let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
+            let fd = world.host(Server).socket(libc::AF_INET, kind, 0).unwrap();
+            let any_port = world.address(Server, 0);
+            world.host(Server).bind(fd, any_port).unwrap();
+            let address = world.host(Server).getsockname(fd).unwrap();
+            let epoll = world.watch(Server, fd, (asked | ET) as i32);
+            world.note_events("at first", Server, epoll);
+            let peer = world.host(Client).socket(libc::AF_INET, kind, 0).unwrap();
+            for _ in 0..2 {
+                world.host(Client).sendto(peer, b"abc", 0, address).unwrap();
+                world.note_events("a datagram", Server, epoll);
+            }
+        });
+    }
 }
