@@ -8,8 +8,10 @@
 //!
 //! Invariants
 //! - A step that fails adds at least one to the failed count, so the exit status follows the count.
+//! - What runs beside the tests only computes, and lets them go first.
 //! - No step needs root, a terminal or standard input.
 
+mod beside;
 mod display;
 mod fuzz;
 mod interleavings;
@@ -18,6 +20,7 @@ mod no_os;
 mod suites;
 mod tally;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -46,7 +49,7 @@ impl Outcome {
             line.starts_with("error") || line.starts_with("FAILED")
         };
         let error = output.iter().find(is_error);
-        let why = error.or(output.last()).map_or("", |line| line.trim());
+        let why = error.or_else(|| output.last()).map_or("", |line| line.trim());
         let failures = if fine { Vec::new() } else { vec![format!("{name}: {why}")] };
         let counts = Counts { passed: fine.into(), failures, skips: Vec::new() };
         Self { counts, output, note: String::new() }
@@ -91,6 +94,9 @@ const STEPS: &[Step] = &[
     ("sim", sim_step),
 ];
 
+/// Those that run beside the tests, the one first that keeps one processor busy for longest.
+const BESIDE_TESTS: [&str; 4] = ["miri", "fuzz", "sim", "loom"];
+
 /// What the steps are called.
 pub(crate) fn step_names() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|(name, _)| *name)
@@ -101,11 +107,18 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     let start = Instant::now();
     let mut total = Counts::default();
     let is_asked = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
-    for (name, step) in STEPS.iter().filter(|(name, _)| is_asked(name)) {
-        let mut display = Display::start(name);
-        let outcome = step(root, &mut display)
-            .unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]));
-        display.end(outcome.counts.failures.is_empty(), &outcome.note);
+    let mut beside = BTreeMap::new();
+    for step in STEPS.iter().filter(|(name, _)| is_asked(name)) {
+        let name = step.0;
+        if name == "test" {
+            let asked = BESIDE_TESTS.iter().filter(|name| is_asked(name));
+            let steps = asked.filter_map(|name| STEPS.iter().find(|step| step.0 == *name));
+            beside = beside::start(root, steps.copied().collect());
+        }
+        let outcome = match beside.remove(name) {
+            Some(running) => running.finish(),
+            None => run_now(root, *step),
+        };
         if !outcome.counts.failures.is_empty() {
             for line in &outcome.output {
                 println!("    {line}");
@@ -123,6 +136,14 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     let failed = total.failures.len();
     println!("{} passed, {failed} failed, {} skipped", total.passed, total.skips.len());
     Ok(failed == 0)
+}
+
+fn run_now(root: &Path, (name, step): Step) -> Outcome {
+    let mut display = Display::start(name);
+    let outcome = step(root, &mut display)
+        .unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]));
+    display.end(display.elapsed(), outcome.counts.failures.is_empty(), &outcome.note);
+    outcome
 }
 
 /// Runs one command as one check.

@@ -4,8 +4,10 @@
 //! then, so that a log stays short and still shows that something moves.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Instant;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
+use super::beside::LastLine;
 use crate::limits;
 
 /// The line of the step that runs now.
@@ -15,6 +17,8 @@ pub(super) struct Display {
     shown: Instant,
     terminal: bool,
     last: String,
+    /// Where lines go instead, while another step has the line.
+    unseen: Option<LastLine>,
 }
 
 impl Display {
@@ -22,13 +26,23 @@ impl Display {
     pub(super) fn start(name: &'static str) -> Self {
         let now = Instant::now();
         let terminal = io::stdout().is_terminal();
-        Self { name, start: now, shown: now, terminal, last: String::new() }
+        Self { name, start: now, shown: now, terminal, last: String::new(), unseen: None }
+    }
+
+    /// Begins a step beside another one: its lines are left where somebody else may look.
+    pub(super) fn unseen(name: &'static str, last: LastLine) -> Self {
+        Self { unseen: Some(last), ..Self::start(name) }
     }
 
     /// A line of the step's output, or `None` for time that passed without one.
     pub(super) fn tick(&mut self, line: Option<&str>) {
         if let Some(line) = line.map(str::trim).filter(|line| !line.is_empty()) {
             line.clone_into(&mut self.last);
+        }
+        if let Some(unseen) = &self.unseen {
+            let mut unseen = unseen.lock().unwrap_or_else(PoisonError::into_inner);
+            self.last.clone_into(&mut unseen);
+            return;
         }
         let now = Instant::now();
         let every =
@@ -48,12 +62,17 @@ impl Display {
         }
     }
 
-    /// Ends the step's line.
-    pub(super) fn end(&self, fine: bool, note: &str) {
+    /// How long the step has run.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Ends the line of a step that took so long.
+    pub(super) fn end(&self, took: Duration, fine: bool, note: &str) {
         if self.terminal {
             print!("\r\x1b[2K");
         }
-        println!("{}", ended(self.name, self.start.elapsed().as_secs_f64(), fine, note));
+        println!("{}", ended(self.name, took.as_secs_f64(), fine, note));
     }
 }
 

@@ -11,6 +11,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -55,10 +57,26 @@ pub(super) fn run(root: &Path, display: &mut Display) -> Result<Outcome, Error> 
         Ok(suites) => suites,
         Err(said) => return Ok(Outcome::check("test", false, said)),
     };
+    let times = Mutex::new(Vec::new());
     let (counts, output) = lanes::run(suites, display, |suite, tick| {
-        super::counted(&suite.name, &mut suite.command(root), tick)
+        let start = Instant::now();
+        let outcome = super::counted(&suite.name, &mut suite.command(root), tick);
+        let took = start.elapsed().as_secs();
+        times.lock().unwrap_or_else(PoisonError::into_inner).push((took, suite.target.clone()));
+        outcome
     });
-    Ok(Outcome::counted(counts, output))
+    let mut outcome = Outcome::counted(counts, output);
+    let times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcome.note.push_str(&format!("; longest: {}", longest(times)));
+    Ok(outcome)
+}
+
+/// The suites that took longest, with their seconds: where a minute could be had.
+fn longest(mut times: Vec<(u64, String)>) -> String {
+    times.sort_by(|one, other| other.cmp(one));
+    times.truncate(LONGEST.len() + 2);
+    let words: Vec<String> = times.iter().map(|(took, name)| format!("{name} {took} s")).collect();
+    words.join(", ")
 }
 
 /// Compiles all tests. `Err` within: what the compiler said.
@@ -122,6 +140,13 @@ mod tests {
         assert_eq!(suite.target, "conformance");
         assert_eq!(suite.program, Some("/w/target/debug/deps/conformance-0123".into()));
         assert_eq!(suite.folder, Path::new("/w/crates/link"));
+    }
+
+    #[test]
+    fn the_longest_suites_are_told_first() {
+        let times = [(3, "link"), (200, "interop"), (90, "channel")];
+        let told = longest(times.map(|(took, name)| (took, name.to_owned())).to_vec());
+        assert_eq!(told, "interop 200 s, channel 90 s, link 3 s");
     }
 
     #[test]

@@ -1,0 +1,121 @@
+//! Steps that only compute, and run beside the tests, which mostly wait.
+//!
+//! Read first: `ci.rs` for which steps these are.
+//!
+//! Invariants
+//! - They get what the tests leave of the processors: whatever a test waits for goes first.
+//! - Each is run and counted once, and its line stands where it would if it came after the tests.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Display, Outcome, Step};
+use crate::limits;
+
+/// How often is looked whether a step has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The last line that a step has printed.
+pub(super) type LastLine = Arc<Mutex<String>>;
+
+/// A step that runs now, or waits for its turn.
+pub(super) struct Running {
+    name: &'static str,
+    last: LastLine,
+    ended: Receiver<(Outcome, Duration)>,
+}
+
+struct Job {
+    step: Step,
+    last: LastLine,
+    ended: Sender<(Outcome, Duration)>,
+}
+
+/// Starts steps, as many at a time as there are lanes; the rest follows in their order.
+pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Running> {
+    let (mut jobs, mut all) = (VecDeque::new(), BTreeMap::new());
+    for step in steps {
+        let (ended, ends) = mpsc::channel();
+        let last = LastLine::default();
+        all.insert(step.0, Running { name: step.0, last: Arc::clone(&last), ended: ends });
+        jobs.push_back(Job { step, last, ended });
+    }
+    let jobs = Arc::new(Mutex::new(jobs));
+    for _ in 0..limits::LANES {
+        let (jobs, root) = (Arc::clone(&jobs), root.to_owned());
+        thread::spawn(move || {
+            let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let_others_go_first();
+            while let Some(Job { step: (name, run), last, ended }) = next() {
+                let start = Instant::now();
+                let outcome = run(&root, &mut Display::unseen(name, last))
+                    .unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]));
+                // Who does not wait for it has ended.
+                let _ = ended.send((outcome, start.elapsed()));
+            }
+        });
+    }
+    all
+}
+
+/// From now on this thread, and what it starts, runs where nobody else has anything to do
+/// (SCHED_IDLE, sched(7)).
+fn let_others_go_first() {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let mut chrt = Command::new("chrt");
+    chrt.args(["--idle", "--pid", "0", &thread]).stdout(Stdio::null()).stderr(Stdio::null());
+    if !chrt.status().is_ok_and(|status| status.success()) {
+        // Next to it. Without either the steps are only slower to come after the tests.
+        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
+    }
+}
+
+impl Running {
+    /// Shows how far the step is until it has ended, and ends its line. What became of it.
+    pub(super) fn finish(self) -> Outcome {
+        let mut display = Display::start(self.name);
+        loop {
+            match self.ended.recv_timeout(LOOK_EVERY) {
+                Ok((outcome, took)) => {
+                    display.end(took, outcome.counts.failures.is_empty(), &outcome.note);
+                    return outcome;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    display.tick(Some(&last));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let why = "error: the thread of this step panicked".to_owned();
+                    return Outcome::check(self.name, false, vec![why]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_run_once_and_counted_where_it_is_asked_for() {
+        let steps: Vec<Step> = vec![
+            ("fine", |_, display| {
+                display.tick(Some("a line"));
+                Ok(Outcome::check("fine", true, Vec::new()))
+            }),
+            ("bad", |_, _| Ok(Outcome::check("bad", false, vec!["error: it is bad".to_owned()]))),
+            ("lost", |_, _| panic!("no step does")),
+        ];
+        let mut running = start(Path::new("."), steps);
+        let mut finish = |name| running.remove(name).expect("it was started").finish().counts;
+        assert_eq!(finish("lost").failures.len(), 1);
+        assert_eq!(finish("fine").passed, 1);
+        assert_eq!(finish("bad").failures, ["bad: error: it is bad"]);
+    }
+}
