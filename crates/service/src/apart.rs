@@ -20,7 +20,9 @@
 //! Invariants
 //! - Neither end waits for the other on the way of a message: a full ring of ops makes the
 //!   application yield until the server, which never waits, has taken some; a full ring of events
-//!   leaves events in the stack.
+//!   leaves events in the stack. Who yields or waits for an answer makes room in the other ring
+//!   meanwhile, since each op may have an answer.
+//! - A call is answered after the ops that were handed over before it, and after their answers.
 //! - A buffer belongs to one end at a time, and goes over with the record that names it.
 //! - Events of a turn go over together, and wake the application at most once.
 //! - However the server's thread ends, it wakes the application, which then sees that it has ended.

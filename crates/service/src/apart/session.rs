@@ -15,8 +15,9 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{
@@ -32,10 +33,13 @@ use super::sends::{Carried, NOBODY, Sends};
 use super::worker::{conn_id, id_of};
 use super::{Call, SharedMemory};
 use crate::connection_manager::{AcceptorId, Offer};
-use crate::limits::{LARGE_SEND_BYTES, OPS_MAX, SMALL_SEND_BYTES};
+use crate::limits::{COMPLETIONS_MAX, LARGE_SEND_BYTES, OPS_MAX, SMALL_SEND_BYTES};
 use crate::server::Server;
 use crate::server_thread;
 use crate::switch::Attachment;
+
+/// How often who waits for an answer looks whether the server waits for room.
+const ROOM_EVERY: Duration = Duration::from_millis(1);
 
 /// The application's ends of what it shares with its server.
 pub(super) struct Ends {
@@ -120,6 +124,8 @@ pub struct Session {
     unblocked: VecDeque<ConnId>,
     /// What was told while something else was waited for.
     backlog: VecDeque<(Told, Beside)>,
+    /// Records that were taken out of the ring only to make room in it.
+    taken: VecDeque<Record>,
     /// What belongs to what was told last.
     beside: Beside,
     /// Connections whose next bytes are wanted, and received buffers that go back: each is said of
@@ -150,6 +156,7 @@ impl Session {
             starved: VecDeque::new(),
             unblocked: VecDeque::new(),
             backlog: VecDeque::new(),
+            taken: VecDeque::new(),
             beside: Beside::default(),
             wanted: Ids::default(),
             back: Bufs::default(),
@@ -177,12 +184,12 @@ impl Session {
         self.counters
     }
 
-    /// Asks the server something that is rare, and waits for the answer. `None`: it is gone.
+    /// Asks the server something that is rare, and waits for the answer, which comes after whatever
+    /// was asked for before. `None`: it is gone.
     pub fn call<R: Send + 'static>(
         &mut self,
         ask: impl FnOnce(&mut Server<SharedMemory>) -> R + Send + 'static,
     ) -> Option<R> {
-        // What was asked for before comes before.
         self.flush();
         let (answer, answered) = mpsc::sync_channel(1);
         let call = Box::new(move |server: &mut Server<SharedMemory>| {
@@ -191,7 +198,23 @@ impl Session {
         });
         self.ends.calls.send(call).ok()?;
         self.ring();
-        answered.recv().ok()
+        loop {
+            match answered.recv_timeout(ROOM_EVERY) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Timeout) => self.make_room(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
+    /// Takes the server's events out of their ring, to be looked at later: it takes no op whose
+    /// answer has no room there.
+    #[cold]
+    fn make_room(&mut self) {
+        while self.ends.events.peek(COMPLETIONS_MAX).is_ok_and(|count| count > 0) {
+            self.taken.extend(std::iter::from_fn(|| self.ends.events.take()));
+            self.ends.events.release();
+        }
     }
 
     fn ring(&self) {
@@ -247,6 +270,7 @@ impl Session {
             if !self.lives() {
                 return;
             }
+            self.make_room();
             std::thread::yield_now();
         }
         // There is room, or the ring is broken, as the next event tells.
@@ -275,8 +299,11 @@ impl Session {
         self.flush();
         self.ends.sleeper.arm();
         self.is_armed = true;
-        let waits = self.ends.events.peek(1).is_ok_and(|count| count == 0);
-        if !(waits && self.lives() && self.unblocked.is_empty() && self.backlog.is_empty()) {
+        let waits = self.ends.events.peek(1).is_ok_and(|count| count == 0)
+            && self.taken.is_empty()
+            && self.backlog.is_empty()
+            && self.unblocked.is_empty();
+        if !(waits && self.lives()) {
             self.wake_up();
             return false;
         }
@@ -563,6 +590,9 @@ impl Session {
 
     #[inline]
     fn next_record(&mut self) -> Option<Record> {
+        if !self.taken.is_empty() {
+            return self.taken.pop_front();
+        }
         match self.ends.events.take() {
             Some(record) => Some(record),
             None => {
@@ -711,14 +741,10 @@ impl Session {
     }
 
     /// As [`Session::named`], of a connection that may have been asked for a moment ago: waits
-    /// until the server has seen the op.
+    /// until the server has answered that.
     pub fn named_soon(&mut self, conn: ConnId) -> Option<ConnId> {
-        // A call may be answered before the op is taken, or before the end of the turn in which it
-        // was; the third one is not.
-        for _ in 0..3 {
-            if !self.is_known(conn) || self.conns[conn.index as usize].server.is_some() {
-                break;
-            }
+        if self.is_known(conn) && self.conns[conn.index as usize].server.is_none() {
+            // The op's answer is there before this one.
             self.call(|_| ())?;
             while let Some(told) = self.next_told() {
                 self.backlog.push_back((told, std::mem::take(&mut self.beside)));

@@ -1,12 +1,13 @@
 //! A session and its server on the two ends of a pair: names, buffers, batches, ends.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use megapipe_link::{LinkError, Pair, PairConfig, pair};
 use megapipe_shm::BufId;
 use megapipe_shm::record::{Bufs, Chunk, Command, Completion, Event as Says, Id, Op, Record};
-use megapipe_stack::{CloseReason, ConnectError, Event, ListenError, OperationError};
+use megapipe_stack::{CloseReason, ConnId, ConnectError, Event, ListenError, OperationError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -76,10 +77,7 @@ fn listen(server: &mut Session, credit: u32) -> megapipe_stack::ListenerId {
 }
 
 /// A connection, as both ends name it.
-fn connected(
-    client: &mut Session,
-    server: &mut Session,
-) -> (megapipe_stack::ConnId, megapipe_stack::ConnId) {
+fn connected(client: &mut Session, server: &mut Session) -> (ConnId, ConnId) {
     server.flush();
     let ours = client.connect(http());
     assert_eq!(next_event(client), Event::Connected { conn: ours });
@@ -417,4 +415,64 @@ fn a_core_that_does_not_exist_is_named() {
     let apart = ApartConfig { core: Some(100_000), receive_bytes: 2_048, receive_buffers: 4 };
     let refused = start(Frames::Queue(Box::new(one)), &config, &apart).err();
     assert!(matches!(refused, Some(ApartError::Pin { core: 100_000, .. })), "{refused:?}");
+}
+
+/// Runs a test, and the servers that it starts, on one core only: whoever is woken takes it from
+/// the other.
+fn on_one_core(test: fn()) {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("a thread knows where it may run");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(first.expect("it may run somewhere"));
+    let run = move || {
+        rustix::thread::sched_setaffinity(None, &only).expect("it may run there");
+        test();
+    };
+    std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+#[test]
+fn a_call_is_answered_after_what_was_asked_for_before_it() {
+    on_one_core(|| {
+        let (mut client, mut server) = sessions();
+        listen(&mut server, 1_000);
+        server.flush();
+        for round in 0..500 {
+            let conn = client.connect(http());
+            let name = client.named_soon(conn).unwrap_or_else(|| panic!("{round}: it was begun"));
+            let is_there = client.call(move |server| server.stack().info(name).is_ok());
+            assert_eq!(is_there, Some(true), "{round}");
+            client.abort(conn);
+            let is_there = client.call(move |server| server.stack().info(name).is_ok());
+            assert_eq!(is_there, Some(false), "{round}: it was aborted before");
+        }
+    });
+}
+
+#[test]
+fn more_ops_than_there_is_room_for_their_answers_are_done_all_the_same() {
+    // Both rings full, and some more.
+    const CONNECTS: u32 = OPS_MAX + COMPLETIONS_MAX + 1_000;
+    let (mut client, _server) = sessions();
+    // Beyond its thousand connections the server begins none, and says so.
+    let name = |conn: ConnId| (conn.index, conn.generation);
+    let mut waits: HashSet<_> = (0..CONNECTS).map(|_| name(client.connect(http()))).collect();
+    assert_eq!(waits.len(), CONNECTS as usize);
+    assert_eq!(client.call(|_| 7), Some(7));
+    let (mut begun, mut refused) = (0, 0);
+    while !waits.is_empty() {
+        match next(&mut client) {
+            Told::NotBegun(conn, _) => {
+                assert!(waits.remove(&name(conn)));
+                refused += 1;
+            }
+            Told::Event(Event::Closed { conn, reason }, _) => {
+                assert_eq!(reason, CloseReason::Refused);
+                assert!(waits.remove(&name(conn)));
+                begun += 1;
+            }
+            Told::Event(event, _) => panic!("{event:?}"),
+        }
+    }
+    assert!(begun > 0 && refused > 0, "{begun} were begun, {refused} were not");
 }

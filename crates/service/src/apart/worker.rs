@@ -46,6 +46,8 @@ pub(super) struct Worker {
     clock: Clock,
     /// Sends that the stack had no room for, in the order of their coming.
     deferred: VecDeque<(ConnId, Chunk)>,
+    /// A call that waits for ops before it, which wait for room for their answers.
+    held: Option<Call>,
     /// Events that the application was not woken for yet.
     untold: u32,
     /// The application is gone.
@@ -56,7 +58,7 @@ impl Worker {
     pub(super) fn new(server: Server<SharedMemory>, ends: Ends) -> Self {
         let clock = Clock::new();
         let deferred = VecDeque::new();
-        Self { server, ends, clock, deferred, untold: 0, is_over: false }
+        Self { server, ends, clock, deferred, held: None, untold: 0, is_over: false }
     }
 
     /// Turns until the application is gone, or the link.
@@ -66,8 +68,7 @@ impl Worker {
     pub(super) fn run(mut self) -> Result<(), LinkError> {
         loop {
             let now = self.clock.now();
-            let asked = self.take_ops(now)?;
-            self.answer_calls();
+            let asked = self.take_ops(now)? + self.answer_calls(now)?;
             let turn = self.server.turn(now)?;
             let told = self.tell();
             if self.is_over {
@@ -215,17 +216,34 @@ impl Worker {
         });
     }
 
-    fn answer_calls(&mut self) {
-        loop {
-            match self.ends.questions.try_recv() {
-                Ok(call) => call(&mut self.server),
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.is_over = true;
-                    return;
+    /// Answers calls, each after the ops that were asked for before it. How many ops that were.
+    fn answer_calls(&mut self, now: Instant) -> Result<u32, LinkError> {
+        let mut asked = 0;
+        while let Some(call) = self.held.take().or_else(|| self.next_call()) {
+            loop {
+                match self.take_ops(now)? {
+                    0 => break,
+                    count => asked += count,
                 }
             }
+            if self.has_ops()? {
+                self.held = Some(call);
+                break;
+            }
+            self.ends.events.commit();
+            call(&mut self.server);
         }
+        Ok(asked)
+    }
+
+    fn next_call(&mut self) -> Option<Call> {
+        let call = self.ends.questions.try_recv();
+        self.is_over |= matches!(call, Err(TryRecvError::Disconnected));
+        call.ok()
+    }
+
+    fn has_ops(&mut self) -> Result<bool, LinkError> {
+        self.ends.ops.peek(1).map(|count| count > 0).map_err(|_| gone())
     }
 
     /// Puts events into the ring, as far as there is room: the rest stays in the stack. How many.
@@ -296,8 +314,7 @@ impl Worker {
     fn sleep(&mut self, now: Instant) -> Result<(), LinkError> {
         self.wake()?;
         self.ends.sleeper.arm();
-        let has_ops = self.ends.ops.peek(1).map_err(|_| gone())? > 0;
-        self.answer_calls();
+        let has_ops = self.has_ops()? || self.answer_calls(now)? > 0;
         // An answer to a call may have given the stack something to send.
         let transmitted = self.server.transmit(now)?;
         let may_sleep = !has_ops && !self.is_over && transmitted == 0;
