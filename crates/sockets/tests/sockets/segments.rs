@@ -6,7 +6,7 @@ use megapipe::Placement;
 
 use crate::control::message;
 use crate::host::{Answer, Fd};
-use crate::world::{Client, PLACEMENTS, Server, Side, World, compare, compare_on, on_stack};
+use crate::world::{Client, PLACEMENTS, Server, Side, World, alone, compare, compare_on};
 
 const UDP: i32 = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
 const LEVEL: i32 = libc::SOL_UDP;
@@ -154,7 +154,7 @@ fn what_was_sent_in_one_call_can_be_received_in_one() {
 fn only_what_is_alike_is_joined() {
     // What came by calls of its own, Linux's loopback does not join; a device would.
     for placement in PLACEMENTS {
-        let mut world = on_stack(placement);
+        let mut world = alone(placement);
         let world = &mut world;
         let (server, to) = bound(world, Server, libc::AF_INET);
         let on = 1_i32.to_ne_bytes();
@@ -182,7 +182,7 @@ fn only_what_is_alike_is_joined() {
 #[test]
 fn segments_fit_a_packet_and_go_together_or_not_at_all() {
     for placement in PLACEMENTS {
-        let mut world = on_stack(placement);
+        let mut world = alone(placement);
         let world = &mut world;
         let (server, to) = bound(world, Server, libc::AF_INET);
         let (client, _) = bound(world, Client, libc::AF_INET);

@@ -262,6 +262,11 @@ pub(crate) fn on_stack(placement: Placement) -> World {
     World { hosts, ips, ips6, ..on_linux() }
 }
 
+/// A world on our own stack that is compared with nothing: nobody tries again, so it takes its time.
+pub(crate) fn alone(placement: Placement) -> World {
+    World { patience: PATIENCES[PATIENCES.len() - 1], ..on_stack(placement) }
+}
+
 /// Runs a program on Linux and on ours, and compares what each wrote down.
 pub(crate) fn compare(program: impl Fn(&mut World)) {
     compare_on(&[("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)], program);
