@@ -56,7 +56,7 @@ pub(crate) fn handle(call: &str, result: Result<Handle, Failure>) -> mp_handle_t
 
 /// Runs what is not inside a channel or a context; a panic is an error here too, and errno is left
 /// alone.
-pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn caught<T, E: From<CallError>>(work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let errno = Errno::now();
     let result = catch_unwind(AssertUnwindSafe(work));
     errno.put_back();

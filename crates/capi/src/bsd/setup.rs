@@ -85,7 +85,7 @@ pub unsafe extern "C" fn mps_init(config: *const mp_config, flags: c_uint) -> c_
         process.choice = Some(choice);
         Ok(())
     };
-    status("mps_init", caught(init).map_err(Refusal::from))
+    status("mps_init", caught(init))
 }
 
 /// Closes the calling thread's sockets, or those that all threads share, and waits a moment until
@@ -95,28 +95,26 @@ pub extern "C" fn mps_destroy() -> c_int {
     let destroy = || {
         context::give_up()?;
         let mut process = process();
-        if let Some((mark, mut shared)) = process.shared.take()
-            && mark.check().is_ok()
-        {
-            context::end_shared(&mut shared);
-        }
+        process.shared.take().into_iter().for_each(end);
         if Place::are_all_free() {
             process.choice = None;
         }
         Ok(())
     };
-    let mut refused = None;
-    let done = caught(|| {
-        refused = destroy().err();
-        Ok(())
-    });
-    status("mps_destroy", refused.map_or_else(|| done.map_err(Refusal::from), Err))
+    status("mps_destroy", caught(destroy))
+}
+
+/// What was written goes out, and all is closed. In the child of a fork it is the parent's.
+fn end((mark, mut shared): (ProcessMark, SharedContext)) {
+    if mark.check().is_ok() {
+        context::end_shared(&mut shared);
+    }
 }
 
 /// The calling thread, which has none, gets sockets.
 #[cold]
 pub(super) fn make() -> Result<(), Refusal> {
-    let (carrier, place) = caught(|| {
+    let made = || -> Result<_, Failure> {
         let mut process = process();
         if process.choice.is_none() {
             // SAFETY: the defaults have no texts.
@@ -132,7 +130,8 @@ pub(super) fn make() -> Result<(), Refusal> {
         let (mark, shared) = process.shared.as_ref().ok_or(CallError::NotInitialised)?;
         mark.check()?;
         Ok((Carrier::Shared(shared.clone()), None))
-    })?;
+    };
+    let (carrier, place) = caught(made)?;
     context::settle(carrier, place)
 }
 
@@ -227,11 +226,7 @@ extern "C" fn at_exit() {
         };
         let shared = process.shared.take();
         drop(process);
-        if let Some((mark, mut shared)) = shared
-            && mark.check().is_ok()
-        {
-            context::end_shared(&mut shared);
-        }
+        shared.into_iter().for_each(end);
     }));
 }
 

@@ -328,7 +328,7 @@ pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
 /// own it takes one of the link's shards, of which there are `num_cores`.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
-    let create = || {
+    let create = || -> Result<mctx_t, Failure> {
         let (conf, carrier) = {
             let mut setup = setup();
             if !setup.is_initialised {
