@@ -8,10 +8,8 @@
 //!
 //! Invariants
 //! - A step that fails adds at least one to the failed count, so the exit status follows the count.
-//! - What runs beside the tests only computes, and lets them go first.
 //! - No step needs root, a terminal or standard input.
 
-mod beside;
 mod display;
 mod fuzz;
 mod interleavings;
@@ -19,6 +17,7 @@ mod lanes;
 mod no_os;
 mod suites;
 mod tally;
+mod together;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -88,14 +87,14 @@ const STEPS: &[Step] = &[
     ("build", build),
     ("no-os", no_os::check),
     ("test", suites::run),
-    ("loom", interleavings::loom),
     ("miri", interleavings::miri),
     ("fuzz", fuzz::smoke),
     ("sim", sim_step),
+    ("loom", interleavings::loom),
 ];
 
-/// Those that run beside the tests, the one first that keeps one processor busy for longest.
-const BESIDE_TESTS: [&str; 4] = ["miri", "fuzz", "sim", "loom"];
+/// The last ones, which run side by side: Miri uses one processor only.
+const TOGETHER: [&str; 4] = ["miri", "fuzz", "sim", "loom"];
 
 /// What the steps are called.
 pub(crate) fn step_names() -> impl Iterator<Item = &'static str> {
@@ -107,16 +106,15 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     let start = Instant::now();
     let mut total = Counts::default();
     let is_asked = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
-    let mut beside = BTreeMap::new();
+    let mut running = BTreeMap::new();
     for step in STEPS.iter().filter(|(name, _)| is_asked(name)) {
         let name = step.0;
-        if name == "test" {
-            let asked = BESIDE_TESTS.iter().filter(|name| is_asked(name));
-            let steps = asked.filter_map(|name| STEPS.iter().find(|step| step.0 == *name));
-            beside = beside::start(root, steps.copied().collect());
+        if TOGETHER.contains(&name) && running.is_empty() {
+            let steps = STEPS.iter().filter(|(name, _)| TOGETHER.contains(name) && is_asked(name));
+            running = together::start(root, steps.copied().collect());
         }
-        let outcome = match beside.remove(name) {
-            Some(running) => running.finish(),
+        let outcome = match running.remove(name) {
+            Some(step) => step.finish(),
             None => run_now(root, *step),
         };
         if !outcome.counts.failures.is_empty() {

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::beside::LastLine;
+use super::together::LastLine;
 use crate::limits;
 
 /// The line of the step that runs now.

@@ -19,6 +19,7 @@ pub(super) fn loom(root: &Path, display: &mut Display) -> Result<Outcome, Error>
     test.args(["--target-dir", "target/loom", "--", "--show-output"]);
     // Nothing here is shipped: what is built must only build fast.
     test.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    test.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     counted("loom", test.env("RUSTFLAGS", "--cfg loom"), &mut |line| display.tick(line))
 }
 

@@ -1,14 +1,12 @@
-//! Steps that only compute, and run beside the tests, which mostly wait.
+//! Steps that run side by side, because one of them keeps a single processor busy for long.
 //!
 //! Read first: `ci.rs` for which steps these are.
 //!
-//! Invariants
-//! - They get what the tests leave of the processors: whatever a test waits for goes first.
-//! - Each is run and counted once, and its line stands where it would if it came after the tests.
+//! Invariant: each is run and counted once, and its line stands where it would if they came one
+//! after the other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -50,7 +48,6 @@ pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Run
         let (jobs, root) = (Arc::clone(&jobs), root.to_owned());
         thread::spawn(move || {
             let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let_others_go_first();
             while let Some(Job { step: (name, run), last, ended }) = next() {
                 let start = Instant::now();
                 let outcome = run(&root, &mut Display::unseen(name, last))
@@ -61,18 +58,6 @@ pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Run
         });
     }
     all
-}
-
-/// From now on this thread, and what it starts, runs where nobody else has anything to do
-/// (SCHED_IDLE, sched(7)).
-fn let_others_go_first() {
-    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let mut chrt = Command::new("chrt");
-    chrt.args(["--idle", "--pid", "0", &thread]).stdout(Stdio::null()).stderr(Stdio::null());
-    if !chrt.status().is_ok_and(|status| status.success()) {
-        // Next to it. Without either the steps are only slower to come after the tests.
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
-    }
 }
 
 impl Running {
