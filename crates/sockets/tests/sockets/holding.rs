@@ -151,7 +151,7 @@ fn who_connects_has_a_local_address_as_well() {
                 }
                 world.host(Server).close(fd).unwrap();
                 world.settle();
-                let peer = world.host(Client).accept4(listener, libc::SOCK_NONBLOCK).unwrap();
+                let peer = world.accept_at(Client, listener);
                 world.host(Client).close(peer).unwrap();
                 world.settle();
                 for binds in REUSE {

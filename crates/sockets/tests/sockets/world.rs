@@ -140,7 +140,12 @@ impl World {
 
     /// The server's next connection, when it comes.
     pub(crate) fn accept(&mut self, listener: Fd) -> Fd {
-        self.until_there(|world| world.host(Server).accept4(listener, libc::SOCK_NONBLOCK))
+        self.accept_at(Server, listener)
+    }
+
+    /// The same of either side.
+    pub(crate) fn accept_at(&mut self, side: Side, listener: Fd) -> Fd {
+        self.until_there(|world| world.host(side).accept4(listener, libc::SOCK_NONBLOCK))
     }
 
     /// What a call answers as soon as it would not have to wait.
@@ -262,7 +267,7 @@ pub(crate) fn on_stack(placement: Placement) -> World {
     World { hosts, ips, ips6, ..on_linux() }
 }
 
-/// A world on our own stack that is compared with nothing: nobody tries again, so it takes its time.
+/// A world on our own stack that is compared with nothing: nobody tries again, so it is patient.
 pub(crate) fn alone(placement: Placement) -> World {
     World { patience: PATIENCES[PATIENCES.len() - 1], ..on_stack(placement) }
 }
