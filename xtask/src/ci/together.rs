@@ -75,6 +75,7 @@ impl Running {
                     display.tick(Some(&last));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
+                    display.end(display.elapsed(), false, "");
                     let why = "error: the thread of this step panicked".to_owned();
                     return Outcome::check(self.name, false, vec![why]);
                 }
