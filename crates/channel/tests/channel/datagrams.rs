@@ -265,8 +265,10 @@ fn a_message_beyond_what_udp_carries_is_too_long(case: &Case) {
 fn a_refused_message_is_told_to_a_connected_socket(case: &Case) {
     let mut scene = case.scene();
     let ours = udp("127.0.0.1:0");
-    let nobody = udp("127.0.0.1:0").local_addr().unwrap();
-    ours.connect(nobody).unwrap();
+    // Nobody else gets its port, and it hears somebody else only.
+    let deaf = udp("127.0.0.1:0");
+    deaf.connect("127.0.0.1:9").unwrap();
+    ours.connect(deaf.local_addr().unwrap()).unwrap();
     let handle = scene.register(ours.into(), 0, None).unwrap();
     scene.read(handle, 10).unwrap();
     scene.flush().unwrap();
