@@ -136,10 +136,14 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
     Ok(failed == 0)
 }
 
-fn run_now(root: &Path, (name, step): Step) -> Outcome {
-    let mut display = Display::start(name);
-    let outcome = step(root, &mut display)
-        .unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]));
+/// What became of a step, also of one that could not be run.
+fn outcome_of((name, step): Step, root: &Path, display: &mut Display) -> Outcome {
+    step(root, display).unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]))
+}
+
+fn run_now(root: &Path, step: Step) -> Outcome {
+    let mut display = Display::start(step.0);
+    let outcome = outcome_of(step, root, &mut display);
     display.end(display.elapsed(), outcome.counts.failures.is_empty(), &outcome.note);
     outcome
 }

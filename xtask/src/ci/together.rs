@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Display, Outcome, Step};
+use super::{Display, Outcome, Step, outcome_of};
 use crate::limits;
 
 /// How often is looked whether a step has ended.
@@ -48,12 +48,11 @@ pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Run
         let (jobs, root) = (Arc::clone(&jobs), root.to_owned());
         thread::spawn(move || {
             let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            while let Some(Job { step: (name, run), last, ended }) = next() {
-                let start = Instant::now();
-                let outcome = run(&root, &mut Display::unseen(name, last))
-                    .unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]));
+            while let Some(Job { step, last, ended }) = next() {
+                let mut display = Display::unseen(step.0, last);
+                let outcome = outcome_of(step, &root, &mut display);
                 // Who does not wait for it has ended.
-                let _ = ended.send((outcome, start.elapsed()));
+                let _ = ended.send((outcome, display.elapsed()));
             }
         });
     }
