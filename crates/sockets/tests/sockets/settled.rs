@@ -10,6 +10,7 @@ use megapipe_sockets::{
 };
 
 use crate::host::{Ctl, Fd};
+use crate::waiting::FOR_EVER;
 use crate::world::{Client, STACK_IPS, Server, World, compare, named, stack_configs};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -188,9 +189,6 @@ fn a_lower_mark_makes_readable_what_was_too_little() {
         });
     }
 }
-
-/// Nothing that a test waits for takes so long.
-const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// Reads whatever a set tells of, until all of `left` bytes are there; each thread does.
 fn serve(context: &mut SharedContext, epoll: OurFd, left: &AtomicUsize) {

@@ -127,7 +127,8 @@ trait Place {
     fn bring(&self, call: Call, address: SocketAddr, is_over: &dyn Fn() -> bool);
 }
 
-fn timeval(time: Duration) -> Vec<u8> {
+/// As SO_RCVTIMEO and SO_SNDTIMEO have it.
+pub(crate) fn timeval(time: Duration) -> Vec<u8> {
     [(time.as_secs() as i64).to_ne_bytes(), i64::from(time.subsec_micros()).to_ne_bytes()].concat()
 }
 

@@ -10,6 +10,7 @@ use megapipe_sockets::{
     Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags, SharedContext,
 };
 
+use crate::signals::timeval;
 use crate::world::{PLACEMENTS, STACK_IPS, stack_configs};
 
 /// Two hosts whose threads share their sockets, and the server's address.
@@ -387,7 +388,7 @@ fn connect_beside_a_sleeper(place: Place) {
             std::thread::yield_now();
         }
         let fd = client.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
-        let patience = [20_u64.to_ne_bytes(), 0_u64.to_ne_bytes()].concat();
+        let patience = timeval(Duration::from_secs(20));
         client.setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &patience).unwrap();
         assert_eq!(client.connect(fd, Some(address)), Ok(()));
         client.close(epoll).unwrap();
@@ -413,7 +414,7 @@ fn wait_beside_a_driver(place: Place) {
     });
     let fd = dial(&mut client, address);
     let (mut server, connection) = accepting.join().unwrap();
-    let patience = [LONG.as_secs().to_ne_bytes(), 0_u64.to_ne_bytes()].concat();
+    let patience = timeval(LONG);
     server.setsockopt(connection, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience).unwrap();
     let is_gone = AtomicBool::new(false);
     std::thread::scope(|scope| {

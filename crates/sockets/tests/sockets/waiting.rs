@@ -19,7 +19,7 @@ use crate::world::{PLACEMENTS, STACK_IPS, stack_configs};
 /// Long enough that the other thread sleeps by then.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Nothing that a test waits for takes so long.
-const FOR_EVER: Duration = Duration::from_secs(60);
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(60);
 
 fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap()
