@@ -611,6 +611,7 @@ mod tests {
             Server::Local(StackLink::MemifAsleep(Side::Server)),
             Server::Local(StackLink::MemifAsleep(Side::Load)),
             Server::Placed(StackLink::Memif, Placement::Thread),
+            Server::Placed(StackLink::MemifAsleep(Side::Server), Placement::Thread),
             Server::Placed(StackLink::Memif, Placement::Core),
             Server::Sockets(StackLink::Memif, None),
             Server::Sockets(StackLink::Memif, Some(Placement::Thread)),

@@ -185,8 +185,7 @@ fn program_bars(bench: &mut Bench, rows: &[&Promise]) -> Outcome {
     let situation = situation("mt-placement");
     let wanted = |row: &Promise| rows.iter().any(|it| it.name == row.name);
     let mut servers = vec![Server::Local(POLLING), Server::Local(ASLEEP)];
-    // Two that share a core never poll.
-    let thread = [Server::Placed(POLLING, Placement::Thread)];
+    let thread = [POLLING, ASLEEP].map(|link| Server::Placed(link, Placement::Thread));
     let sockets = [Server::Sockets(POLLING, None), Server::Sockets(ASLEEP, None)];
     servers.extend(thread.iter().filter(|_| wanted(&THREAD)));
     servers.extend(sockets.iter().filter(|_| wanted(&SOCKETS)));

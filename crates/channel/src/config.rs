@@ -47,7 +47,8 @@ pub enum Placement {
     #[default]
     Inline,
     /// On a thread beside the channel's, on the same core: it gathers what happens, and wakes the
-    /// channel once for all of it [mTCP 3.2].
+    /// channel once for all of it [mTCP 3.2]. A channel that has nothing to do takes its turns
+    /// before it sleeps.
     Thread,
     /// On a core of its own, the one named or another one than the channel's: it polls while there
     /// is work, and sleeps when there is none [ETA 4.2].

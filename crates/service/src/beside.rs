@@ -7,10 +7,12 @@
 //!                            the server
 //!                       <-- inside for a turn ---   frames in, frames out, timers
 //!     sleeps on a bell  <-- rung once a batch ---   and gives the core away
+//!     a turn, if it has
+//!     nothing to do     -- inside meanwhile ----->  is ready to run
 //! ```
 //!
 //! Read first: mTCP §3.2 (a thread for the stack beside the application's, one wake-up for a
-//! batch); `megapipe_shm`'s `biased.rs` for how both come to one server; decision 0021.
+//! batch); `megapipe_shm`'s `biased.rs` for how both come to one server; decisions 0021 and 0032.
 //!
 //! The two threads share a core, so at any moment one of them runs, and the server can be one value
 //! that both use: no message is copied or described on its way between them. What the application
@@ -18,8 +20,8 @@
 //! waits in the stack until the application takes it.
 //!
 //! Invariants
-//! - Frames, timers and the link are the server thread's. The application's thread uses the stack,
-//!   and what listening takes, for the length of a call.
+//! - The link is the server thread's while that sleeps, or is about to. Else whoever has the lock
+//!   takes frames in and out and runs timers.
 //! - Before the server's thread sleeps, the stack has nothing to send, and the application was
 //!   woken if there is something for it.
 //! - Before the application sleeps, the stack had nothing to tell.
@@ -40,8 +42,9 @@ use crate::apart::{ApartError, SessionCounters};
 use crate::config::ServerConfig;
 use crate::connection_manager::Offer;
 use crate::error::ServerError;
+use crate::limits::BURSTS_PER_TURN;
 use crate::link_server::Frames;
-use crate::server::Server;
+use crate::server::{Server, Turn};
 use crate::server_thread;
 use crate::switch::Attachment;
 
@@ -61,6 +64,29 @@ impl<M> Shared<M> {
     #[inline]
     pub fn not_before(&self, now: Instant) -> Instant {
         now.max(self.turned_at)
+    }
+}
+
+impl<M: Memory> Shared<M> {
+    /// A turn, and more frames as long as there are some: an acknowledgment can ride on an answer
+    /// if the application is asked before frames leave again.
+    fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
+        let now = self.not_before(now);
+        self.turned_at = now;
+        let mut turn = self.server.turn(now)?;
+        for _ in 1..BURSTS_PER_TURN {
+            let burst = self.server.receive(now)?;
+            if burst == 0 {
+                break;
+            }
+            turn.frames_in += burst;
+        }
+        Ok(turn)
+    }
+
+    fn has_event(&mut self) -> bool {
+        let (stack, _) = self.server.parts();
+        stack.has_event()
     }
 }
 
@@ -189,6 +215,31 @@ impl<M: Memory> Beside<M> {
         Some(event)
     }
 
+    /// Takes a turn in place of the server's thread, where that is awake and waits for the core
+    /// alone, and nothing has happened that the application does not know of: two switches of
+    /// threads less. A default turn where it is not so. For whoever has nothing else to do.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
+        if !self.lives() {
+            return Ok(Turn::default());
+        }
+        let mut shared = self.shared.enter();
+        // Asked inside: a server's thread that wants to sleep says so before it comes here to arm
+        // the link, and an armed link is left alone. So it either has not armed, or is seen.
+        if self.ringer.is_awaited() || shared.has_event() {
+            return Ok(Turn::default());
+        }
+        shared.turn(now)
+    }
+
+    /// The server's thread sleeps, or is about to; its turns are not to be taken.
+    #[must_use]
+    pub fn is_server_asleep(&self) -> bool {
+        self.ringer.is_awaited()
+    }
+
     /// Sees to it that the server's thread does what was asked for.
     #[inline]
     pub fn flush(&mut self) {
@@ -275,9 +326,7 @@ impl<M: Memory> Beside<M> {
     }
 
     fn has_event(&mut self) -> bool {
-        let mut shared = self.shared.enter();
-        let (stack, _) = shared.server.parts();
-        stack.has_event()
+        self.shared.enter().has_event()
     }
 
     /// This is the child after a fork: the parent's thread and its server are not touched.

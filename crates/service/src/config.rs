@@ -14,6 +14,7 @@ use crate::limits::{EPHEMERAL_PORTS, SHARED_CLIENT_PORTS, SPIN_DEFAULT, SPIN_MAX
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
     /// How long it spins after the last work before it sleeps. At most a second; zero: not at all.
+    /// With a server beside it is the application that spins, and takes the server's turns.
     pub spin: Duration,
 }
 

@@ -7,9 +7,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use megapipe_link::LinkError;
-use megapipe_service::{Beside as End, BesideShared, Told};
+use megapipe_service::{Beside as End, BesideShared, Next, Slept, Told, Turn, Waiting};
 use megapipe_shm::Owned;
 use megapipe_stack::{Chunk, ConnId, DatagramId, Departure, Instant, OperationError};
 
@@ -26,11 +27,13 @@ const TRIES_TO_SEND: usize = 4;
 pub(super) struct Beside {
     pub(super) end: End<LentMemory>,
     pools: Pools,
+    waiting: Waiting,
 }
 
 impl Beside {
-    pub(super) const fn new(end: End<LentMemory>, pools: Pools) -> Self {
-        Self { end, pools }
+    /// `spin`: how long to turn the server without work before sleep.
+    pub(super) const fn new(end: End<LentMemory>, pools: Pools, spin: Duration) -> Self {
+        Self { end, pools, waiting: Waiting::new(spin) }
     }
 
     /// The server, to ask something of.
@@ -39,16 +42,38 @@ impl Beside {
         self.end.enter()
     }
 
-    /// Buffers go to and fro, and the server knows what was asked for.
-    pub(super) fn turn(&mut self) -> Result<(), LinkError> {
+    /// Buffers go to and fro, and what was asked for is done here or by the server's thread.
+    pub(super) fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
         self.end.wake_up();
         {
             let mut shared = self.end.look();
             let (_, memory) = shared.server.parts();
             memory.exchange(&self.pools);
         }
+        let turn = self.end.turn(now)?;
         self.end.flush();
-        self.end.check()
+        self.end.check()?;
+        Ok(turn)
+    }
+
+    pub(super) fn after_turn(&mut self, worked: bool, now: Instant) -> Next {
+        match self.waiting.after_turn(worked, now) {
+            // Its turns are taken by nobody but itself.
+            Next::Turn if !worked && self.end.is_server_asleep() => Next::Sleep,
+            next => next,
+        }
+    }
+
+    /// As [`End::sleep`].
+    pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Slept {
+        self.waiting.slept();
+        self.end.sleep(timeout)
+    }
+
+    /// As [`End::arm`].
+    pub(super) fn arm(&mut self) -> bool {
+        self.waiting.slept();
+        self.end.arm()
     }
 
     #[inline]

@@ -142,7 +142,7 @@ impl Placed {
     pub(super) fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
         match self {
             Self::Inline(server) => server.turn(now),
-            Self::Beside(beside) => beside.turn().map(|()| Turn::default()),
+            Self::Beside(beside) => beside.turn(now),
             Self::Apart(apart) => {
                 apart.session.wake_up();
                 apart.session.flush();
@@ -178,9 +178,7 @@ impl Placed {
     pub(super) fn after_turn(&mut self, worked: bool, now: Instant) -> Next {
         match self {
             Self::Inline(server) => server.after_turn(worked, now),
-            // Whoever polls on a core that both share keeps the other from running.
-            Self::Beside(_) if worked => Next::Turn,
-            Self::Beside(_) => Next::Sleep,
+            Self::Beside(beside) => beside.after_turn(worked, now),
             Self::Apart(apart) => apart.waiting.after_turn(worked, now),
         }
     }
@@ -188,7 +186,7 @@ impl Placed {
     pub(super) fn arm(&mut self, now: Instant) -> Result<bool, LinkError> {
         match self {
             Self::Inline(server) => server.arm(now),
-            Self::Beside(beside) => Ok(beside.end.arm()),
+            Self::Beside(beside) => Ok(beside.arm()),
             Self::Apart(apart) => {
                 apart.waiting.slept();
                 Ok(apart.session.arm())
@@ -199,7 +197,7 @@ impl Placed {
     /// Sleeps where that needs no descriptors. `None`: it does.
     pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Option<Slept> {
         let Self::Beside(beside) = self else { return None };
-        Some(beside.end.sleep(timeout)).filter(|slept| *slept != Slept::Polls)
+        Some(beside.sleep(timeout)).filter(|slept| *slept != Slept::Polls)
     }
 
     /// How long it may sleep for the stack's timers' sake.

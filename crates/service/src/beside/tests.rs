@@ -26,6 +26,10 @@ struct Application {
     own: OwnedFd,
     /// Sleeps by its descriptors.
     polls: bool,
+    /// Takes the server's turns before it sleeps.
+    stands_in: bool,
+    /// Turns of its own that came to something.
+    turns: u32,
 }
 
 fn application(link: impl Link + 'static, last: u8, polls: bool) -> Application {
@@ -41,7 +45,7 @@ fn application(link: impl Link + 'static, last: u8, polls: bool) -> Application 
     let watched = own.try_clone().expect("one more");
     let frames = Frames::Queue(Box::new(link));
     let end = start(frames, &config, HeapMemory::new(256, 2_048), None, watched);
-    Application { end: end.expect("a thread"), own, polls }
+    Application { end: end.expect("a thread"), own, polls, stands_in: false, turns: 0 }
 }
 
 fn applications(polls: bool) -> (Application, Application) {
@@ -63,9 +67,19 @@ impl Application {
                 return event;
             }
             assert!(start.elapsed() < PATIENCE, "nothing happens");
+            if self.stands_in && self.turn() {
+                continue;
+            }
             self.sleep();
             self.end.check().expect("the server lives");
         }
+    }
+
+    /// Whether it took a turn that came to something.
+    fn turn(&mut self) -> bool {
+        let turn = self.end.turn(Clock::new().now()).expect("the link works");
+        self.turns += u32::from(turn.worked());
+        turn.worked()
     }
 
     /// Whether its own descriptor was readable.
@@ -142,8 +156,9 @@ fn connected(client: &mut Application, server: &mut Application) -> (ConnId, Con
 
 #[test]
 fn bytes_go_both_ways_and_connections_end() {
-    for polls in [false, true] {
+    for (polls, stands_in) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut client, mut server) = applications(polls);
+        (client.stands_in, server.stands_in) = (stands_in, stands_in);
         server.listen();
         let (ours, theirs) = connected(&mut client, &mut server);
         for round in 0..500_u32 {
@@ -168,6 +183,56 @@ fn bytes_go_both_ways_and_connections_end() {
         let SessionCounters { events, wakeups, .. } = server.end.counters();
         assert!(events > 500 && wakeups > 0 && wakeups <= events, "{events} in {wakeups}");
     }
+}
+
+/// The server's thread is awake, for it has told of a message or been told of one, and the
+/// application is done before it.
+#[test]
+fn an_application_that_has_nothing_to_do_takes_turns_itself() {
+    let (mut client, mut server) = applications(false);
+    client.stands_in = true;
+    server.listen();
+    let (ours, theirs) = connected(&mut client, &mut server);
+    let start = Clocked::now();
+    while client.turns < 10 {
+        assert!(start.elapsed() < PATIENCE, "{} turns", client.turns);
+        client.send(ours, b"once more");
+        server.receive(theirs);
+        client.end.flush();
+        // What it asked for.
+        client.turn();
+        let Event::Received { chunk, .. } = server.next() else { panic!("no message") };
+        server.take(chunk);
+    }
+}
+
+/// It waits for frames to wake it: a turn here would put an end to that.
+#[test]
+fn no_turn_is_taken_while_the_servers_thread_sleeps() {
+    const ROUNDS: u32 = 20;
+    let (mut client, mut server) = applications(false);
+    server.listen();
+    let (ours, theirs) = connected(&mut client, &mut server);
+    client.receive(ours);
+    for _ in 0..ROUNDS {
+        let start = Clocked::now();
+        client.end.flush();
+        while !client.end.is_server_asleep() {
+            assert!(start.elapsed() < PATIENCE, "it does not sleep");
+            std::thread::yield_now();
+        }
+        // What it does before it sleeps.
+        std::thread::sleep(Duration::from_millis(1));
+        client.turn();
+        server.send(theirs, b"wake up");
+        server.end.flush();
+        let Event::Received { chunk, .. } = client.next() else { panic!("no message") };
+        client.take(chunk);
+        client.receive(ours);
+    }
+    let info = server.end.look().server.stack().info(theirs).expect("it is open");
+    // One here and there where others have the processor.
+    assert!(info.segments_retransmitted < ROUNDS / 2, "{} came late", info.segments_retransmitted);
 }
 
 /// What the application asks for while it does not wait for anything goes out all the same.
@@ -382,6 +447,23 @@ fn it_is_refused_by_name_where_time_is_not_the_machines() {
     assert!(error.to_string().contains("clock"), "{error}");
 }
 
+/// Sends everything back until the other end has no more, and waits in another way each time.
+fn echo(mut server: Application, theirs: ConnId) -> Application {
+    server.receive(theirs);
+    loop {
+        server.polls = !server.polls;
+        server.stands_in ^= server.polls;
+        match server.next() {
+            Event::Received { chunk, .. } => {
+                let text = server.take(chunk);
+                server.send(theirs, &text);
+                server.receive(theirs);
+            }
+            _ => return server,
+        }
+    }
+}
+
 /// Both ways of sleeping in turn, with messages, a descriptor of the application's own and times
 /// that are over, all at once: whoever is not woken waits for longer than a test may.
 #[test]
@@ -407,20 +489,7 @@ fn nobody_sleeps_through_anything_that_happens_at_once() {
         }
         written
     });
-    let echo = std::thread::spawn(move || {
-        server.receive(theirs);
-        loop {
-            server.polls = !server.polls;
-            match server.next() {
-                Event::Received { chunk, .. } => {
-                    let text = server.take(chunk);
-                    server.send(theirs, &text);
-                    server.receive(theirs);
-                }
-                _ => return server,
-            }
-        }
-    });
+    let echo = std::thread::spawn(move || echo(server, theirs));
     let start = Clocked::now();
     let (mut sent, mut came, mut rung) = (0_u32, 0_u32, 0_u32);
     client.receive(ours);
@@ -437,6 +506,9 @@ fn nobody_sleeps_through_anything_that_happens_at_once() {
             continue;
         }
         client.polls = came % 3 == 0;
+        if came % 4 == 0 && client.turn() {
+            continue;
+        }
         let began = Clocked::now();
         if came % 5 == 0 && !client.polls {
             let _ = client.end.sleep(Some(Duration::from_micros(100)));

@@ -1,7 +1,8 @@
 //! The server's thread: turns, one wake-up of the application for a batch, and sleep.
 //!
 //! Nobody polls here, because the other could not run. The application is woken when there is
-//! nothing more to take from the link, and then has the core until it has done what there was.
+//! nothing more to take from the link, and then has the core until it has done what there was and
+//! its own turns bring nothing more.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use super::{Shared, Signals};
 use crate::apart::ApartError;
 use crate::clock::Clock;
-use crate::limits::{BURSTS_PER_TURN, FRAMES_PER_WAKE, GOODBYE_TURNS, WATCHED_PERIOD};
+use crate::limits::{FRAMES_PER_WAKE, GOODBYE_TURNS, WATCHED_PERIOD};
 use crate::server::Server;
 
 /// What the thread sleeps on, and how it wakes the application.
@@ -100,25 +101,11 @@ impl<M: Memory> Turns<M> {
         }
     }
 
-    /// A turn, and more frames as long as there are some: an acknowledgment can ride on an answer
-    /// if the application is asked before frames leave again.
     fn round(&mut self, now: Instant) -> Result<Round, LinkError> {
         let mut shared = self.shared.enter();
-        shared.turned_at = now;
-        let server = &mut shared.server;
-        let turn = server.turn(now)?;
-        let mut frames = turn.frames_in;
-        for _ in 1..BURSTS_PER_TURN {
-            let burst = server.receive(now)?;
-            if burst == 0 {
-                break;
-            }
-            frames += burst;
-        }
-        self.frames += frames;
-        let (stack, _) = server.parts();
-        let has_news = stack.has_event();
-        Ok(Round { has_worked: turn.worked() || frames > 0, has_news })
+        let turn = shared.turn(now)?;
+        self.frames += turn.frames_in;
+        Ok(Round { has_worked: turn.worked(), has_news: shared.has_event() })
     }
 
     /// Wakes the application, and lets it have the core that both share, until it has nothing more
@@ -159,14 +146,14 @@ impl<M: Memory> Turns<M> {
     fn sleep(&mut self, now: Instant) -> Result<(), LinkError> {
         self.wakers.sleeper.arm();
         let mut shared = self.shared.enter();
+        let now = shared.not_before(now);
         let server = &mut shared.server;
         // What the application asked for before the flag was up.
         let transmitted = server.transmit(now)?;
         let is_over = self.signals.is_over.load(Ordering::Acquire);
         let may_sleep = transmitted == 0 && !is_over && server.arm(now)?;
         let patience = server.patience(now);
-        let (stack, _) = server.parts();
-        let has_news = stack.has_event();
+        let has_news = shared.has_event();
         drop(shared);
         if has_news {
             // Nobody was told of what came of this, nor of what followed from a host's news. An
