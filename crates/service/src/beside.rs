@@ -215,9 +215,10 @@ impl<M: Memory> Beside<M> {
         Some(event)
     }
 
-    /// Takes a turn in place of the server's thread, where that is awake and waits for the core
-    /// alone, and nothing has happened that the application does not know of: two switches of
-    /// threads less. A default turn where it is not so. For whoever has nothing else to do.
+    /// Takes a turn in place of the server's thread, for an application that has nothing else to
+    /// do: two switches between the threads are spared. Nothing is done, and a default turn comes
+    /// back, where the server's thread sleeps, or where the application has not taken yet what
+    /// happened. Does not block but for the lock.
     ///
     /// # Errors
     /// What the link says.
@@ -227,14 +228,16 @@ impl<M: Memory> Beside<M> {
         }
         let mut shared = self.shared.enter();
         // Asked inside: a server's thread that wants to sleep says so before it comes here to arm
-        // the link, and an armed link is left alone. So it either has not armed, or is seen.
+        // the link. So either it has not armed yet, or its wish is seen and the link left as it is,
+        // or the wish was answered by a ring, and the thread comes back to arm again.
         if self.ringer.is_awaited() || shared.has_event() {
             return Ok(Turn::default());
         }
         shared.turn(now)
     }
 
-    /// The server's thread sleeps, or is about to; its turns are not to be taken.
+    /// The server's thread sleeps, or is about to; its turns are not to be taken. A hint: it may
+    /// have changed by now.
     #[must_use]
     pub fn is_server_asleep(&self) -> bool {
         self.ringer.is_awaited()

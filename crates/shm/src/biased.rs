@@ -9,9 +9,9 @@
 //!  inside = 0                             wanted = 0
 //! ```
 //!
-//! For two threads of which one comes to the value many times in a row, for a moment each, and the
-//! other seldom and for longer: an application that asks its server for one thing after another,
-//! and the server's own turns beside it.
+//! For two threads of which one comes to the value many times in a row, mostly for a moment, and
+//! the other seldom and for longer: an application that asks its server for one thing after
+//! another, and the server's own turns beside it.
 //!
 //! Where the kernel has no `membarrier(2)` (before 4.14, or forbidden), the owner makes the barrier
 //! itself, each time.

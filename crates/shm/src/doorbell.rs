@@ -273,8 +273,9 @@ impl Ringer {
         }
     }
 
-    /// The other end sleeps, or is about to. To be asked after the caller has armed
-    /// a doorbell of its own: then of two who do so one sees the other.
+    /// The other end sleeps, or is about to. A hint, unless the caller has armed a doorbell of its
+    /// own before (of two who do so one sees the other), or has entered a lock that the other end
+    /// enters after arming.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         wakeup::wish(self.flag.atomic()) != 0

@@ -54,10 +54,11 @@ pub(crate) fn take_wish(flag: &AtomicU32) -> Option<u32> {
 }
 
 /// Where the other end sleeps, or is about to; whoever goes by it has armed a flag of its own
-/// before, so that of two that do so one sees the other.
+/// before, so that of two that do so one sees the other, or is inside a lock that the sleeper comes
+/// to after arming.
 #[inline]
 pub(crate) fn wish(flag: &AtomicU32) -> u32 {
-    // Relaxed: the fence in `arm` of the caller's own flag orders it.
+    // Relaxed: the fence in `arm` of the caller's own flag orders it, or the lock does.
     flag.load(Ordering::Relaxed)
 }
 

@@ -28,12 +28,14 @@ pub(super) struct Beside {
     pub(super) end: End<LentMemory>,
     pools: Pools,
     waiting: Waiting,
+    /// It is to sleep because the server does, whatever is left of its spin.
+    follows: bool,
 }
 
 impl Beside {
     /// `spin`: how long to turn the server without work before sleep.
     pub(super) const fn new(end: End<LentMemory>, pools: Pools, spin: Duration) -> Self {
-        Self { end, pools, waiting: Waiting::new(spin) }
+        Self { end, pools, waiting: Waiting::new(spin), follows: false }
     }
 
     /// The server, to ask something of.
@@ -57,23 +59,32 @@ impl Beside {
     }
 
     pub(super) fn after_turn(&mut self, worked: bool, now: Instant) -> Next {
-        match self.waiting.after_turn(worked, now) {
-            // Its turns are taken by nobody but itself.
-            Next::Turn if !worked && self.end.is_server_asleep() => Next::Sleep,
-            next => next,
-        }
+        let next = self.waiting.after_turn(worked, now);
+        // Turns of a server's thread that sleeps are taken by nobody: a spin would find nothing.
+        self.follows = next == Next::Turn && !worked && self.end.is_server_asleep();
+        if self.follows { Next::Sleep } else { next }
     }
 
     /// As [`End::sleep`].
     pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Slept {
-        self.waiting.slept();
-        self.end.sleep(timeout)
+        let slept = self.end.sleep(timeout);
+        if slept != Slept::Polls {
+            self.slept();
+        }
+        slept
     }
 
     /// As [`End::arm`].
     pub(super) fn arm(&mut self) -> bool {
-        self.waiting.slept();
+        self.slept();
         self.end.arm()
+    }
+
+    /// Tells the policy of a spin that was in vain.
+    fn slept(&mut self) {
+        if !std::mem::take(&mut self.follows) {
+            self.waiting.slept();
+        }
     }
 
     #[inline]

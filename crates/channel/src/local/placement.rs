@@ -81,7 +81,7 @@ fn beside(
         watched.try_clone_to_owned().map_err(|error| failed(ApartError::Thread(error)))?;
     let end =
         start_beside(frames, settings, LentMemory::new(&pools), core, watched).map_err(failed)?;
-    // Where the two share no core, the server's thread spins for nobody, and nobody for it.
+    // Where they are not pinned to one core, the server's thread may run at the same time.
     let spin = if core.is_some() { settings.waits.spin } else { Duration::ZERO };
     Ok(Placed::Beside(Box::new(Beside::new(end, pools, spin))))
 }

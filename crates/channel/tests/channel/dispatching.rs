@@ -26,6 +26,7 @@ on_each_driver![
     counters_count,
     numbers_of_lwsockets_find_their_handles,
     a_channel_pins_its_thread,
+    answers_come_on_one_core_however_long_the_last_is_ago,
     wrong_configurations_are_named;
     kernel:
     lwsockets_can_be_switched_off,
@@ -333,6 +334,28 @@ fn a_channel_pins_its_thread(case: &Case) {
     })
     .join()
     .unwrap();
+}
+
+/// Whoever spins, sleeps, or has just fallen asleep; with placement `thread` both threads are on
+/// the core.
+fn answers_come_on_one_core_however_long_the_last_is_ago(case: &Case) {
+    let core = rustix::thread::sched_getcpu();
+    let mut scene = case.scene_with(case.config().core(core));
+    let (handle, mut peer) = scene.stream(Stream::Accepted4);
+    for round in 0..60_u32 {
+        let text = round.to_le_bytes();
+        scene.send(&mut peer, &text);
+        assert_eq!(scene.read_exact(handle, 4), text);
+        scene.write(handle, text.to_vec()).unwrap();
+        scene.expect_written(handle, 4);
+        assert_eq!(scene.receive(&mut peer, 4), text);
+        thread::sleep([0, 20, 60, 500][round as usize % 4] * Duration::from_micros(1));
+        let start = Instant::now();
+        let timeout = Duration::from_micros(u64::from(round));
+        assert!(scene.dispatch(Some(timeout)).unwrap().is_none());
+        assert!((timeout..PATIENCE / 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+    scene.expect_no_strays();
 }
 
 fn wrong_configurations_are_named(case: &Case) {

@@ -325,6 +325,29 @@ fn a_link_that_breaks_ends_the_server_and_says_why() {
     assert!(client.end.check().is_err(), "it stays so");
 }
 
+/// Whichever thread meets it first.
+#[test]
+fn a_link_that_breaks_under_an_application_that_takes_turns_ends_the_server_too() {
+    for _ in 0..20 {
+        let (mut client, server) = applications(false);
+        client.connect();
+        client.end.flush();
+        drop(server);
+        let start = Clocked::now();
+        loop {
+            if let Err(error) = client.end.turn(Clock::new().now()) {
+                assert!(matches!(error, LinkError::Gone { .. }), "{error}");
+            }
+            if client.end.check().is_err() {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "it lives on");
+        }
+        let turn = client.end.turn(Clock::new().now()).expect("it asks the link no more");
+        assert_eq!(turn, Turn::default());
+    }
+}
+
 /// A link whose driver has a mistake in it: it panics when a frame comes.
 struct Faulty(Pair);
 

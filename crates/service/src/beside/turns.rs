@@ -110,10 +110,11 @@ impl<M: Memory> Turns<M> {
 
     /// Wakes the application, and lets it have the core that both share, until it has nothing more
     /// to do or its slice of time is over. The kernel often lets it run as soon as it is woken, and
-    /// it sleeps again when this goes on; else there is sched_yield(2). The server stays ready to
-    /// run: nobody has to wake it, frames that come meanwhile interrupt nobody, and an application
-    /// that computes for long keeps the frames waiting for a slice at most. Where the application
-    /// is not ready to run, this returns at once, and the next turn without work sleeps.
+    /// mostly it sleeps again when this goes on; else there is sched_yield(2). The server stays
+    /// ready to run: nobody has to wake it, frames that come meanwhile interrupt nobody, and an
+    /// application that computes for long keeps the frames waiting for a slice at most. Where the
+    /// application is not ready to run, this returns at once, and the next turn without work
+    /// sleeps.
     fn hand_over(&mut self) -> Result<(), LinkError> {
         self.frames = 0;
         self.wakers.ringer.ring().map_err(|_| gone())?;
