@@ -42,7 +42,6 @@ use crate::apart::{ApartError, SessionCounters};
 use crate::config::ServerConfig;
 use crate::connection_manager::Offer;
 use crate::error::ServerError;
-use crate::limits::BURSTS_PER_TURN;
 use crate::link_server::Frames;
 use crate::server::{Server, Turn};
 use crate::server_thread;
@@ -68,20 +67,11 @@ impl<M> Shared<M> {
 }
 
 impl<M: Memory> Shared<M> {
-    /// A turn, and more frames as long as there are some: an acknowledgment can ride on an answer
-    /// if the application is asked before frames leave again.
+    /// As [`Server::turn`], and not before the last one.
     fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
         let now = self.not_before(now);
         self.turned_at = now;
-        let mut turn = self.server.turn(now)?;
-        for _ in 1..BURSTS_PER_TURN {
-            let burst = self.server.receive(now)?;
-            if burst == 0 {
-                break;
-            }
-            turn.frames_in += burst;
-        }
-        Ok(turn)
+        self.server.turn(now)
     }
 
     fn has_event(&mut self) -> bool {

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::{Shared, Signals};
 use crate::apart::ApartError;
 use crate::clock::Clock;
-use crate::limits::{FRAMES_PER_WAKE, GOODBYE_TURNS, WATCHED_PERIOD};
+use crate::limits::{BURSTS_PER_TURN, FRAMES_PER_WAKE, GOODBYE_TURNS, WATCHED_PERIOD};
 use crate::server::Server;
 
 /// What the thread sleeps on, and how it wakes the application.
@@ -54,8 +54,8 @@ pub(super) struct Turns<M> {
     clock: Clock,
     /// Frames since the application was woken last.
     frames: usize,
-    /// When the application's descriptor was looked at last.
-    looked_at: Instant,
+    /// When the application's descriptor was looked at last; `None`: in the sleep that is over.
+    looked_at: Option<Instant>,
 }
 
 /// What a turn was.
@@ -72,7 +72,7 @@ impl<M: Memory> Turns<M> {
         signals: Arc<Signals>,
         clock: Clock,
     ) -> Self {
-        let looked_at = clock.now();
+        let looked_at = Some(clock.now());
         Self { shared, wakers, signals, clock, frames: 0, looked_at }
     }
 
@@ -87,9 +87,11 @@ impl<M: Memory> Turns<M> {
                 return self.say_goodbye();
             }
             let now = self.clock.now();
-            self.watch(now)?;
             let round = self.round(now)?;
-            is_untold |= round.has_worked;
+            if round.has_worked {
+                is_untold = true;
+                self.watch(now)?;
+            }
             let is_full = self.frames >= FRAMES_PER_WAKE;
             if is_untold && round.has_news && (!round.has_worked || is_full) {
                 is_untold = false;
@@ -101,9 +103,19 @@ impl<M: Memory> Turns<M> {
         }
     }
 
+    /// A turn, and more frames as long as there are some: an acknowledgment can ride on an answer
+    /// if the application is asked before frames leave again.
     fn round(&mut self, now: Instant) -> Result<Round, LinkError> {
         let mut shared = self.shared.enter();
-        let turn = shared.turn(now)?;
+        let mut turn = shared.turn(now)?;
+        let now = shared.turned_at;
+        for _ in 1..BURSTS_PER_TURN {
+            let burst = shared.server.receive(now)?;
+            if burst == 0 {
+                break;
+            }
+            turn.frames_in += burst;
+        }
         self.frames += turn.frames_in;
         Ok(Round { has_worked: turn.worked(), has_news: shared.has_event() })
     }
@@ -124,13 +136,14 @@ impl<M: Memory> Turns<M> {
         Ok(())
     }
 
-    /// Looks at the application's descriptor from time to time, while it sleeps and the server does
-    /// not.
+    /// Looks at the application's descriptor from time to time, while it sleeps and the server
+    /// works. Before a server without work sleeps there is no need: it looks in its sleep.
     fn watch(&mut self, now: Instant) -> Result<(), LinkError> {
-        if now.since(self.looked_at) < WATCHED_PERIOD {
+        let looked_at = *self.looked_at.get_or_insert(now);
+        if now.since(looked_at) < WATCHED_PERIOD {
             return Ok(());
         }
-        self.looked_at = now;
+        self.looked_at = Some(now);
         if self.wakers.ringer.is_awaited_at_flag() && self.wakers.is_readable()? {
             self.tell_readable()?;
         }
@@ -161,7 +174,11 @@ impl<M: Memory> Turns<M> {
             // application that is awake looks before it sleeps, and is not rung.
             self.wakers.ringer.ring().map_err(|_| gone())?;
         }
-        let woken = if may_sleep { self.wakers.poll(patience)? } else { Woken::default() };
+        let mut woken = Woken::default();
+        if may_sleep {
+            woken = self.wakers.poll(patience)?;
+            self.looked_at = None;
+        }
         self.wakers.sleeper.disarm();
         if woken.is_rung {
             self.wakers.sleeper.clear().map_err(|_| gone())?;
