@@ -48,7 +48,7 @@ impl FrameSender {
     ///
     /// # Errors
     /// [`RingFault`]: the receiver's end is broken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         frame: &[u8],

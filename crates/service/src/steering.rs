@@ -113,7 +113,7 @@ impl Steering {
     /// Whose a usual frame is, if its local port has no rows: then the flow belongs to its home.
     #[must_use]
     #[inline]
-    pub fn home_of_usual(&self, table: &Table, usual: &Usual) -> Option<u16> {
+    pub fn home_of_usual(&self, table: &Table, usual: Usual) -> Option<u16> {
         let has_rows = table.has_rows(usual.transport, usual.dst.port());
         (!has_rows).then(|| self.homes.of_usual(usual, self.shards))
     }

@@ -45,7 +45,7 @@ use crate::frame_ring::{FrameReceiver, FrameSender, frame_ring};
 use crate::limits::{SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES};
 use crate::steering::{
     self, Bindings, Destination, Ends, Fragments, Later, NOTHING, Note, PAST, REFUSED, Reading,
-    Steering, Table, Usual,
+    Steering, Table,
 };
 
 pub use attachment::Attachment;
@@ -326,24 +326,18 @@ impl Burst<'_> {
     #[inline]
     fn steer(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
         let usual = steering::read_usual(self.shared.medium, frame);
-        let home = usual.and_then(|it| self.shared.steering.home_of_usual(self.table, &it));
-        match home {
+        match usual.and_then(|it| self.shared.steering.home_of_usual(self.table, it)) {
             Some(to) if to == self.shard => self.keep(frame, received, taker),
-            Some(to) => self.send(to, frame, received, NOTHING),
-            None => self.steer_further(usual.as_ref(), (frame, received), taker),
+            Some(to) => send(self.feeds, self.counters, to, (frame, received, NOTHING)),
+            None => self.steer_further(frame, received, taker),
         }
     }
 
     /// What has more to be looked at than a home. Out of the way of the others.
     #[inline(never)]
-    fn steer_further(
-        &mut self,
-        usual: Option<&Usual>,
-        (frame, received): (&[u8], Received),
-        taker: &mut dyn Taker,
-    ) {
-        let read = || steering::read(self.shared.medium, frame);
-        let reading = usual.map_or_else(read, Usual::reading);
+    fn steer_further(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
+        let reading = steering::read_usual(self.shared.medium, frame)
+            .map_or_else(|| steering::read(self.shared.medium, frame), |usual| usual.reading());
         self.steer_by_reading(&reading, (frame, received), taker);
     }
 
@@ -432,14 +426,15 @@ impl Burst<'_> {
         taker.on_frame(frame, received);
     }
 
-    #[inline]
+    /// For what is not usual: where it is, the same stands in line.
+    #[inline(never)]
     fn send(&mut self, to: u16, frame: &[u8], received: Received, note: Note) {
         send(self.feeds, self.counters, to, (frame, received, note));
     }
 }
 
 /// Puts a frame into a shard's ring, or drops and counts it.
-#[inline]
+#[inline(always)]
 fn send(
     feeds: &mut [Feed],
     counters: &mut SteeringCounters,

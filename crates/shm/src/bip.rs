@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Read first: Cooke, "The Bip Buffer: The Circular Buffer with a Twist", 2003; `ring.rs`, whose
-//! indices say whose which bytes are: the area has no index of its own, the sender frees the bytes
-//! of each record that the receiver has released.
+//! indices say whose which bytes are: the area has no index of its own, what is taken of it begins
+//! where the oldest record says that the receiver has not released.
 //!
 //! Invariants
 //! - The memory is private to the two ends, which are made together: nothing else can write it, so
@@ -39,9 +39,9 @@ const LOOK_AHEAD: usize = 8;
 /// Lines that are asked for before the first string of a burst: those of so many small ones.
 const FIRST_LINES: usize = 2 * LOOK_AHEAD;
 /// Records of a line.
-const LINE_RECORDS: u64 = (LINE_BYTES / size_of::<u64>()) as u64;
-/// Bytes of a string that are asked for; those of a longer one the processor finds itself.
-const LOOK_AHEAD_BYTES: usize = 256;
+const LINE_RECORDS: u32 = (LINE_BYTES / size_of::<u64>()) as u32;
+/// Lines of records that are asked for before the first string of a burst.
+const FIRST_RECORD_LINES: u32 = 8;
 
 const LEN_BITS: u32 = 17;
 const LINE_BITS: u32 = 24;
@@ -117,68 +117,68 @@ impl Area {
     const fn line(&self, line: usize) -> *mut u8 {
         self.start.as_ptr().wrapping_add(line * LINE_BYTES)
     }
+
+    /// Asks for the first lines of a string of `len` bytes that begins at a line. Most have two; of
+    /// one that has not, the second is the next one's.
+    #[inline(always)]
+    fn expect(&self, line: usize, len: usize, expect: impl Fn(*const u8)) {
+        expect(self.line(line));
+        expect(self.line(line + 1));
+        if len > 2 * LINE_BYTES {
+            expect(self.line(line + 2));
+            expect(self.line(line + 3));
+        }
+    }
 }
 
-/// Which lines of the area are taken. They come free in the order in which they were taken.
+/// Which lines of the area are taken: those from the oldest string to where the next one begins,
+/// around the area's end.
 #[derive(Debug)]
 struct Space {
     lines: usize,
     /// Where the next string begins, if it fits before the end.
     next: usize,
-    /// So many lines from there on are free, and so is a record for what they take: what is known
-    /// without a look.
+    /// So many lines from there on are free, and a record for each of them: what is known without
+    /// a look. So there is a record for whatever string fits.
     clear: usize,
-    /// Lines ever taken, with what was left at the area's end before a string that did not fit.
-    taken: u64,
-    /// Those of them that came free.
-    freed: u64,
-    /// Strings ever put.
-    strings: u64,
-    /// By a string's number, modulo its length, a power of two: what was taken up to its end.
-    ends: Box<[u64]>,
 }
 
 impl Space {
-    fn new(bytes: usize, entries: u32) -> Self {
-        let (lines, ends) = (bytes / LINE_BYTES, vec![0; entries as usize].into());
-        Self { lines, next: 0, clear: 0, taken: 0, freed: 0, strings: 0, ends }
+    const fn new(bytes: usize) -> Self {
+        Self { lines: bytes / LINE_BYTES, next: 0, clear: 0 }
     }
 
     /// Takes some of the clear lines for the next string. Where they begin.
     #[inline]
-    fn take(&mut self, lines: usize) -> usize {
+    const fn take(&mut self, lines: usize) -> usize {
         let start = self.next;
         self.next += lines;
         self.clear -= lines;
-        self.taken += lines as u64;
-        let number = self.strings as usize & (self.ends.len() - 1);
-        self.ends[number] = self.taken;
-        self.strings += 1;
         start
     }
 
-    /// All but the last `kept` strings are free again: clears what it can for a string of `lines`
-    /// lines.
-    fn clear(&mut self, kept: u64, lines: usize) {
-        // Where all records are taken, the end before the oldest has been overwritten: what is
-        // known to be free is, and the rest is found out when the next record is released.
-        if kept < self.strings && kept < self.ends.len() as u64 {
-            let last = (self.strings - kept - 1) as usize & (self.ends.len() - 1);
-            self.freed = self.ends[last];
-        }
-        if self.taken == self.freed {
-            // What the receiver has read last is in both caches.
-            self.next = 0;
-        }
-        let free = self.lines - (self.taken - self.freed) as usize;
-        let to_end = self.lines - self.next;
-        if lines > to_end && lines + to_end <= free {
-            self.taken += to_end as u64;
-            self.next = 0;
-            self.clear = free - to_end;
-        } else {
-            self.clear = free.min(to_end);
-        }
+    /// Clears what it can for a string of `lines` lines, where the oldest string that is kept
+    /// begins at a line (`None`: no string is), and there are so many records.
+    fn clear(&mut self, oldest: Option<usize>, lines: usize, records: u32) {
+        let clear = match oldest {
+            None => {
+                // What the receiver has read last is in both caches.
+                self.next = 0;
+                self.lines
+            }
+            // All are taken, as no string has no lines.
+            Some(oldest) if oldest == self.next => 0,
+            Some(oldest) if oldest > self.next => oldest - self.next,
+            Some(oldest) if self.lines - self.next < lines && lines <= oldest => {
+                self.next = 0;
+                oldest
+            }
+            Some(_) => self.lines - self.next,
+        };
+        let records = records as usize;
+        // For the string, if it fits, a record is enough; for others there is one for each line.
+        let most = if records > 0 && lines <= clear { lines.max(records) } else { records };
+        self.clear = clear.min(most);
     }
 }
 
@@ -190,10 +190,6 @@ pub struct BipProducer {
     space: Space,
     entries: u32,
     string_bytes: usize,
-    /// Records that fit, as last seen.
-    room: u32,
-    /// Strings ever shown to the receiver.
-    shown: u64,
 }
 
 /// The end where they come out. For one thread at a time.
@@ -225,11 +221,9 @@ pub fn bip(
     let sender = BipProducer {
         records: producer,
         area: area(),
-        space: Space::new(area_bytes, entries),
+        space: Space::new(area_bytes),
         entries,
         string_bytes: string_bytes.min(BIP_STRING_BYTES_MAX),
-        room: 0,
-        shown: 0,
     };
     Ok((sender, BipConsumer { records: consumer, area: area() }))
 }
@@ -241,7 +235,7 @@ impl BipProducer {
     ///
     /// # Errors
     /// [`RingFault`]: the receiver's end is broken.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, string: &[u8], tag: u32) -> Result<bool, RingFault> {
         debug_assert!(tag >> BIP_TAG_BITS == 0, "a tag has 23 bits");
         if string.is_empty() || string.len() > self.string_bytes {
@@ -251,46 +245,39 @@ impl BipProducer {
         if lines > self.space.clear && !self.look(lines)? {
             return Ok(false);
         }
-        if self.space.strings.is_multiple_of(LINE_RECORDS) {
-            self.records.expect_room(2 * LINE_RECORDS as u32);
-        }
         let line = self.space.take(lines);
         // Where a string after the next may lie, if they are like this one: the receiver's core has
         // those lines.
-        for ahead in 0..lines.min(LOOK_AHEAD_BYTES / LINE_BYTES) {
-            bytes::expect_line_to_write(self.area.line(line + LOOK_AHEAD * lines + ahead));
-        }
+        self.area.expect(line + LOOK_AHEAD * lines, string.len(), bytes::expect_line_to_write);
         // SAFETY: the lines that the string takes were clear: in the area, and the sender's (the
         // module's invariant), which is this; nothing refers to them.
         unsafe { copy_in(string, self.area.line(line)) };
         let put = self.records.put(&Place { line, len: string.len(), tag }.pack());
         debug_assert!(put.is_ok(), "`clear` says that there is one");
-        self.room -= 1;
-        if self.room == 0 {
-            self.space.clear = 0;
-        }
         Ok(true)
     }
 
     /// Sees what the receiver has released. Whether there is room for a string of `lines` lines.
     #[cold]
     fn look(&mut self, lines: usize) -> Result<bool, RingFault> {
-        self.room = self.records.reserve(self.entries)?;
-        let staged = self.space.strings - self.shown;
-        self.space.clear(u64::from(self.records.outstanding()) + staged, lines);
-        if self.room == 0 {
-            self.space.clear = 0;
+        let room = self.records.reserve(self.entries)?;
+        let oldest = self.records.oldest().map(|word| Place::unpack(word).line);
+        self.space.clear(oldest, lines, room);
+        if lines > self.space.clear {
+            return Ok(false);
+        }
+        for ahead in 0..FIRST_RECORD_LINES {
+            self.records.expect_room(ahead * LINE_RECORDS);
         }
         for ahead in 0..self.space.clear.min(FIRST_LINES) {
             bytes::expect_line_to_write(self.area.line(self.space.next + ahead));
         }
-        Ok(lines <= self.space.clear)
+        Ok(true)
     }
 
     /// Shows the receiver what was put in. Whether there was anything.
     #[inline]
     pub fn commit(&mut self) -> bool {
-        self.shown = self.space.strings;
         // How far has the receiver come? The next burst begins with a look: what was taken is
         // filled again before the rest of the area, and so while it is in a cache.
         self.space.clear = 0;
@@ -315,8 +302,8 @@ impl BipConsumer {
         let mut left = count;
         while left > 0 {
             let places = &mut places[..left.min(TAKEN_AT_ONCE)];
+            self.records.take_all(places);
             left -= places.len();
-            places.iter_mut().for_each(|place| *place = self.records.take().unwrap_or_default());
             places.iter().take(LOOK_AHEAD).for_each(|place| self.expect(*place));
             for (index, place) in places.iter().enumerate() {
                 if let Some(next) = places.get(index + LOOK_AHEAD) {
@@ -348,9 +335,7 @@ impl BipConsumer {
     #[inline]
     fn expect(&self, place: u64) {
         let Place { line, len, .. } = Place::unpack(place);
-        for ahead in 0..len.min(LOOK_AHEAD_BYTES).div_ceil(LINE_BYTES) {
-            bytes::expect_line(self.area.line(line + ahead));
-        }
+        self.area.expect(line, len, bytes::expect_line);
     }
 }
 
@@ -368,11 +353,12 @@ unsafe fn copy_in(from: &[u8], to: *mut u8) {
         return unsafe { from.as_ptr().copy_to_nonoverlapping(to, len) };
     }
     let last = len - LINE_BYTES;
-    let mut at = 0;
-    while at < last {
-        // SAFETY: `at + LINE_BYTES` is less than `len`; the rest is as above.
-        unsafe { copy_line(from.as_ptr(), to, at) };
-        at += LINE_BYTES;
+    // Four lines at most, and so no loop, of which the compiler would make a call.
+    for at in [0, LINE_BYTES, 2 * LINE_BYTES] {
+        if at < last {
+            // SAFETY: `at + LINE_BYTES` is less than `len`; the rest is as above.
+            unsafe { copy_line(from.as_ptr(), to, at) };
+        }
     }
     // SAFETY: `last + LINE_BYTES` is `len`; the rest is as above.
     unsafe { copy_line(from.as_ptr(), to, last) };

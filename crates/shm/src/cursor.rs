@@ -110,6 +110,11 @@ impl ProducerCursor {
         self.staged.wrapping_add(ahead) & (self.entries - 1)
     }
 
+    /// The slot of the oldest record that was staged and, as far as is known, not released.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.staged != self.released).then_some(self.released & (self.entries - 1))
+    }
+
     /// Publishes all that was staged; how many records that were.
     #[inline]
     pub(crate) fn commit(&mut self, tail: &AtomicU32) -> u32 {
@@ -121,11 +126,6 @@ impl ProducerCursor {
             tail.store(self.published, Ordering::Release);
         }
         count
-    }
-
-    /// Records published and, as far as is known, not released.
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.published.wrapping_sub(self.released)
     }
 }
 
@@ -184,6 +184,17 @@ impl ConsumerCursor {
         let slot = self.taken & (self.entries - 1);
         self.taken = self.taken.wrapping_add(1);
         Some(slot)
+    }
+
+    /// The slots of the next records, in order: as many as are known, but `most` at most.
+    #[inline]
+    pub(crate) fn take_most(&mut self, most: usize) -> impl ExactSizeIterator<Item = u32> + use<> {
+        let known = self.published.wrapping_sub(self.taken);
+        let known = if self.fault.is_some() { 0 } else { known };
+        let count = u32::try_from(most).map_or(known, |most| known.min(most));
+        let (first, mask) = (self.taken, self.entries - 1);
+        self.taken = first.wrapping_add(count);
+        (0..count).map(move |ahead| first.wrapping_add(ahead) & mask)
     }
 
     /// Gives all taken slots back; how many that were.

@@ -60,7 +60,7 @@ const _: () = assert!(RING_ENTRIES_MIN.is_power_of_two() && RING_ENTRIES_MAX.is_
 const _: () = assert!(RING_ENTRIES_MAX < 1 << 31);
 const _: () = assert!(BIP_STRING_BYTES_MAX <= BIP_AREA_BYTES_MAX);
 const _: () = assert!(BIP_AREA_BYTES_MAX.is_multiple_of(LINE_BYTES));
-const _: () = assert!(COPY_IN_LINES_MAX >= LINE_BYTES);
+const _: () = assert!(COPY_IN_LINES_MAX >= LINE_BYTES && COPY_IN_LINES_MAX <= 4 * LINE_BYTES);
 const _: () = assert!(RING_ENTRIES_MAX as usize * RECORD_BYTES_MAX <= REGION_BYTES_MAX);
 // Chunks but the last are even, so that their sums add up without a turn of bytes.
 const _: () = assert!(COPY_CHUNK_BYTES.is_multiple_of(8));

@@ -232,10 +232,13 @@ impl<T: Plain> Producer<T> {
         Ok(count)
     }
 
-    /// Records published that the consumer has not released, as far as is known.
+    /// The oldest record that was put and, as far as is known, not released; `None`: all were. It
+    /// is read back from the ring's memory, so it is what was put only where nobody else writes
+    /// that.
     #[must_use]
-    pub fn outstanding(&self) -> u32 {
-        self.cursor.outstanding()
+    pub fn oldest(&self) -> Option<T> {
+        let slot = self.cursor.oldest()?;
+        Some(self.place.load(slot))
     }
 }
 
@@ -267,6 +270,18 @@ impl<T: Plain> Consumer<T> {
         Some(self.place.load(slot))
     }
 
+    /// Copies the next records out, as many as `to` has places and are known. How many; their slots
+    /// are the producer's again after [`Consumer::release`].
+    #[inline]
+    pub fn take_all(&mut self, to: &mut [T]) -> usize {
+        let slots = self.cursor.take_most(to.len());
+        let count = slots.len();
+        for (place, slot) in to.iter_mut().zip(slots) {
+            *place = self.place.load(slot);
+        }
+        count
+    }
+
     /// Gives the slots of all records taken back to the producer, and says how many.
     #[inline]
     pub fn release(&mut self) -> u32 {
@@ -280,10 +295,8 @@ impl<T: Plain> Consumer<T> {
     #[inline]
     pub fn receive(&mut self, to: &mut [T]) -> Result<usize, RingFault> {
         let want = u32::try_from(to.len()).unwrap_or(u32::MAX);
-        let count = self.peek(want)?.min(want) as usize;
-        for (place, record) in to.iter_mut().zip(std::iter::from_fn(|| self.take())) {
-            *place = record;
-        }
+        self.peek(want)?;
+        let count = self.take_all(to);
         self.release();
         Ok(count)
     }

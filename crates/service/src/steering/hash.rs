@@ -91,13 +91,15 @@ impl End4 {
     }
 
     #[inline]
-    pub(super) const fn ip(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits((self.0 >> 16) as u32)
-    }
-
-    #[inline]
     pub(super) const fn port(self) -> u16 {
         self.0 as u16
+    }
+}
+
+impl From<End4> for SocketAddr {
+    #[inline]
+    fn from(end: End4) -> Self {
+        Self::new(IpAddr::V4(Ipv4Addr::from_bits((end.0 >> 16) as u32)), end.port())
     }
 }
 

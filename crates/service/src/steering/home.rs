@@ -12,7 +12,7 @@ use std::sync::Arc;
 use megapipe_link::{Rss, Transport as LinkTransport};
 
 use super::bindings::Transport;
-use super::hash::{Ends, FlowHash, share_of};
+use super::hash::{End4, Ends, FlowHash, share_of};
 use super::usual::Usual;
 
 /// What says where flows are at home.
@@ -39,11 +39,17 @@ impl Homes {
 
     /// The same, of a usual packet.
     #[inline]
-    pub(super) fn of_usual(&self, usual: &Usual, shards: u16) -> u16 {
+    pub(super) fn of_usual(&self, usual: Usual, shards: u16) -> u16 {
         match self {
             Self::Ours(hash) => share_of(hash.of_v4(usual.src, usual.dst), shards),
-            Self::Device(..) => self.of(usual.transport, &usual.ends(), shards),
+            Self::Device(..) => self.of_v4(usual.transport, usual.src, usual.dst, shards),
         }
+    }
+
+    /// The home of a flow of IPv4, out of the way of those that our own hash is for.
+    #[inline(never)]
+    fn of_v4(&self, transport: Transport, src: End4, dst: End4, shards: u16) -> u16 {
+        self.of(transport, &Ends { src: src.into(), dst: dst.into() }, shards)
     }
 
     /// Packets of a flow arrive at a queue that is open.

@@ -135,7 +135,7 @@ fn most_frames_are_read_the_short_way() {
         let frame = [&[2; 12], &ethernet::IPV4.to_be_bytes()[..], &packet].concat();
         for (medium, frame) in [(Medium::Ip, &packet), (Medium::Ethernet([2; 6]), &frame)] {
             let usual = read_usual(medium, frame).unwrap();
-            let home = steering.home_of_usual(&bindings.table(), &usual);
+            let home = steering.home_of_usual(&bindings.table(), usual);
             assert_eq!(home, Some(steering.shard_of(&bindings.table(), transport, &ends(9))));
         }
         assert_eq!(read_usual(Medium::Ip, &v4(protocol, 0, true, &ports(9, 80, 0))), None);
@@ -145,7 +145,7 @@ fn most_frames_are_read_the_short_way() {
     // Where somebody listens for others, the table is asked.
     bindings.bind(HTTP, 3, Takes::Rest, false).unwrap();
     let usual = read_usual(Medium::Ip, &v4(TCP, 0, false, &ports(9, 80, 0x12))).unwrap();
-    assert_eq!(steering.home_of_usual(&bindings.table(), &usual), None);
+    assert_eq!(steering.home_of_usual(&bindings.table(), usual), None);
 }
 
 #[test]

@@ -4,8 +4,6 @@
 //! Read first: `reading.rs`, which reads everything. What is said here about a frame is said there
 //! as well: a test compares the two for any bytes.
 
-use std::net::{IpAddr, SocketAddr};
-
 use megapipe_stack::Medium;
 use megapipe_stack::wire::tcp::Flags;
 
@@ -23,7 +21,8 @@ pub struct Usual {
     pub(super) src: End4,
     pub(super) dst: End4,
     pub(super) transport: Transport,
-    begins: bool,
+    /// Of a segment; none of a datagram.
+    flags: Flags,
 }
 
 /// Reads a received frame; `None`: it is not a usual one.
@@ -47,19 +46,16 @@ pub fn read_usual(medium: Medium, frame: &[u8]) -> Option<Usual> {
     if !is_plain || length < LOOKED_AT_BYTES || length > packet.len() {
         return None;
     }
-    let (transport, begins) = match head[9] {
-        6 => {
-            let flags = Flags(head[33]);
-            (Transport::Tcp, flags.contains(Flags::SYN) && !flags.contains(Flags::ACK))
-        }
-        17 => (Transport::Udp, false),
+    let (transport, flags) = match head[9] {
+        6 => (Transport::Tcp, Flags(head[33])),
+        17 => (Transport::Udp, Flags(0)),
         _ => return None,
     };
     let end = |ip: usize, port: usize| {
         let ip = [head[ip], head[ip + 1], head[ip + 2], head[ip + 3]];
         End4::new(ip.into(), half(head, port))
     };
-    Some(Usual { src: end(12, 20), dst: end(16, 22), transport, begins })
+    Some(Usual { src: end(12, 20), dst: end(16, 22), transport, flags })
 }
 
 #[inline]
@@ -72,13 +68,13 @@ impl Usual {
     #[must_use]
     #[inline]
     pub fn ends(&self) -> Ends {
-        let end = |end: End4| SocketAddr::new(IpAddr::V4(end.ip()), end.port());
-        Ends { src: end(self.src), dst: end(self.dst) }
+        Ends { src: self.src.into(), dst: self.dst.into() }
     }
 
     /// What the full reading says about it.
     #[must_use]
     pub fn reading(&self) -> Reading {
-        Reading::Flow { transport: self.transport, ends: self.ends(), begins: self.begins }
+        let begins = self.flags.contains(Flags::SYN) && !self.flags.contains(Flags::ACK);
+        Reading::Flow { transport: self.transport, ends: self.ends(), begins }
     }
 }

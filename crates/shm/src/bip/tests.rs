@@ -1,6 +1,10 @@
 //! Bip buffers: order, room, commits, and every length between two threads.
 
+use std::collections::VecDeque;
 use std::thread;
+
+use proptest::bool::weighted;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -56,6 +60,51 @@ fn strings_of_all_lengths_come_out_as_they_went_in() {
     }
     assert_eq!(sent, taken);
     assert!(sent > often(5_000) && refused > often(100), "{sent} sent, {refused} refused");
+}
+
+/// Strings come into an area of 16 lines with 8 records, and go, as a sender sees it that looks
+/// when it has to, and at times when it has not.
+fn strings_come_and_go(steps: &[(usize, usize, bool)]) -> Result<(), TestCaseError> {
+    const LINES: usize = 16;
+    const RECORDS: usize = 8;
+    let mut space = Space::new(LINES * LINE_BYTES);
+    let mut kept = VecDeque::<(usize, usize)>::new();
+    for &(lines, released, looks) in steps {
+        if looks || lines > space.clear {
+            kept.drain(..released.min(kept.len()));
+            let oldest = kept.front().map(|(start, _)| *start);
+            space.clear(oldest, lines, (RECORDS - kept.len()) as u32);
+        }
+        let end = kept.back().map_or(0, |(start, lines)| start + lines);
+        if lines <= space.clear {
+            let start = space.take(lines);
+            prop_assert!(start + lines <= LINES, "within the area");
+            let apart = |(from, its)| from + its <= start || start + lines <= from;
+            prop_assert!(kept.iter().all(|one| apart(*one)), "{start} in {kept:?}");
+            prop_assert!(kept.len() < RECORDS);
+            kept.push_back((start, lines));
+        } else if kept.len() < RECORDS {
+            let first = kept.front().map_or(LINES, |(start, _)| *start);
+            let is_around = !kept.is_empty() && end <= first;
+            let fits = if is_around { end + lines <= first } else { lines <= first };
+            prop_assert!(!fits && (is_around || end + lines > LINES), "{lines} in {kept:?}");
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 2_000 }))]
+
+    #[test]
+    fn no_string_lies_where_another_is_kept_and_none_that_fits_is_refused(
+        steps in prop::collection::vec(
+            (prop_oneof![2 => 1..=2_usize, 1 => 1..=17_usize], 0..4_usize, weighted(0.2)),
+            1..60,
+        ),
+    ) {
+        strings_come_and_go(&steps)?;
+    }
 }
 
 #[test]

@@ -37,10 +37,42 @@ fn a_record_is_seen_after_its_commit_and_its_slot_after_its_release() {
     assert_eq!(consumer.release(), 2);
     assert_eq!(producer.put(&[4, 4]), Err(Full));
     assert_eq!(producer.reserve(1), Ok(2));
-    assert_eq!(producer.outstanding(), 2);
+    assert_eq!(producer.oldest(), Some([2, !2]));
     producer.put(&[4, 4]).expect("two fit");
     assert_eq!((producer.commit(), producer.commit()), (1, 0));
     assert_eq!(consumer.release(), 0);
+}
+
+#[test]
+fn the_oldest_is_what_was_put_first_of_what_is_not_released() {
+    let (mut producer, mut consumer) = ends(&region());
+    assert_eq!(producer.oldest(), None);
+    for number in 0..9 {
+        producer.put(&[number, 0]).expect("one fits");
+        assert_eq!(producer.oldest(), Some([number, 0]), "put, not yet committed");
+        producer.commit();
+        assert_eq!((consumer.peek(1), consumer.take()), (Ok(1), Some([number, 0])));
+        consumer.release();
+        assert_eq!(producer.oldest(), Some([number, 0]), "nobody has looked");
+        assert_eq!(producer.reserve(4), Ok(4));
+        assert_eq!(producer.oldest(), None);
+    }
+}
+
+#[test]
+fn all_are_taken_that_are_known_and_have_a_place() {
+    let (mut producer, mut consumer) = ends(&region());
+    assert_eq!(producer.send(&[[0; 2], [1; 2], [2; 2]]), Ok(3));
+    let mut out = [[9; 2]; 2];
+    assert_eq!(consumer.take_all(&mut out), 0, "none is known without a look");
+    assert_eq!(consumer.peek(1), Ok(3));
+    assert_eq!((consumer.take_all(&mut out), out), (2, [[0; 2], [1; 2]]));
+    assert_eq!(producer.send(&[[3; 2], [4; 2]]), Ok(1), "none is released yet");
+    assert_eq!((consumer.take_all(&mut out), out), (1, [[2; 2], [1; 2]]));
+    assert_eq!(consumer.release(), 3);
+    assert_eq!(producer.send(&[[4; 2]]), Ok(1));
+    assert_eq!((consumer.peek(2), consumer.take_all(&mut out)), (Ok(2), 2));
+    assert_eq!(out, [[3; 2], [4; 2]], "around the end");
 }
 
 #[test]
