@@ -333,7 +333,8 @@ impl Burst<'_> {
         }
     }
 
-    /// What has more to be looked at than a home. Out of the way of the others.
+    /// What has more to be looked at than a home. It is read once more: what all others would have
+    /// to keep for that costs them more.
     #[inline(never)]
     fn steer_further(&mut self, frame: &[u8], received: Received, taker: &mut dyn Taker) {
         let reading = steering::read_usual(self.shared.medium, frame)
@@ -426,7 +427,7 @@ impl Burst<'_> {
         taker.on_frame(frame, received);
     }
 
-    /// For what is not usual: where it is, the same stands in line.
+    /// Not for what goes to its home: there the same stands in line.
     #[inline(never)]
     fn send(&mut self, to: u16, frame: &[u8], received: Received, note: Note) {
         send(self.feeds, self.counters, to, (frame, received, note));

@@ -36,11 +36,11 @@ const TAKEN_AT_ONCE: usize = 64;
 /// How many strings ahead of the one in hand bytes are asked for: small ones have two lines each,
 /// and a core waits for about sixteen at a time.
 const LOOK_AHEAD: usize = 8;
-/// Lines that are asked for before the first string of a burst: those of so many small ones.
+/// Lines that are asked for at a look, before the next string: those of so many small ones.
 const FIRST_LINES: usize = 2 * LOOK_AHEAD;
 /// Records of a line.
 const LINE_RECORDS: u32 = (LINE_BYTES / size_of::<u64>()) as u32;
-/// Lines of records that are asked for before the first string of a burst.
+/// Lines of records that are asked for at a look, at most.
 const FIRST_RECORD_LINES: u32 = 8;
 
 const LEN_BITS: u32 = 17;
@@ -118,8 +118,8 @@ impl Area {
         self.start.as_ptr().wrapping_add(line * LINE_BYTES)
     }
 
-    /// Asks for the first lines of a string of `len` bytes that begins at a line. Most have two; of
-    /// one that has not, the second is the next one's.
+    /// Asks for the first lines of a string of `len` bytes that begins at a line. Most have two;
+    /// the second of one that has not is, as a rule, the next one's first.
     #[inline(always)]
     fn expect(&self, line: usize, len: usize, expect: impl Fn(*const u8)) {
         expect(self.line(line));
@@ -138,8 +138,8 @@ struct Space {
     lines: usize,
     /// Where the next string begins, if it fits before the end.
     next: usize,
-    /// So many lines from there on are free, and a record for each of them: what is known without
-    /// a look. So there is a record for whatever string fits.
+    /// So many lines from there on are free, as is known without a look; and there is a record for
+    /// each string that will be put there.
     clear: usize,
 }
 
@@ -260,13 +260,15 @@ impl BipProducer {
     /// Sees what the receiver has released. Whether there is room for a string of `lines` lines.
     #[cold]
     fn look(&mut self, lines: usize) -> Result<bool, RingFault> {
+        // Should the ring be broken, nothing fits any more.
+        self.space.clear = 0;
         let room = self.records.reserve(self.entries)?;
         let oldest = self.records.oldest().map(|word| Place::unpack(word).line);
         self.space.clear(oldest, lines, room);
         if lines > self.space.clear {
             return Ok(false);
         }
-        for ahead in 0..FIRST_RECORD_LINES {
+        for ahead in 0..FIRST_RECORD_LINES.min(room.div_ceil(LINE_RECORDS)) {
             self.records.expect_room(ahead * LINE_RECORDS);
         }
         for ahead in 0..self.space.clear.min(FIRST_LINES) {

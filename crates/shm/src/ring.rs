@@ -16,7 +16,7 @@
 //! - Each end looks at the other's index only when what it knows is not enough, and each index has
 //!   a pair of cache lines to itself: a batch costs each side about one transfer of a line for an
 //!   index, and those of the records.
-//! - A record is copied out before anybody looks at it, and never read twice.
+//! - A record is copied out before anybody looks at it, and the consumer never reads it twice.
 //! - The other end can write anything anywhere in the ring, at any time. It can make records
 //!   nonsense, which whoever parses them finds out, and indices nonsense, which is a
 //!   [`RingFault`]; nothing else.
