@@ -178,12 +178,7 @@ impl ConsumerCursor {
     /// The slot of the next record; `None` if as far as is known there is none.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u32> {
-        if self.taken == self.published || self.fault.is_some() {
-            return None;
-        }
-        let slot = self.taken & (self.entries - 1);
-        self.taken = self.taken.wrapping_add(1);
-        Some(slot)
+        self.take_most(1).next()
     }
 
     /// The slots of the next records, in order: as many as are known, but `most` at most.

@@ -23,6 +23,12 @@ impl Ends {
     pub const fn from_peer(remote: SocketAddr, local: SocketAddr) -> Self {
         Self { src: remote, dst: local }
     }
+
+    /// Those of a packet of IPv4.
+    #[inline]
+    pub(super) fn of_v4(src: End4, dst: End4) -> Self {
+        Self { src: src.into(), dst: dst.into() }
+    }
 }
 
 /// The hash, with its key.

@@ -49,7 +49,7 @@ impl Homes {
     /// The home of a flow of IPv4, out of the way of those that our own hash is for.
     #[inline(never)]
     fn of_v4(&self, transport: Transport, src: End4, dst: End4, shards: u16) -> u16 {
-        self.of(transport, &Ends { src: src.into(), dst: dst.into() }, shards)
+        self.of(transport, &Ends::of_v4(src, dst), shards)
     }
 
     /// Packets of a flow arrive at a queue that is open.

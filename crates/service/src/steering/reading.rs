@@ -139,12 +139,15 @@ fn read_v6(packet: &[u8]) -> Option<Reading> {
 fn read_ports(protocol: Protocol, hosts: (IpAddr, IpAddr), payload: &[u8]) -> Option<Reading> {
     let transport = Transport::of(protocol)?;
     let ends = ends_of(hosts, payload)?;
-    let begins = transport == Transport::Tcp
-        && payload.get(13).is_some_and(|bits| {
-            let flags = Flags(*bits);
-            flags.contains(Flags::SYN) && !flags.contains(Flags::ACK)
-        });
+    let begins =
+        transport == Transport::Tcp && payload.get(13).is_some_and(|it| begins(Flags(*it)));
     Some(Reading::Flow { transport, ends, begins })
+}
+
+/// A segment with these flags begins a connection: a SYN without ACK.
+#[inline]
+pub(super) fn begins(flags: Flags) -> bool {
+    flags.contains(Flags::SYN) && !flags.contains(Flags::ACK)
 }
 
 fn read_fragment(datagram: Datagram, protocol: u8, is_first: bool, payload: &[u8]) -> Reading {

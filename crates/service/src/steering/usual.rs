@@ -9,7 +9,7 @@ use megapipe_stack::wire::tcp::Flags;
 
 use super::bindings::Transport;
 use super::hash::{End4, Ends};
-use super::reading::Reading;
+use super::reading::{Reading, begins};
 
 const ETHERNET_BYTES: usize = 14;
 /// An IPv4 header without options, and the part of a TCP header up to its flags.
@@ -64,17 +64,10 @@ fn half(head: &[u8; LOOKED_AT_BYTES], at: usize) -> u16 {
 }
 
 impl Usual {
-    /// The two ends.
-    #[must_use]
-    #[inline]
-    pub fn ends(&self) -> Ends {
-        Ends { src: self.src.into(), dst: self.dst.into() }
-    }
-
     /// What the full reading says about it.
     #[must_use]
     pub fn reading(&self) -> Reading {
-        let begins = self.flags.contains(Flags::SYN) && !self.flags.contains(Flags::ACK);
-        Reading::Flow { transport: self.transport, ends: self.ends(), begins }
+        let ends = Ends::of_v4(self.src, self.dst);
+        Reading::Flow { transport: self.transport, ends, begins: begins(self.flags) }
     }
 }
