@@ -134,7 +134,7 @@ fn disturb(a: &mut Host, now: Instant, n: usize, frame: &mut [u8]) {
     let payload = &mut frame[34..98];
     payload.fill(n as u8);
     match protocol {
-        Protocol::Icmp => icmp4::Repr::Echo { identifier: 1, sequence: 2 }.emit(payload),
+        Protocol::Icmp => icmp4::Repr::Echo { code: 0, identifier: 1, sequence: 2 }.emit(payload),
         _ => {
             let datagram = udp::Repr { src_port: 9, dst_port: 9, payload_bytes: 56 };
             datagram.emit(payload);

@@ -92,8 +92,8 @@ impl Ip {
     pub(super) fn on_icmp4<'a>(&mut self, incoming: &Incoming<'a>) -> Result<Inbound<'a>, Drop> {
         let view = icmp4::View::new(incoming.message)?;
         let message = icmp4::Repr::parse(&view)?;
-        if let icmp4::Repr::Echo { identifier, sequence } = message {
-            let reply = icmp4::Repr::EchoReply { identifier, sequence };
+        if let icmp4::Repr::Echo { code, identifier, sequence } = message {
+            let reply = icmp4::Repr::EchoReply { code, identifier, sequence };
             self.echo(incoming, Protocol::Icmp, |bytes, _| reply.emit(bytes))?;
             return Ok(Inbound::Handled);
         }
@@ -148,8 +148,8 @@ impl Ip {
         if src.is_unspecified() {
             return Err(Drop::BadSource);
         }
-        if let icmp6::Repr::Echo { identifier, sequence } = message {
-            let reply = icmp6::Repr::EchoReply { identifier, sequence };
+        if let icmp6::Repr::Echo { code, identifier, sequence } = message {
+            let reply = icmp6::Repr::EchoReply { code, identifier, sequence };
             self.echo(incoming, Protocol::Icmp6, |bytes, pseudo| reply.emit(bytes, pseudo))?;
             return Ok(Inbound::Handled);
         }

@@ -235,7 +235,10 @@ impl Ip {
         let view = ipv6::View::new(bytes)?;
         let to_group = self.check_ipv6_addresses(&view, envelope)?;
         let original = Original { packet: view.bytes(), to_group };
-        let chain = self.follow(now, &view, original, counters)?;
+        let chain = match extension::walk(view.next_header(), view.payload(), true) {
+            Ok(chain) => chain,
+            Err(problem) => return Err(self.report(now, original, problem, counters)),
+        };
         if chain.protocol != extension::FRAGMENT {
             let packet = packet_of_v6(&view, chain, original, view.ecn());
             return self.deliver(now, envelope, packet, counters);
@@ -257,7 +260,14 @@ impl Ip {
         .ok_or(Drop::BadFragment)?;
         let view = ipv6::View::new(packet)?;
         let original = Original { packet, to_group };
-        let chain = self.follow(now, &view, original, counters)?;
+        // Options for every hop belong to what every hop sees, which is before the fragment header.
+        let directly = chain.offset > 0;
+        let chain = match extension::walk(view.next_header(), view.payload(), directly) {
+            Ok(chain) => chain,
+            // The kernel has put the same fragments together, and reports.
+            Err(problem) if self.external_neighbours => return Err(problem.drop),
+            Err(problem) => return Err(self.report(now, original, problem, counters)),
+        };
         if chain.protocol == extension::FRAGMENT {
             return Err(Drop::BadFragment);
         }
@@ -291,28 +301,21 @@ impl Ip {
         Ok(to_group)
     }
 
-    /// Follows extension headers, and reports what is wrong with them.
-    #[inline]
-    fn follow(
+    /// Reports extension headers that cannot be followed. Returns why the packet is dropped.
+    fn report(
         &mut self,
         now: Instant,
-        view: &ipv6::View<'_>,
         original: Original<'_>,
+        problem: extension::Problem,
         counters: &mut Counters,
-    ) -> Result<extension::Chain, Drop> {
-        match extension::walk(view.next_header(), view.payload(), true) {
-            Ok(chain) => Ok(chain),
-            Err(problem) => {
-                let report = problem.report.filter(|it| it.even_to_group || !original.to_group);
-                if let Some(report) = report {
-                    let pointer =
-                        report.pointer.map_or(NEXT_HEADER_AT, |at| at + ipv6::HEADER_BYTES);
-                    let complaint = Complaint::Header { code: report.code, pointer };
-                    self.complain(now, &original, complaint, counters);
-                }
-                Err(problem.drop)
-            }
+    ) -> Drop {
+        let report = problem.report.filter(|it| it.even_to_group || !original.to_group);
+        if let Some(report) = report {
+            let pointer = report.pointer.map_or(NEXT_HEADER_AT, |at| at + ipv6::HEADER_BYTES);
+            let complaint = Complaint::Header { code: report.code, pointer };
+            self.complain(now, &original, complaint, counters);
         }
+        problem.drop
     }
 
     /// The fragment that `chain` leads to, and what its packet goes on with.
@@ -341,8 +344,12 @@ impl Ip {
             self.complain(now, &original, complaint, counters);
             return Err(Drop::BadFragment);
         }
-        // All headers are in the first fragment (RFC 7112 §5).
-        if fragment.offset == 0 && extension::walk(fragment.next_header, payload, false).is_err() {
+        // All headers are in the first fragment (RFC 7112 §5). What is reported is reported of the
+        // whole packet.
+        if fragment.offset == 0
+            && extension::walk(fragment.next_header, payload, false)
+                .is_err_and(|problem| problem.report.is_none())
+        {
             return Err(Drop::BadFragment);
         }
         // A fragment that is the whole takes no place and hurts no other (RFC 6946 §4): its

@@ -125,14 +125,21 @@ impl Tcp {
             return self.on_cookie(cx, (hash, listener), segment);
         }
         // Third.
-        if segment.has(Flags::SYN) {
-            if self.listeners.get(listener).is_some_and(Listener::is_full) {
-                // Who is not answered knows that it is not connected, and tries again.
-                return cx.counters.drop(Drop::BacklogFull);
-            }
-            return self.on_syn(cx, (hash, listener), segment, None);
+        if let Err(reason) = self.may_begin(listener, segment) {
+            return cx.counters.drop(reason);
         }
-        cx.counters.drop(Drop::UnexpectedSegment);
+        self.on_syn(cx, (hash, listener), segment, None);
+    }
+
+    /// Checks that `segment`, which is no RST and no ACK, begins a connection of `listener`.
+    fn may_begin(&self, listener: u32, segment: &Segment<'_>) -> Result<(), Drop> {
+        // A SYN with FIN is no peer's. Linux drops it, so scanners learn nothing.
+        if !segment.has(Flags::SYN) || segment.has(Flags::FIN) {
+            return Err(Drop::UnexpectedSegment);
+        }
+        // A peer without an answer is not connected, and tries again.
+        let is_full = self.listeners.get(listener).is_some_and(Listener::is_full);
+        if is_full { Err(Drop::BacklogFull) } else { Ok(()) }
     }
 
     /// A SYN for a listener whose backlog is not full. `after`: our numbers of an older connection
@@ -511,9 +518,9 @@ impl Tcp {
                     cx.counters.drop(Drop::UnexpectedSegment);
                     return self.acknowledge_in_time_wait(cx, &record, timestamps);
                 };
-                if self.listeners.get(listener).is_some_and(Listener::is_full) {
+                if let Err(reason) = self.may_begin(listener, segment) {
                     // What is dropped ends nothing.
-                    return cx.counters.drop(Drop::BacklogFull);
+                    return cx.counters.drop(reason);
                 }
                 self.end_time_wait(index);
                 self.on_syn(cx, (hash, listener), segment, Some(after));

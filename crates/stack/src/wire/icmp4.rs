@@ -81,6 +81,8 @@ impl<'a> View<'a> {
 pub enum Repr {
     /// Send this back.
     Echo {
+        /// Zero, but nobody checks: hosts return what they got.
+        code: u8,
         /// Which series.
         identifier: u16,
         /// Which of the series.
@@ -88,6 +90,8 @@ pub enum Repr {
     },
     /// It was sent back.
     EchoReply {
+        /// That of the question.
+        code: u8,
         /// Which series.
         identifier: u16,
         /// Which of the series.
@@ -134,8 +138,8 @@ impl Repr {
         }
         let (high, low) = (u16_at(view.bytes, 4), u16_at(view.bytes, 6));
         Ok(match (view.kind(), view.code()) {
-            (ECHO, 0) => Self::Echo { identifier: high, sequence: low },
-            (ECHO_REPLY, 0) => Self::EchoReply { identifier: high, sequence: low },
+            (ECHO, code) => Self::Echo { code, identifier: high, sequence: low },
+            (ECHO_REPLY, code) => Self::EchoReply { code, identifier: high, sequence: low },
             (UNREACHABLE, CODE_FRAGMENTATION_NEEDED) => {
                 Self::Unreachable { code: CODE_FRAGMENTATION_NEEDED, mtu: low }
             }
@@ -171,8 +175,10 @@ impl Repr {
     /// If `message` is shorter than [`Repr::header_bytes`].
     pub fn emit(&self, message: &mut [u8]) {
         let (kind, code, high, low) = match *self {
-            Self::Echo { identifier, sequence } => (ECHO, 0, identifier, sequence),
-            Self::EchoReply { identifier, sequence } => (ECHO_REPLY, 0, identifier, sequence),
+            Self::Echo { code, identifier, sequence } => (ECHO, code, identifier, sequence),
+            Self::EchoReply { code, identifier, sequence } => {
+                (ECHO_REPLY, code, identifier, sequence)
+            }
             Self::Unreachable { code, mtu } => (UNREACHABLE, code, 0, mtu),
             Self::TimeExceeded { code } => (TIME_EXCEEDED, code, 0, 0),
             Self::ParameterProblem { code, pointer } => {

@@ -88,6 +88,8 @@ impl<'a> View<'a> {
 pub enum Repr {
     /// Send this back.
     Echo {
+        /// Zero, but nobody checks: hosts return what they got.
+        code: u8,
         /// Which series.
         identifier: u16,
         /// Which of the series.
@@ -95,6 +97,8 @@ pub enum Repr {
     },
     /// It was sent back.
     EchoReply {
+        /// That of the question.
+        code: u8,
         /// Which series.
         identifier: u16,
         /// Which of the series.
@@ -143,8 +147,8 @@ impl Repr {
         }
         let (high, low) = (u16_at(view.bytes, 4), u16_at(view.bytes, 6));
         Ok(match (view.kind(), view.code()) {
-            (ECHO, 0) => Self::Echo { identifier: high, sequence: low },
-            (ECHO_REPLY, 0) => Self::EchoReply { identifier: high, sequence: low },
+            (ECHO, code) => Self::Echo { code, identifier: high, sequence: low },
+            (ECHO_REPLY, code) => Self::EchoReply { code, identifier: high, sequence: low },
             (UNREACHABLE, code) => Self::Unreachable { code },
             // The code is set by nobody and read by nobody (RFC 4443 §3.2).
             (PACKET_TOO_BIG, _) => Self::PacketTooBig { mtu: u32_at(view.bytes, 4) },
@@ -182,8 +186,10 @@ impl Repr {
     pub fn emit(&self, message: &mut [u8], pseudo_header: u16) {
         let pair = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
         let (kind, code, by_type) = match *self {
-            Self::Echo { identifier, sequence } => (ECHO, 0, pair(identifier, sequence)),
-            Self::EchoReply { identifier, sequence } => (ECHO_REPLY, 0, pair(identifier, sequence)),
+            Self::Echo { code, identifier, sequence } => (ECHO, code, pair(identifier, sequence)),
+            Self::EchoReply { code, identifier, sequence } => {
+                (ECHO_REPLY, code, pair(identifier, sequence))
+            }
             Self::Unreachable { code } => (UNREACHABLE, code, 0),
             Self::PacketTooBig { mtu } => (PACKET_TOO_BIG, 0, mtu),
             Self::TimeExceeded { code } => (TIME_EXCEEDED, code, 0),

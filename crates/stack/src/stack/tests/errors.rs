@@ -17,28 +17,48 @@ fn echoes_come_back() {
     let mut host = Host::new();
     host.meet(PEER.into());
     host.meet(PEER6.into());
-    let echo = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
+    let echo = icmp4::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     for payload in [&b""[..], b"odd", &[7; 1472]] {
         let frames = host.reply(&frame4(Protocol::Icmp, &message4(echo, payload)));
         let (header, message, echoed) = open_icmp4(&frames[0]);
         assert_eq!((frames.len(), header.src, header.dst), (1, OURS, PEER));
-        assert_eq!(message, icmp4::Repr::EchoReply { identifier: 3, sequence: 9 });
+        assert_eq!(message, icmp4::Repr::EchoReply { code: 0, identifier: 3, sequence: 9 });
         assert_eq!(echoed, payload);
     }
-    let echo = icmp6::Repr::Echo { identifier: 3, sequence: 9 };
+    let echo = icmp6::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     let frames = host.reply(&frame6(58, &message6((PEER6, OURS6), echo, b"ping")));
     let (header, message, echoed) = open_icmp6(&frames[0]);
     assert_eq!((header.src, header.dst), (OURS6, PEER6));
-    assert_eq!(message, icmp6::Repr::EchoReply { identifier: 3, sequence: 9 });
+    assert_eq!(message, icmp6::Repr::EchoReply { code: 0, identifier: 3, sequence: 9 });
     assert_eq!(echoed, b"ping");
     assert_eq!(host.stack.counters().totals.icmp_in, 4);
     assert_eq!(host.stack.counters().totals.icmp_out, 4);
 }
 
+/// RFC 792 and RFC 4443 define code 0 only. Linux answers any code, and returns it.
+#[test]
+fn echo_with_any_code_is_answered_with_that_code() {
+    let mut host = Host::new();
+    host.meet(PEER.into());
+    host.meet(PEER6.into());
+    for code in [1, 9, 255] {
+        let echo = icmp4::Repr::Echo { code, identifier: 3, sequence: 9 };
+        let frames = host.reply(&frame4(Protocol::Icmp, &message4(echo, b"ping")));
+        let (_, message, echoed) = open_icmp4(&frames[0]);
+        assert_eq!(message, icmp4::Repr::EchoReply { code, identifier: 3, sequence: 9 });
+        assert_eq!(echoed, b"ping");
+        let echo = icmp6::Repr::Echo { code, identifier: 3, sequence: 9 };
+        let frames = host.reply(&frame6(58, &message6((PEER6, OURS6), echo, b"ping")));
+        let (_, message, echoed) = open_icmp6(&frames[0]);
+        assert_eq!(message, icmp6::Repr::EchoReply { code, identifier: 3, sequence: 9 });
+        assert_eq!(echoed, b"ping");
+    }
+}
+
 #[test]
 fn an_echo_waits_for_the_link_and_crowds_out_nobody() {
     let mut host = Host::new();
-    let echo = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
+    let echo = icmp4::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     let message = message4(echo, b"ping");
     // Many hosts that do not exist.
     for n in 0..200 {
@@ -57,7 +77,7 @@ fn an_echo_waits_for_the_link_and_crowds_out_nobody() {
 #[test]
 fn echoes_that_are_wrong_or_to_everybody_are_not_answered() {
     let mut host = Host::new();
-    let echo = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
+    let echo = icmp4::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     let mut message = message4(echo, b"ping");
     message[9] ^= 1;
     host.drops(&frame4(Protocol::Icmp, &message), Drop::BadTransportChecksum);
@@ -66,10 +86,10 @@ fn echoes_that_are_wrong_or_to_everybody_are_not_answered() {
     let packet = packet4(header4(PEER, to_all, Protocol::Icmp, message.len()), &message);
     host.drops(&ethernet(ethernet::BROADCAST, ethernet::IPV4, &packet), Drop::OtherAddress);
     let group = "ff02::1".parse().unwrap();
-    let echo = icmp6::Repr::Echo { identifier: 3, sequence: 9 };
+    let echo = icmp6::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     let packet = packet6(PEER6, group, 58, &message6((PEER6, group), echo, b"ping"));
     host.drops(&ethernet([0x33, 0x33, 0, 0, 0, 1], ethernet::IPV6, &packet), Drop::IgnoredMessage);
-    let reply = icmp4::Repr::EchoReply { identifier: 3, sequence: 9 };
+    let reply = icmp4::Repr::EchoReply { code: 0, identifier: 3, sequence: 9 };
     host.drops(&frame4(Protocol::Icmp, &message4(reply, b"")), Drop::IgnoredMessage);
 }
 

@@ -145,6 +145,60 @@ fn misshapen_fragments_are_refused() {
     host.drops(&frame6(extension::FRAGMENT, &bytes), Drop::BadFragment);
 }
 
+/// `payload` in two fragments, of which the fragmentable part begins with header `next_header`;
+/// `before` lies between the IPv6 header and the fragment header.
+fn halves6(next_header: u8, payload: &[u8], before: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = cut6(9, payload, 16, before);
+    frames.iter_mut().for_each(|frame| frame[54 + before.len()] = next_header);
+    frames
+}
+
+/// The kernel puts the packet together before it looks at such headers, and reports them then.
+#[test]
+fn reassembled_packet_with_bad_headers_is_reported() {
+    let mut host = Host::new();
+    host.meet(PEER6.into());
+    host.bind6(53);
+    let datagram = datagram6(53, &[7; 40]);
+    let options = [extension::FRAGMENT, 0, 1, 4, 0, 0, 0, 0];
+    // A source route with segments left: the field that says how its type is to be read.
+    let route = [&[17, 0, 0, 1, 0, 0, 0, 0][..], &datagram].concat();
+    // Options for every hop, which belong directly behind the IPv6 header.
+    let hops = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &datagram].concat();
+    // An option that must be known.
+    let unknown = [&[17, 0, 0x80, 4, 0, 0, 0, 0][..], &datagram].concat();
+    let cases = [
+        (extension::ROUTING, &route, &[][..], (extension::CODE_FIELD, 42)),
+        (extension::ROUTING, &route, &options, (extension::CODE_FIELD, 50)),
+        (extension::HOP_BY_HOP, &hops, &[], (extension::CODE_NEXT_HEADER, 6)),
+        (extension::HOP_BY_HOP, &hops, &options, (extension::CODE_NEXT_HEADER, 40)),
+        (extension::DESTINATION, &unknown, &[], (extension::CODE_OPTION, 42)),
+    ];
+    for (next_header, payload, before, (code, pointer)) in cases {
+        let pieces = halves6(next_header, payload, before);
+        let (last, others) = pieces.split_last().unwrap();
+        for piece in others {
+            assert_eq!(host.reply(piece), Vec::<Vec<u8>>::new());
+        }
+        let dropped = host.dropped(Drop::ForbiddenOption);
+        let frames = host.reply(last);
+        let (header, message, quoted) = open_icmp6(&frames[0]);
+        assert_eq!((frames.len(), header.dst), (1, PEER6));
+        assert_eq!(message, icmp6::Repr::ParameterProblem { code, pointer });
+        assert_eq!(quoted.len(), 40 + before.len() + payload.len(), "the whole packet");
+        assert_eq!(host.dropped(Drop::ForbiddenOption), dropped + 1);
+    }
+    assert_eq!(host.receive(), None);
+    assert_eq!(host.dropped(Drop::BadFragment), 0);
+    // On a link whose address the kernel has, too, the kernel reports.
+    let mut host = Host::with(|config| config.external_neighbours = true);
+    assert!(host.stack.set_neighbour(host.now, PEER6.into(), PEER_MAC, &mut host.memory));
+    for piece in halves6(extension::ROUTING, &route, &[]) {
+        assert_eq!(host.reply(&piece), Vec::<Vec<u8>>::new());
+    }
+    assert_eq!(host.dropped(Drop::ForbiddenOption), 1);
+}
+
 #[test]
 fn a_flood_of_fragments_costs_nothing_but_other_fragments() {
     let mut host = Host::new();
@@ -209,8 +263,8 @@ fn joined6(replies: &[Vec<u8>]) -> Vec<u8> {
     whole
 }
 
-const ECHO4: icmp4::Repr = icmp4::Repr::Echo { identifier: 3, sequence: 9 };
-const ECHO6: icmp6::Repr = icmp6::Repr::Echo { identifier: 3, sequence: 9 };
+const ECHO4: icmp4::Repr = icmp4::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
+const ECHO6: icmp6::Repr = icmp6::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
 
 fn echo4(host: &mut Host, bytes: usize) -> Vec<Vec<u8>> {
     let data: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
@@ -235,14 +289,14 @@ fn an_echo_goes_back_whole_in_as_many_packets_as_it_needs() {
         assert_eq!(replies.len(), (8 + bytes).div_ceil(1480));
         let whole = joined4(&replies);
         let reply = icmp4::Repr::parse(&icmp4::View::new(&whole).unwrap()).unwrap();
-        assert_eq!(reply, icmp4::Repr::EchoReply { identifier: 3, sequence: 9 });
+        assert_eq!(reply, icmp4::Repr::EchoReply { code: 0, identifier: 3, sequence: 9 });
         assert!(whole[8..].iter().enumerate().all(|(n, byte)| *byte == n as u8));
 
         let replies = echo6(&mut host, bytes);
         let whole = joined6(&replies);
         let pseudo = checksum::pseudo_header(OURS6.into(), PEER6.into(), 58, whole.len());
         let reply = icmp6::Repr::parse(&icmp6::View::new(&whole).unwrap(), pseudo).unwrap();
-        assert_eq!(reply, icmp6::Repr::EchoReply { identifier: 3, sequence: 9 });
+        assert_eq!(reply, icmp6::Repr::EchoReply { code: 0, identifier: 3, sequence: 9 });
         assert_eq!(whole.len(), 8 + bytes);
     }
     // What is kept for answers has a bound: IPv4 lets us shorten, IPv6 does not.

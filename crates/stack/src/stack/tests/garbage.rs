@@ -7,8 +7,8 @@ use crate::wire::extension;
 
 /// Frames that are nearly right, so that a change reaches every branch.
 fn likely() -> Vec<Vec<u8>> {
-    let echo = icmp4::Repr::Echo { identifier: 1, sequence: 2 };
-    let echo6 = icmp6::Repr::Echo { identifier: 1, sequence: 2 };
+    let echo = icmp4::Repr::Echo { code: 0, identifier: 1, sequence: 2 };
+    let echo6 = icmp6::Repr::Echo { code: 0, identifier: 1, sequence: 2 };
     let quoted = packet4(header4(OURS, PEER, Protocol::Udp, 9), &datagram4(53, b"x"));
     let about = icmp4::Repr::Unreachable { code: 4, mtu: 1000 };
     let mut options = vec![17, 0, 5, 2, 0, 0, 1, 0];

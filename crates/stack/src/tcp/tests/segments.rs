@@ -183,6 +183,34 @@ fn a_syn_in_a_connection_is_challenged() {
     assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
 }
 
+/// Linux drops it, too. Anything else would tell scanners what listens here.
+#[test]
+fn syn_with_fin_is_dropped_by_a_listener() {
+    let mut peer = Peer::new(|_| {});
+    peer.listen();
+    peer.options = full();
+    peer.inject(S | F, 0, 0, &[]);
+    peer.inject(S | F | P, 0, 0, b"x");
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.dropped(Drop::UnexpectedSegment), 2);
+    assert_eq!(peer.host.tcp.embryos.len(), 0);
+}
+
+#[test]
+fn syn_with_fin_does_not_end_time_wait() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.out();
+    peer.inject(F | A, 1, 2, &[]);
+    peer.out();
+    peer.options = plain();
+    peer.inject(S | F, 50, 0, &[]);
+    assert_eq!(peer.cores(), []);
+    assert_eq!(peer.host.tcp.time_waits.len(), 1);
+    peer.inject(S, 50, 0, &[]);
+    assert_eq!(peer.out()[0].flags.0, SA);
+}
+
 #[test]
 fn challenges_are_limited_for_the_whole_shard() {
     let (mut peer, _) = Peer::accepted(|config| config.tcp.challenge_acks_per_s = 10, plain());

@@ -216,7 +216,7 @@ proptest! {
         let view = icmp4::View::new(&bytes).unwrap();
         prop_assert_eq!(view.kind(), u8::from(theirs.msg_type()));
         prop_assert_eq!(view.code(), theirs.msg_code());
-        if let icmp4::Repr::Echo { identifier, sequence } = four {
+        if let icmp4::Repr::Echo { identifier, sequence, .. } = four {
             prop_assert_eq!((identifier, sequence), (theirs.echo_ident(), theirs.echo_seq_no()));
             prop_assert_eq!(theirs.data(), &payload[..]);
         }

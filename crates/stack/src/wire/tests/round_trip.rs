@@ -128,9 +128,16 @@ prop_compose! {
 pub(super) fn icmp4_message() -> impl Strategy<Value = icmp4::Repr> {
     use icmp4::Repr;
     prop_oneof![
-        any::<(u16, u16)>().prop_map(|(identifier, sequence)| Repr::Echo { identifier, sequence }),
-        any::<(u16, u16)>()
-            .prop_map(|(identifier, sequence)| Repr::EchoReply { identifier, sequence }),
+        any::<(u8, u16, u16)>().prop_map(|(code, identifier, sequence)| Repr::Echo {
+            code,
+            identifier,
+            sequence
+        }),
+        any::<(u8, u16, u16)>().prop_map(|(code, identifier, sequence)| Repr::EchoReply {
+            code,
+            identifier,
+            sequence
+        }),
         any::<u16>().prop_map(|mtu| Repr::Unreachable { code: 4, mtu }),
         (0_u8..4).prop_map(|code| Repr::Unreachable { code, mtu: 0 }),
         (0_u8..2).prop_map(|code| Repr::TimeExceeded { code }),
@@ -142,9 +149,16 @@ pub(super) fn icmp4_message() -> impl Strategy<Value = icmp4::Repr> {
 pub(super) fn icmp6_message() -> impl Strategy<Value = icmp6::Repr> {
     use icmp6::Repr;
     prop_oneof![
-        any::<(u16, u16)>().prop_map(|(identifier, sequence)| Repr::Echo { identifier, sequence }),
-        any::<(u16, u16)>()
-            .prop_map(|(identifier, sequence)| Repr::EchoReply { identifier, sequence }),
+        any::<(u8, u16, u16)>().prop_map(|(code, identifier, sequence)| Repr::Echo {
+            code,
+            identifier,
+            sequence
+        }),
+        any::<(u8, u16, u16)>().prop_map(|(code, identifier, sequence)| Repr::EchoReply {
+            code,
+            identifier,
+            sequence
+        }),
         (0_u8..5).prop_map(|code| Repr::Unreachable { code }),
         any::<u32>().prop_map(|mtu| Repr::PacketTooBig { mtu }),
         (0_u8..2).prop_map(|code| Repr::TimeExceeded { code }),
