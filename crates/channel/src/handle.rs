@@ -4,8 +4,8 @@
 //!
 //! Invariants
 //! - `number >= 2^30` exactly for lwsockets [MP 4.1.1]; else it is the file descriptor's number.
-//! - The generation changes when a handle leaves its channel, so that a stale handle is an error
-//!   and never somebody else's connection.
+//! - The generation of a number is incremented when a handle with that number ends
+//!   (`state/handles.rs`), so that a stale handle is an error and never names another connection.
 //! - The tag tells channels of one process apart. It repeats after 4,095 channels.
 //! - The value 0 is nobody's handle ([`Handle::NONE`]): tag 0 is never given out.
 
@@ -40,7 +40,7 @@ impl Handle {
         )
     }
 
-    /// Nobody's handle that remembers a generation: of a slot that is free.
+    /// No handle, with the generation of a free slot's lwsocket number.
     #[inline]
     pub(crate) const fn free(generation: u32) -> Self {
         Self(((generation & GENERATION_MASK) as u64) << TAG_BITS)
@@ -89,7 +89,13 @@ impl Handle {
     /// The handle of [`Handle::in_channel`] in the channel of `sibling`.
     #[inline]
     pub(crate) const fn beside(sibling: Self, in_channel: u64) -> Self {
-        Self(in_channel << TAG_BITS | sibling.0 & TAG_MASK)
+        Self::of_channel(ChannelTag(sibling.channel_tag()), in_channel)
+    }
+
+    /// The handle of [`Handle::in_channel`] in the channel with a tag.
+    #[inline]
+    pub(crate) const fn of_channel(tag: ChannelTag, in_channel: u64) -> Self {
+        Self(in_channel << TAG_BITS | tag.0 as u64)
     }
 
     /// Tells the channels of a process apart; 0 for [`Handle::NONE`] only.

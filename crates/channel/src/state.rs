@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::completion::{Accepted, Completion, Connection, Datagram, Event, ToFd}
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Misuse, OpError};
-use crate::handle::{ChannelTag, FIRST_LWSOCKET, GENERATION_MASK, Handle};
+use crate::handle::{ChannelTag, Handle};
 use crate::kernel::pool::{Held, Pool};
 use crate::limits;
 use crate::ready::{Common, Ready, Whose};
@@ -30,6 +30,7 @@ use crate::slot::{Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target
 use crate::timers::{Due, Timers};
 
 mod accepting;
+mod handles;
 
 const NO_SLOT: u32 = u32::MAX;
 
@@ -38,7 +39,7 @@ pub(crate) struct State {
     pub(crate) config: Config,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    by_fd: Vec<u32>,
+    descriptors: handles::Descriptors,
     /// Slots whose `first_read` is taken.
     first_reads: usize,
     pub(crate) reads: Arena<ReadOp>,
@@ -73,7 +74,7 @@ impl State {
             config,
             slots: Vec::new(),
             free: Vec::new(),
-            by_fd: Vec::new(),
+            descriptors: handles::Descriptors::default(),
             first_reads: 0,
             reads: Arena::new(),
             unread: Arena::new(),
@@ -132,130 +133,6 @@ impl State {
             + self.reads.memory_bytes()
             + self.unread.memory_bytes()
             + self.writes.memory_bytes()
-    }
-
-    /// The slot that a caller's handle names.
-    #[inline(always)]
-    pub(crate) fn find(&self, handle: Handle) -> Result<u32, Misuse> {
-        let number = handle.number();
-        let index = if handle.is_lwsocket() {
-            number - FIRST_LWSOCKET
-        } else {
-            self.by_fd.get(number as usize).copied().unwrap_or(NO_SLOT)
-        };
-        match self.slots.get(index as usize) {
-            Some(slot) if slot.handle == handle && slot.is_live() => Ok(index),
-            _ => Err(self.why_unknown(handle)),
-        }
-    }
-
-    #[cold]
-    fn why_unknown(&self, handle: Handle) -> Misuse {
-        match handle {
-            Handle::NONE => Misuse::StaleHandle,
-            _ if handle.channel_tag() != self.tag.value() => Misuse::ForeignHandle,
-            _ => Misuse::StaleHandle,
-        }
-    }
-
-    /// The live lwsocket with a number, whatever its generation.
-    pub(crate) fn lwsocket(&self, number: u32) -> Option<Handle> {
-        let index = number.checked_sub(FIRST_LWSOCKET)?;
-        let slot = self.slots.get(index as usize)?;
-        (slot.is_live() && slot.flags.lwsocket).then(|| self.handle(index))
-    }
-
-    #[inline]
-    pub(crate) fn handle(&self, index: u32) -> Handle {
-        self.slots[index as usize].handle
-    }
-
-    /// A slot for something new, open and without a descriptor.
-    pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Misuse> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() >= limits::HANDLES_MAX as usize => {
-                return Err(Misuse::TooManyHandles);
-            }
-            None => {
-                self.slots.push(Slot::free(0));
-                (self.slots.len() - 1) as u32
-            }
-        };
-        let tag = self.tag;
-        let slot = self.slot(index);
-        slot.kind = kind;
-        slot.cookie = cookie;
-        slot.phase = Phase::Open;
-        slot.flags.lwsocket = true;
-        slot.handle = Handle::new(FIRST_LWSOCKET + index, slot.handle.generation(), tag);
-        Ok(index)
-    }
-
-    /// Makes a slot known by its descriptor's number instead of an lwsocket's.
-    pub(crate) fn number_by_fd(&mut self, index: u32, fd: RawFd) {
-        let number = fd as u32;
-        if self.by_fd.len() <= number as usize {
-            self.by_fd.resize(number as usize + 1, NO_SLOT);
-        }
-        self.by_fd[number as usize] = index;
-        // Another index may be registered under this number later: generations of numbers must
-        // not repeat soon, so they are drawn from all of the channel's.
-        self.counters.operations += 1;
-        let generation = self.counters.operations as u32 & GENERATION_MASK;
-        let handle = Handle::new(number, generation, self.tag);
-        let slot = self.slot(index);
-        slot.handle = handle;
-        slot.flags.lwsocket = false;
-    }
-
-    pub(crate) fn is_fd_registered(&self, fd: RawFd) -> bool {
-        let index = self.by_fd.get(fd as usize).copied().unwrap_or(NO_SLOT);
-        self.slots.get(index as usize).is_some_and(|slot| {
-            slot.phase != Phase::Free && !slot.flags.lwsocket && slot.handle.number() == fd as u32
-        })
-    }
-
-    /// Takes the handle away from the program: operations vanish, the generation changes.
-    /// The slot itself is freed by `release` when the kernel has let go of it.
-    pub(crate) fn retire(&mut self, index: u32) {
-        self.cancel_deadline(index);
-        let Self { slots, reads, first_reads, .. } = self;
-        let slot = &mut slots[index as usize];
-        slot.phase = Phase::Closing;
-        slot.handle = slot.handle.next_generation();
-        self.silence_awaited |= slot.silent_bytes > 0;
-        *first_reads -= usize::from(slot.first_read.take().is_some());
-        reads.drain(&mut slot.more_reads, drop);
-    }
-
-    /// Frees a slot. The kernel must have no request left that names it.
-    pub(crate) fn release(&mut self, index: u32) {
-        self.cancel_deadline(index);
-        let Self { slots, reads, first_reads, unread, writes, .. } = self;
-        let slot = &mut slots[index as usize];
-        debug_assert_eq!(slot.kernel_requests, 0);
-        debug_assert_ne!(slot.phase, Phase::Free);
-        *first_reads -= usize::from(slot.first_read.take().is_some());
-        reads.drain(&mut slot.more_reads, drop);
-        unread.drain(&mut slot.unread, drop);
-        writes.drain(&mut slot.writes, drop);
-        if !slot.flags.lwsocket
-            && let Some(entry) = self.by_fd.get_mut(slot.handle.number() as usize)
-            && *entry == index
-        {
-            *entry = NO_SLOT;
-        }
-        let in_unread_list = slot.flags.in_unread_list;
-        // Only `retire` changes the generation of a handle that the program saw; a slot that
-        // leaves by another way (to_fd) changes here.
-        let handle = match slot.phase {
-            Phase::Closing | Phase::Leaving => slot.handle,
-            _ => slot.handle.next_generation(),
-        };
-        *slot = Slot::free(handle.generation());
-        slot.flags.in_unread_list = in_unread_list;
-        self.free.push(index);
     }
 
     #[inline(always)]

@@ -1,13 +1,14 @@
 //! The caller's mistakes: each is an error by name, and changes nothing.
 
+use std::collections::{HashMap, HashSet};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use megapipe::limits::{READ_LEN_MAX, WRITE_PARTS_MAX};
 use megapipe::{
-    Accept, CpuMask, Disconnect, Event, Handle, Misuse, OpenOptions, Payload, RegisterError,
-    SocketKind,
+    Accept, Address, CpuMask, Disconnect, Event, Handle, ListenOptions, Misuse, OpenOptions,
+    Payload, RegisterError, SocketKind,
 };
 
 use crate::place::there;
@@ -18,6 +19,8 @@ on_each_driver![
     lengths_and_counts_out_of_range_are_refused,
     an_unregistered_handle_is_stale_for_every_call,
     a_stale_handle_never_reaches_the_next_owner_of_its_number,
+    registered_descriptor_does_not_revive_stale_handles,
+    stale_handles_of_every_kind_stay_stale,
     a_handle_of_another_channel_is_foreign,
     handles_made_up_from_bits_are_harmless,
     masks_that_overlap_or_are_empty_or_not_for_listeners_are_refused,
@@ -154,6 +157,83 @@ fn a_stale_handle_never_reaches_the_next_owner_of_its_number(case: &Case) {
     assert_eq!(scene.write(first, "x"), Err(Misuse::StaleHandle));
     scene.write(second, "x").unwrap();
     scene.expect_written(second, 1);
+}
+
+/// A slot that a registered descriptor has used goes on with its own generations.
+fn registered_descriptor_does_not_revive_stale_handles(case: &Case) {
+    let (mut scene, folder) = (case.scene(), Folder::new());
+    let address = Address::unix(folder.path("listener")).unwrap();
+    let listener = scene.listen(&address, &ListenOptions::default(), 0).unwrap();
+    scene.accept(listener, Accept::lwsocket(u32::MAX)).unwrap();
+    let visitor = |scene: &mut Scene| {
+        let _client = UnixStream::connect(folder.path("listener")).unwrap();
+        let handle = scene.accepted(listener);
+        scene.unregister(handle).unwrap();
+        handle
+    };
+    let mut stale: Vec<_> = (0..12).map(|_| visitor(&mut scene)).collect();
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let registered = scene.register(ours.into(), 0, None).unwrap();
+    scene.unregister(registered).unwrap();
+    for _ in 0..24 {
+        let handle = visitor(&mut scene);
+        assert!(!stale.contains(&handle), "{handle:?} has named another connection");
+        stale.push(handle);
+    }
+}
+
+/// Begins a handle of some kind.
+fn begin_some(scene: &mut Scene, folder: &Folder, listener: Handle, kind: u32) -> Handle {
+    match kind {
+        0 => scene.timer(Duration::from_secs(60), None, 0).unwrap(),
+        1 => scene.socket(SocketKind::Udp4, None, 0).unwrap(),
+        2 => scene.open(&folder.path("none"), &OpenOptions::read(), 0).unwrap(),
+        3 => scene.register(UnixStream::pair().unwrap().0.into(), 0, None).unwrap(),
+        4 => scene.register(std::io::pipe().unwrap().0.into(), 0, None).unwrap(),
+        5 => scene.listening("127.0.0.1:0").0,
+        6 => scene.stream(Stream::ConnectedUnix).0,
+        _ => {
+            let _client = UnixStream::connect(folder.path("listener")).unwrap();
+            scene.accepted(listener)
+        }
+    }
+}
+
+/// Each number counts its own uses, whatever it names, and ended handles are refused.
+fn stale_handles_of_every_kind_stay_stale(case: &Case) {
+    let (mut scene, folder) = (case.scene(), Folder::new());
+    let (mut live, mut ended, mut random) = (Vec::new(), HashSet::new(), 13_u32);
+    let mut latest = HashMap::new();
+    let address = Address::unix(folder.path("listener")).unwrap();
+    let listener = scene.listen(&address, &ListenOptions::default(), 0).unwrap();
+    scene.accept(listener, Accept::lwsocket(u32::MAX)).unwrap();
+    for step in 0..400 {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Mostly connections, which are handles that no call of the program has begun.
+        let handle = begin_some(&mut scene, &folder, listener, (random >> 20) % 40);
+        assert!(!ended.contains(&handle), "step {step}: {handle:?} was used before");
+        let before = latest.insert(handle.number(), generation(handle));
+        let before = before.unwrap_or_default();
+        assert!(before <= generation(handle), "step {step}: {handle:?} after {before}");
+        live.push(handle);
+        // So few at a time that each number is used more often than the program calls.
+        if live.len() > 1 {
+            let handle = live.swap_remove((random >> 10) as usize % live.len());
+            if (random >> 9).is_multiple_of(8) && scene.channel.to_fd(handle).is_ok() {
+                let Event::ToFd(Ok(_)) = scene.next_of(handle) else { panic!("it moves") };
+            } else {
+                scene.unregister(handle).unwrap();
+            }
+            ended.insert(handle);
+        }
+        for &handle in &ended {
+            assert_eq!(scene.set_cookie(handle, 1), Err(Misuse::StaleHandle), "{handle:?}");
+        }
+    }
+}
+
+fn generation(handle: Handle) -> u64 {
+    handle.to_bits() >> 12 & ((1 << 21) - 1)
 }
 
 fn a_handle_of_another_channel_is_foreign(case: &Case) {

@@ -16,7 +16,7 @@
 //! - `flags.readable` (`writable`) is false only if the kernel said "not now" after the last event:
 //!   the set then owes an event. It is never cleared by anything else.
 //! - A slot that has something to try and may try it is on the run queue (`flags.queued`).
-//! - An event names its slot and the slot's generation; one for an earlier owner is counted as
+//! - An event names the handle that was watched; one for a handle that has ended is counted as
 //!   stray and changes nothing.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -29,6 +29,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::error::{CreateError, DispatchError, OpError};
+use crate::handle::Handle;
 use crate::kernel::{Driver, Rest, sys};
 use crate::limits::{EVENTS_MAX, RETRY_PAUSE_MS, TURNS_PER_FETCH};
 use crate::options::OpenOptions;
@@ -51,8 +52,8 @@ mod tests;
 use files::Files;
 use set::Set;
 
-/// Events that are about no slot. A slot's data has its generation in the high half, which is
-/// never all ones.
+/// Events that are about no slot. A slot's data is its handle without the channel
+/// ([`Handle::in_channel`]), whose high bits are zero.
 const WAKE: u64 = u64::MAX;
 const FILES_DONE: u64 = u64::MAX - 1;
 
@@ -224,12 +225,11 @@ impl Epoll {
             FILES_DONE => return self.collect_jobs(state),
             _ => {}
         }
-        let slot = data as u32;
-        let entry = state.slot(slot);
-        if entry.handle.generation() != (data >> 32) as u32 || !entry.is_live() {
+        let Ok(slot) = state.find(Handle::of_channel(state.tag, data)) else {
             state.counters.stray_answers += 1;
             return;
-        }
+        };
+        let entry = state.slot(slot);
         let broken = EventFlags::HUP | EventFlags::ERR;
         let ended = broken | EventFlags::RDHUP | EventFlags::PRI;
         let flags = &mut entry.flags;
@@ -266,7 +266,7 @@ impl Epoll {
             return Ok(());
         }
         let fd = entry.fd.as_ref().ok_or(OpError::BadDescriptor)?.as_fd();
-        let data = u64::from(entry.handle.generation()) << 32 | u64::from(slot);
+        let data = entry.handle.in_channel();
         let events = if output { INPUT | EventFlags::OUT } else { INPUT };
         match before {
             Watch::No => self.set.add(fd, data, events)?,

@@ -43,7 +43,7 @@ impl Epoll {
         entry.flags.readable = true;
         entry.flags.writable = true;
         let Some(fd) = entry.fd.as_ref() else { return Ok(()) };
-        let data = u64::from(entry.handle.generation()) << 32 | u64::from(slot);
+        let data = entry.handle.in_channel();
         entry.flags.watch = match self.set.add(fd.as_fd(), data, EventFlags::ONESHOT) {
             Ok(()) => Watch::OneShot,
             Err(Errno::PERM) => Watch::Refused,
@@ -128,7 +128,7 @@ impl Epoll {
         events.set(EventFlags::IN, flags.reading && !flags.readable);
         events.set(EventFlags::OUT, flags.writing && !flags.writable);
         let Some(fd) = entry.fd.as_ref().filter(|_| !events.is_empty()) else { return };
-        let data = u64::from(entry.handle.generation()) << 32 | u64::from(slot);
+        let data = entry.handle.in_channel();
         let armed = self.set.modify(fd.as_fd(), data, events | EventFlags::ONESHOT);
         state.counters.system_calls += 1;
         if let Err(errno) = armed {
