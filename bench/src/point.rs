@@ -5,7 +5,7 @@
 
 use crate::layout::Link;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::{fs, path::Path, time::SystemTime};
 
 /// Everything that one benchmark run found out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +88,18 @@ pub struct Machine {
     pub kernel: String,
     /// megapipe's version.
     pub megapipe: String,
+    /// When the benchmark ended, in UTC, as in RFC 3339; empty in older files.
+    #[serde(default)]
+    pub date: String,
+    /// The commit that was built; empty where the build did not know it.
+    #[serde(default)]
+    pub commit: String,
+    /// Clock of the first core when the results were written, in MHz; 0 if unknown.
+    #[serde(default)]
+    pub cpu_mhz: u64,
+    /// The kernel's mitigations of processor faults that are active, by name; empty if unknown.
+    #[serde(default)]
+    pub mitigations: String,
 }
 
 /// One server under one load: medians over several runs.
@@ -319,8 +331,35 @@ impl Machine {
             memory_bytes: field(&meminfo, "MemTotal").map_or(0, kibibytes),
             kernel: kernel.trim().to_owned(),
             megapipe: env!("CARGO_PKG_VERSION").to_owned(),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            commit: env!("MEGAPIPE_COMMIT").to_owned(),
+            cpu_mhz: field(&cpuinfo, "cpu MHz").map_or(0, whole),
+            mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
         }
     }
+}
+
+/// Which faults the kernel mitigates and which it leaves, from a folder with a file for each.
+fn mitigations(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let (mut active, mut open) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let state = fs::read_to_string(entry.path()).unwrap_or_default();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match state.trim() {
+            state if state.starts_with("Mitigation") => active.push(name),
+            state if state.starts_with("Vulnerable") => open.push(name),
+            _ => {}
+        }
+    }
+    active.sort_unstable();
+    open.sort_unstable();
+    let list = |what: &str, names: &[String]| match names {
+        [] => String::new(),
+        names => format!("{what}: {}", names.join(", ")),
+    };
+    let parts = [list("on", &active), list("vulnerable, not mitigated", &open)];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 /// The value of the first line `name : value` in a file of `/proc`.
@@ -331,6 +370,11 @@ pub(crate) fn field<'text>(text: &'text str, name: &str) -> Option<&'text str> {
     })
 }
 
+/// The whole part of a text like `2100.012`.
+fn whole(text: &str) -> u64 {
+    text.split('.').next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
 /// Bytes in a text like `1234 kB`.
 pub(crate) fn kibibytes(text: &str) -> u64 {
     let number = text.split_ascii_whitespace().next().and_then(|digits| digits.parse().ok());
@@ -339,7 +383,7 @@ pub(crate) fn kibibytes(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, Saturated, field, kibibytes};
+    use super::{Machine, Saturated, field, kibibytes, mitigations};
 
     #[test]
     fn fields_of_proc_files() {
@@ -355,6 +399,26 @@ mod tests {
         let machine = Machine::here(2);
         assert!(machine.cores == 2 && machine.memory_bytes > 0);
         assert!(!machine.kernel.is_empty());
+        assert!(machine.date.ends_with('Z') && machine.date.len() == 20, "{}", machine.date);
+    }
+
+    #[test]
+    fn mitigations_are_listed_by_state() -> std::io::Result<()> {
+        let folder = std::env::temp_dir().join(format!("mp-mitigations-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        for (name, state) in [
+            ("meltdown", "Mitigation: PTI"),
+            ("spectre_v2", "Mitigation: Retpolines"),
+            ("mds", "Vulnerable: no microcode"),
+            ("srbds", "Not affected"),
+        ] {
+            std::fs::write(folder.join(name), state)?;
+        }
+        let text = mitigations(&folder);
+        std::fs::remove_dir_all(&folder)?;
+        assert_eq!(text, "on: meltdown, spectre_v2; vulnerable, not mitigated: mds");
+        assert_eq!(mitigations(&folder), "");
+        Ok(())
     }
 
     #[test]

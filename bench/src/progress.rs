@@ -36,9 +36,9 @@ impl Progress {
         }
     }
 
-    /// Leaves out steps that turned out not to be needed.
-    pub(crate) fn skip(&mut self, steps: usize) {
-        self.total = self.total.saturating_sub(steps);
+    /// Counts steps as done that cannot be made: those of a server that failed. The total stays.
+    pub(crate) const fn pass(&mut self, steps: usize) {
+        self.done += steps;
     }
 
     /// Clears the line.
@@ -67,8 +67,16 @@ fn line(done: usize, total: usize, elapsed: Duration, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::line;
+    use super::{Progress, line};
     use std::time::Duration;
+
+    #[test]
+    fn total_is_constant_when_steps_are_passed() {
+        let mut progress = Progress::new(6);
+        progress.step("x");
+        progress.pass(2);
+        assert_eq!((progress.done, progress.total), (3, 6));
+    }
 
     #[test]
     fn the_line_says_how_long_it_takes() {

@@ -207,8 +207,7 @@ impl Bench {
                 group.trials.retain(|trial| trial.server.driver() != "uring");
             }
         }
-        let trials: usize = groups.iter().map(|group| group.trials.len()).sum();
-        let mut progress = Progress::new(trials * self.effort.runs);
+        let mut progress = Progress::new(self.steps_of_groups(&groups));
         let mut done: Vec<(usize, Trial, Point)> = Vec::new();
         let mut points = Vec::new();
         for group in groups {
@@ -233,7 +232,6 @@ impl Bench {
         };
         let new: Vec<Trial> =
             group.trials.iter().filter(|it| earlier(it, done).is_none()).cloned().collect();
-        progress.skip((group.trials.len() - new.len()) * self.effort.runs);
         for (trial, samples) in self.compare(&new, cores, progress)? {
             let point = measure::summarise(&trial, &samples, self.layout(cores)?);
             done.push((cores, trial, point));
@@ -245,6 +243,28 @@ impl Bench {
             Some(point)
         });
         Ok(points.collect())
+    }
+
+    /// Number of runs that `compare` makes of these trials: none of a server that is missing.
+    pub(crate) fn steps(&self, trials: &[Trial]) -> usize {
+        let present = trials.iter().filter(|trial| trial.server.missing().is_none());
+        present.count() * self.effort.runs
+    }
+
+    /// Number of runs of all groups; a trial that belongs to several groups runs once.
+    fn steps_of_groups(&self, groups: &[Group]) -> usize {
+        let mut distinct: Vec<(usize, Trial)> = Vec::new();
+        for group in groups {
+            for trial in &group.trials {
+                let is_known =
+                    |it: &(usize, Trial)| it.0 == group.server_cores && it.1.is_same_run(trial);
+                if !distinct.iter().any(is_known) {
+                    distinct.push((group.server_cores, trial.clone()));
+                }
+            }
+        }
+        let trials: Vec<Trial> = distinct.into_iter().map(|(_, trial)| trial).collect();
+        self.steps(&trials)
     }
 
     /// The samples of each trial that worked, measured in turn and back.
@@ -259,7 +279,6 @@ impl Bench {
             match trial.server.missing() {
                 Some(why) => {
                     self.note(format!("{} was not measured: {why}", trial.server.label()));
-                    progress.skip(self.effort.runs);
                 }
                 None => results.push((trial.clone(), Vec::new())),
             }
@@ -276,7 +295,7 @@ impl Bench {
                         self.note(format!(
                             "{experiment}: {label} failed and was left out: {error}"
                         ));
-                        progress.skip(self.effort.runs - run);
+                        progress.pass(self.effort.runs - run);
                     }
                 }
             }

@@ -153,7 +153,7 @@ fn compare(
     servers: &[Server],
 ) -> Result<(Vec<Vec<Sample>>, Vec<Point>), LayoutError> {
     let trials: Vec<Trial> = servers.iter().map(|&server| trial(situation, server)).collect();
-    let mut progress = Progress::new(trials.len() * bench.effort.runs);
+    let mut progress = Progress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;
     progress.finish();
     let layout = bench.layout(1)?;

@@ -222,7 +222,7 @@ fn situation_bars(
         .chain(kernel.iter().copied())
         .map(|server| Trial { experiment, server, service, load: load.clone() })
         .collect();
-    let mut progress = Progress::new(trials.len() * bench.effort.runs);
+    let mut progress = Progress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;
     progress.finish();
     let layout = bench.layout(1)?;

@@ -10,8 +10,60 @@ use crate::{
 pub(super) struct Headline {
     /// Below 1: the channel needs less CPU time than the other.
     pub(super) ratio: f64,
+    pub(super) verdict: Verdict,
     pub(super) what: String,
     pub(super) detail: String,
+}
+
+/// What a ratio says, given how far the runs were apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Every run of the channel needed less than every run of the other.
+    Better,
+    /// Every run of the channel needed more.
+    Worse,
+    /// The ranges of the runs overlap: repeat, or measure longer, to tell them apart.
+    WithinNoise,
+}
+
+impl Verdict {
+    fn of(channel: &Point, other: &Point) -> Self {
+        let range = |point: &Point| match point.server_cpu_us_range {
+            // Results without ranges: older files.
+            [_, high] if high <= 0.0 => [point.server_cpu_us_per_transaction; 2],
+            range => range,
+        };
+        let ([low, high], [other_low, other_high]) = (range(channel), range(other));
+        if high < other_low {
+            Self::Better
+        } else if low > other_high {
+            Self::Worse
+        } else {
+            Self::WithinNoise
+        }
+    }
+}
+
+/// Which channels a group of headlines is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// Channels on the kernel's TCP, through io_uring.
+    Kernel,
+    /// Channels on our own stack, inside the server's calls.
+    OwnStack,
+}
+
+impl Group {
+    fn has(self, point: &Point) -> bool {
+        let is_measured = point.server == "channel" && point.simulated.is_none();
+        let is_default = point.variant.is_empty();
+        is_measured
+            && is_default
+            && match self {
+                Self::Kernel => point.driver == "uring",
+                Self::OwnStack => point.backend == "local" && point.placement == "inline",
+            }
+    }
 }
 
 /// What identifies the same situation for two servers.
@@ -24,16 +76,13 @@ fn same_situation(one: &Point, other: &Point) -> bool {
         && one.connections == other.connections
 }
 
-fn is_default_channel(point: &Point) -> bool {
-    point.server == "channel" && point.driver == "uring" && point.variant.is_empty()
-}
-
-/// Default channels, each with the point of `server` in the same situation.
+/// The group's channels, each with the point of `server` in the same situation.
 fn pairs<'points>(
     points: &[&'points Point],
+    group: Group,
     server: &str,
 ) -> Vec<(&'points Point, &'points Point)> {
-    let channels = points.iter().filter(|point| is_default_channel(point));
+    let channels = points.iter().filter(|point| group.has(point));
     let pair = |&channel: &&'points Point| {
         let other = points.iter().find(|it| it.server == server && same_situation(it, channel))?;
         Some((channel, *other))
@@ -46,8 +95,8 @@ fn gain_percent(one: &Point, other: &Point) -> f64 {
     (one.transactions_per_s / other.transactions_per_s - 1.0) * 100.0
 }
 
-/// The ratios of CPU time that the summary shows.
-pub(super) fn headlines(points: &[Point]) -> Vec<Headline> {
+/// The ratios of CPU time that the summary shows of a group.
+pub(super) fn headlines(points: &[Point], group: Group) -> Vec<Headline> {
     let mut headlines = Vec::new();
     let wanted = [
         ("fig2.1a", &["io_uring", "epoll-reuseport", "epoll-shared"][..]),
@@ -62,14 +111,14 @@ pub(super) fn headlines(points: &[Point]) -> Vec<Headline> {
     for (experiment, servers) in wanted {
         let here: Vec<&Point> = points.iter().filter(|it| it.experiment == experiment).collect();
         for server in servers {
-            let mut pairs = pairs(&here, server);
+            let mut pairs = pairs(&here, group, server);
             pairs.sort_by_key(|(channel, _)| {
                 (channel.transactions_per_connection.unwrap_or(u64::MAX), channel.connections)
             });
             let ends = match pairs.as_slice() {
                 [] => continue,
                 [one] => vec![*one],
-                // Of a sweep, its two ends; of workloads, each.
+                // Of a sweep, its two ends; of workloads and of several links, each.
                 all if experiment == "fig5.5" => all.to_vec(),
                 [first, .., last] => vec![*first, *last],
             };
@@ -92,10 +141,15 @@ fn headline(channel: &Point, other: &Point) -> Headline {
         CONNECTIONS => String::new(),
         connections => format!(", {connections} connections"),
     };
+    let links = match (channel.link, other.link) {
+        (mine, theirs) if mine == theirs => String::new(),
+        (mine, theirs) => format!(", {} vs {}", mine.name(), theirs.name()),
+    };
     Headline {
         ratio: mine / theirs,
+        verdict: Verdict::of(channel, other),
         what: format!("CPU time vs {}", other.server),
-        detail: format!("{length}{connections}: {mine:.2} vs {theirs:.2} µs"),
+        detail: format!("{length}{connections}{links}: {mine:.2} vs {theirs:.2} µs"),
     }
 }
 
@@ -113,7 +167,7 @@ pub(super) fn finding(experiment: &Experiment, points: &[&Point]) -> Option<Stri
 }
 
 fn gains(points: &[&Point], server: &str) -> Option<String> {
-    let pairs = pairs(points, server);
+    let pairs = pairs(points, Group::Kernel, server);
     let throughput: Vec<f64> = pairs.iter().map(|(one, other)| gain_percent(one, other)).collect();
     let per_cpu: Vec<f64> = pairs
         .iter()
@@ -180,7 +234,7 @@ fn speed_up(points: &[&Point]) -> Option<String> {
 /// How much more throughput the default channel has than epoll-shared at each length, in percent,
 /// beside the paper's totals of table 5.1: (length, ours, the paper's).
 pub(super) fn gains_by_length(points: &[&Point]) -> Vec<(u64, f64, Option<f64>)> {
-    let mut gains: Vec<_> = pairs(points, "epoll-shared")
+    let mut gains: Vec<_> = pairs(points, Group::Kernel, "epoll-shared")
         .into_iter()
         .filter_map(|(channel, baseline)| {
             let length = channel.transactions_per_connection?;
@@ -251,8 +305,8 @@ pub(super) fn steps(points: &[&Point]) -> Option<Steps> {
 
 #[cfg(test)]
 mod tests {
-    use super::{finding, gains_by_length, headlines, steps};
-    use crate::{experiments::Experiment, point::Point, report::tests::point};
+    use super::{Group, Verdict, finding, gains_by_length, headlines, steps};
+    use crate::{experiments::Experiment, layout::Link, point::Point, report::tests::point};
 
     #[test]
     fn headlines_compare_the_two_ends_of_a_sweep() {
@@ -264,11 +318,41 @@ mod tests {
             point("io_uring", Some(8), 3.0),
             point("io_uring", Some(128), 1.6),
         ];
-        let headlines = headlines(&points);
+        let headlines = headlines(&points, Group::Kernel);
         let ratios: Vec<String> =
             headlines.iter().map(|headline| format!("{:.2}", headline.ratio)).collect();
         assert_eq!(ratios, ["1.00", "1.25"]);
         assert!(headlines[1].detail.contains("128 transactions"));
+    }
+
+    #[test]
+    fn overlapping_ranges_are_within_noise() {
+        let verdict = |channel: f64, other: f64| {
+            let points = [point("channel", Some(1), channel), point("io_uring", Some(1), other)];
+            headlines(&points, Group::Kernel)[0].verdict
+        };
+        assert_eq!(verdict(8.0, 9.0), Verdict::WithinNoise);
+        assert_eq!(verdict(9.0, 8.0), Verdict::WithinNoise);
+        assert_eq!(verdict(5.0, 9.0), Verdict::Better);
+        assert_eq!(verdict(9.0, 5.0), Verdict::Worse);
+    }
+
+    #[test]
+    fn own_stack_has_headlines_of_its_own() {
+        let own = Point {
+            backend: "local".to_owned(),
+            driver: "stack".to_owned(),
+            placement: "inline".to_owned(),
+            link: Link::Memif,
+            ..point("channel", Some(1), 1.0)
+        };
+        let placed = Point { placement: "thread".to_owned(), ..own.clone() };
+        let points = [point("epoll-reuseport", Some(1), 9.0), own, placed];
+        let found = headlines(&points, Group::OwnStack);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].verdict, Verdict::Better);
+        assert!(found[0].detail.contains("memif vs veth"), "{}", found[0].detail);
+        assert!(headlines(&points, Group::Kernel).is_empty());
     }
 
     #[test]

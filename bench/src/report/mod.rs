@@ -18,10 +18,10 @@ use crate::{
     experiments::{EXPERIMENTS, Experiment},
     features,
     layout::Link,
-    point::{Point, Results},
+    point::{Machine, Point, Results},
     table::{Table, grouped},
 };
-use findings::{Headline, Steps};
+use findings::{Group, Steps, Verdict};
 use plot::{Mark, Place, Series, escaped};
 use series::Metric;
 use std::fmt::Write;
@@ -32,7 +32,8 @@ const METHOD: [&str; 4] = [
      softirq time from /proc/stat, over the same window as the transactions), divided by \
      transactions. Idle time, waiting for I/O and time stolen by the hypervisor are not counted.",
     "The servers of a group are measured in turn, several rounds of each; what is shown is the \
-     median, and the thin vertical lines run from the lowest to the highest run.",
+     median, and the thin vertical lines run from the lowest to the highest run. A ratio is called \
+     within noise where these ranges overlap.",
     "“saturated” names the side whose cores were busy all the time. Where it is the load, \
      throughput is the load's limit, and CPU time per transaction is what compares servers.",
     "Compare within one report only: a virtual machine's cores are not equally fast at all times.",
@@ -64,7 +65,7 @@ pub(crate) fn page_with_bars(results: &Results, bars: &[BarResult]) -> String {
     if !bars.is_empty() {
         html += &bar_table(bars);
     }
-    html += &cards(&findings::headlines(&results.points));
+    html += &summary(&results.points);
     for name in experiment_names(results) {
         let points: Vec<&Point> =
             results.points.iter().filter(|point| point.experiment == name).collect();
@@ -121,11 +122,17 @@ fn facts(results: &Results) -> String {
         }
     }
     let links: Vec<&str> = links.into_iter().map(link_sentence).collect();
+    let clock = match machine.cpu_mhz {
+        0 => String::new(),
+        mhz => format!(" at {mhz} MHz"),
+    };
     let rows = [
-        ("Machine", format!("{}, {} cores, {gibibytes:.0} GiB", machine.cpu, machine.cores)),
+        ("Machine", format!("{}{clock}, {} cores, {gibibytes:.0} GiB", machine.cpu, machine.cores)),
         ("Kernel", format!("Linux {}", machine.kernel)),
+        ("Mitigations", machine.mitigations.clone()),
         ("Link", links.join("; ")),
-        ("megapipe", machine.megapipe.clone()),
+        ("megapipe", version(machine)),
+        ("Date", machine.date.clone()),
         ("Command", results.command.clone()),
     ];
     let mut html = String::from("<dl class=\"facts\">\n");
@@ -135,6 +142,14 @@ fn facts(results: &Results) -> String {
         let _ = writeln!(html, "<dt>{name}</dt><dd>{value}</dd>");
     }
     html + "</dl>\n"
+}
+
+/// The version and, where the build knew it, the commit.
+fn version(machine: &Machine) -> String {
+    match machine.commit.as_str() {
+        "" => machine.megapipe.clone(),
+        commit => format!("{}, commit {commit}", machine.megapipe),
+    }
 }
 
 fn bar_table(bars: &[BarResult]) -> String {
@@ -167,19 +182,37 @@ fn bar_table(bars: &[BarResult]) -> String {
     html + "</table></div></section>\n"
 }
 
-fn cards(headlines: &[Headline]) -> String {
+/// Ratios of CPU time, those of the kernel's TCP and those of our own stack apart.
+fn summary(points: &[Point]) -> String {
+    let groups = [
+        (Group::Kernel, "Channels on the kernel’s TCP, through io_uring"),
+        (Group::OwnStack, "Channels on our own stack, over the kernel’s servers"),
+    ];
+    let cards = groups.map(|(group, title)| cards(points, group, title)).concat();
+    if cards.is_empty() {
+        return cards;
+    }
+    format!(
+        "<h2>Summary<small>CPU time per transaction as a ratio: below 1 the channel needs \
+         less</small></h2>\n{cards}"
+    )
+}
+
+fn cards(points: &[Point], group: Group, title: &str) -> String {
+    let headlines = findings::headlines(points, group);
     if headlines.is_empty() {
         return String::new();
     }
-    let mut html = String::from(
-        "<h2>Summary <small>channel on io_uring, CPU time per transaction as a ratio: below 1 the \
-         channel needs less</small></h2>\n<div class=\"cards\">\n",
-    );
+    let mut html = format!("<h3>{title}</h3>\n<div class=\"cards\">\n");
     for headline in headlines {
-        let class = if headline.ratio <= 1.05 { "good" } else { "bad" };
+        let (class, remark) = match headline.verdict {
+            Verdict::Better => ("good", ""),
+            Verdict::Worse => ("bad", ""),
+            Verdict::WithinNoise => ("noise", " (within noise)"),
+        };
         let _ = writeln!(
             html,
-            "<div class=\"card\"><b class=\"{class}\">{:.2}×</b><span>{}</span>\
+            "<div class=\"card\"><b class=\"{class}\">{:.2}×</b><span>{}{remark}</span>\
              <span class=\"why\">{}</span></div>",
             headline.ratio,
             escaped(&headline.what),
@@ -236,17 +269,66 @@ fn section(name: &str, points: &[&Point]) -> String {
     html + "</details>\n</section>\n"
 }
 
+/// The metrics that an experiment's plots show, in their order.
+const fn metrics(experiment: &Experiment) -> &'static [Metric] {
+    const LATENCY: [Metric; 3] =
+        [Metric::MedianLatency, Metric::TailLatency, Metric::FarTailLatency];
+    match experiment.name.as_bytes() {
+        b"fig2.1b" => &[
+            Metric::GigabitsPerSecond,
+            Metric::CpuMicroseconds,
+            Metric::MedianLatency,
+            Metric::TailLatency,
+        ],
+        b"mt-fairness" => &[Metric::Fairness, Metric::GigabitsPerSecond],
+        b"mt-fig10" | b"mt-fig11" => &[Metric::TransactionsPerSecond, Metric::LoadCpuMicroseconds],
+        _ if experiment.latency => &LATENCY,
+        _ => &[
+            Metric::TransactionsPerSecond,
+            Metric::CpuMicroseconds,
+            Metric::MedianLatency,
+            Metric::TailLatency,
+        ],
+    }
+}
+
+/// The plots of an experiment. Shared memory has plots of its own: its frames cost a tenth of
+/// those of the kernel's links, so one axis for both would hide the differences on either.
 fn plots(experiment: &Experiment, points: &[&Point]) -> String {
-    let metrics = match experiment.name {
-        "fig2.1b" => [Metric::GigabitsPerSecond, Metric::CpuMicroseconds],
-        "mt-fairness" => [Metric::Fairness, Metric::GigabitsPerSecond],
-        "mt-fig10" | "mt-fig11" => [Metric::TransactionsPerSecond, Metric::LoadCpuMicroseconds],
-        _ if experiment.latency => [Metric::MedianLatency, Metric::TailLatency],
-        _ => [Metric::TransactionsPerSecond, Metric::CpuMicroseconds],
-    };
+    let (memory, wire): (Vec<&Point>, Vec<&Point>) =
+        points.iter().partition(|point| point.link == Link::Memif);
+    let is_divided = !memory.is_empty() && !wire.is_empty();
+    let mut html = String::new();
+    for (points, title) in [(wire, "Over the kernel’s links"), (memory, "Over shared memory")] {
+        if points.is_empty() {
+            continue;
+        }
+        if is_divided {
+            let _ = writeln!(html, "<h3>{title}<small>{}</small></h3>", link_names(&points));
+        }
+        html += &figures(experiment, &points);
+    }
+    html
+}
+
+/// The links of some points, each once.
+fn link_names(points: &[&Point]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for point in points {
+        if !names.contains(&point.link.name()) {
+            names.push(point.link.name());
+        }
+    }
+    names.join(", ")
+}
+
+fn figures(experiment: &Experiment, points: &[&Point]) -> String {
     let mut html = String::from("<div class=\"plots\">\n");
-    for metric in metrics {
-        let (frame, series) = series::plot(experiment, points, metric);
+    for metric in metrics(experiment) {
+        let (frame, series) = series::plot(experiment, points, *metric);
+        if series.is_empty() {
+            continue;
+        }
         let _ = writeln!(
             html,
             "<figure><figcaption>{}</figcaption>{}</figure>",
@@ -329,7 +411,8 @@ fn table_html(table: &Table) -> String {
 
 fn points_table(points: &[&Point]) -> String {
     let mut html = String::from(
-        "<div class=\"scroll\"><table>\n<tr><th>server</th><th>cores</th><th>per connection</th>\
+        "<div class=\"scroll\"><table class=\"points\">\n\
+         <tr><th>server</th><th>cores</th><th>per connection</th>\
          <th>bytes</th><th>connections</th><th>transactions/s</th><th>CPU µs</th>\
          <th>from – to</th><th>idle</th><th>p50 µs</th><th>p99 µs</th><th>p99.9 µs</th>\
          <th>max µs</th><th class=\"text\">saturated</th><th>runs</th><th>errors</th></tr>\n",
@@ -435,6 +518,10 @@ pub(crate) mod tests {
                 memory_bytes: 24 << 30,
                 kernel: "6.18".to_owned(),
                 megapipe: "0.1.0".to_owned(),
+                date: "2026-11-23T12:00:00Z".to_owned(),
+                commit: "0123456789ab".to_owned(),
+                cpu_mhz: 2100,
+                mitigations: "on".to_owned(),
             },
             command: "megapipe bench rpc".to_owned(),
             points: vec![point("channel", Some(1), 8.0), point("io_uring", Some(1), 8.0)],
@@ -452,6 +539,29 @@ pub(crate) mod tests {
         assert!(html.contains("A &lt;CPU&gt;") && html.contains("a note"));
         assert!(html.contains("prefers-color-scheme: dark"));
         assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+    }
+
+    #[test]
+    fn facts_name_date_commit_clock_and_mitigations() {
+        let html = page(&results());
+        for fact in ["2026-11-23T12:00:00Z", "commit 0123456789ab", "2100 MHz", "Mitigations"] {
+            assert!(html.contains(fact), "{fact}");
+        }
+    }
+
+    #[test]
+    fn shared_memory_and_wire_have_separate_axes() {
+        let mut results = results();
+        let figures = |results: &_| page(results).matches("<figure>").count();
+        let alone = figures(&results);
+        let own = Point {
+            backend: "local".to_owned(),
+            link: Link::Memif,
+            ..point("channel", Some(1), 1.0)
+        };
+        results.points.push(own);
+        assert_eq!(figures(&results), 2 * alone);
+        assert!(page(&results).contains("Over shared memory"));
     }
 
     #[test]

@@ -82,7 +82,10 @@ pub(crate) fn svg(frame: &Frame, series: &[Series]) -> String {
         .iter()
         .flat_map(|it| &it.marks)
         .map(|mark| mark.range.map_or(mark.value, |range| range[1].max(mark.value)));
-    let scale = Scale::new(values.fold(0.0, f64::max), frame, top);
+    let is_bars = frame.kinds || frame.places.len() == 1;
+    // Bars have their value written above them.
+    let headroom = if is_bars { 1.08 } else { 1.0 };
+    let scale = Scale::new(values.fold(0.0, f64::max) * headroom, frame, top);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{} over {}\">",
         escaped(&frame.y_label),
@@ -90,7 +93,7 @@ pub(crate) fn svg(frame: &Frame, series: &[Series]) -> String {
     );
     svg += &legend.svg;
     svg += &axes(frame, &scale);
-    if frame.kinds || frame.places.len() == 1 {
+    if is_bars {
         svg += &bars(series, &scale);
     } else {
         for one in series {
@@ -218,17 +221,19 @@ fn curve(series: &Series, scale: &Scale) -> String {
     let dashed = if series.dashed { " dashed" } else { "" };
     let _ = write!(svg, "<polyline class=\"curve{dashed}\" points=\"{}\"/>", line.join(" "));
     for (mark, &(x, y)) in series.marks.iter().zip(&points) {
-        if let Some([low, high]) = mark.range {
-            let (low, high) = (scale.y(low), scale.y(high));
-            let _ = write!(
-                svg,
-                "<line class=\"range\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" \
-                 y2=\"{high:.1}\"/>"
-            );
-        }
+        svg += &range_line("range", mark, x, scale);
         svg += &marker(series.style, x, y, &tip(series, mark));
     }
     svg + "</g>"
+}
+
+/// A thin vertical line from the lowest to the highest run; empty for numbers without runs.
+fn range_line(class: &str, mark: &Mark, x: f64, scale: &Scale) -> String {
+    let Some([low, high]) = mark.range else { return String::new() };
+    let (low, high) = (scale.y(low), scale.y(high));
+    format!(
+        "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\"/>"
+    )
 }
 
 fn bars(series: &[Series], scale: &Scale) -> String {
@@ -241,6 +246,7 @@ fn bars(series: &[Series], scale: &Scale) -> String {
         for mark in &one.marks {
             let x = width.mul_add(index as f64, scale.x(mark.place) - group / 2.0);
             let (y, bottom) = (scale.y(mark.value), scale.y(0.0));
+            let top = mark.range.map_or(y, |[_, high]| scale.y(high).min(y));
             let _ = write!(
                 svg,
                 "<rect class=\"bar\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
@@ -251,9 +257,10 @@ fn bars(series: &[Series], scale: &Scale) -> String {
                 bottom - y,
                 escaped(&tip(one, mark)),
                 x + width / 2.0,
-                y - 5.0,
+                top - 5.0,
                 short(mark.value, scale.step / 10.0),
             );
+            svg += &range_line("range on-bar", mark, x + width / 2.0, scale);
         }
         svg += "</g>";
     }
@@ -379,6 +386,7 @@ mod tests {
         assert!(text.contains("a&lt;b") && !text.contains("a<b"));
         let one_place = svg(&frame(1), &[Series { marks: marks(&[1.0]), ..series[0].clone() }]);
         assert_eq!(one_place.matches("<rect").count(), 1);
+        assert_eq!(one_place.matches("class=\"range on-bar\"").count(), 1);
         assert!(!text.contains("NaN") && !one_place.contains("NaN"));
     }
 

@@ -19,9 +19,15 @@ pub(super) enum Metric {
     Fairness,
     MedianLatency,
     TailLatency,
+    FarTailLatency,
 }
 
 impl Metric {
+    /// Whether it is a response time, which simulated points do not have.
+    const fn is_latency(self) -> bool {
+        matches!(self, Self::MedianLatency | Self::TailLatency | Self::FarTailLatency)
+    }
+
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::TransactionsPerSecond => "Throughput (higher is better)",
@@ -31,6 +37,7 @@ impl Metric {
             Self::Fairness => "Jain's index (1 is fair)",
             Self::MedianLatency => "Median latency (lower is better)",
             Self::TailLatency => "99th percentile of latency (lower is better)",
+            Self::FarTailLatency => "99.9th percentile of latency (lower is better)",
         }
     }
 
@@ -40,7 +47,7 @@ impl Metric {
             Self::GigabitsPerSecond => "Gb/s",
             Self::CpuMicroseconds | Self::LoadCpuMicroseconds => "CPU µs per transaction",
             Self::Fairness => "Jain's index",
-            Self::MedianLatency | Self::TailLatency => "µs",
+            Self::MedianLatency | Self::TailLatency | Self::FarTailLatency => "µs",
         }
     }
 
@@ -56,6 +63,7 @@ impl Metric {
             },
             Self::MedianLatency => point.latency_us.p50,
             Self::TailLatency => point.latency_us.p99,
+            Self::FarTailLatency => point.latency_us.p999,
         }
     }
 
@@ -70,7 +78,8 @@ impl Metric {
             Self::LoadCpuMicroseconds
             | Self::Fairness
             | Self::MedianLatency
-            | Self::TailLatency => None,
+            | Self::TailLatency
+            | Self::FarTailLatency => None,
         }
     }
 }
@@ -225,6 +234,9 @@ pub(super) fn plot(
         let Ok(place) = positions.binary_search(&position(axis, point)) else { continue };
         let label = curve_label(experiment, point);
         let dashed = point.simulated.is_some();
+        if dashed && metric.is_latency() {
+            continue;
+        }
         let range = metric.range(point).filter(|_| !dashed);
         let mark = Mark { place, value: metric.value(point), range };
         match series.iter_mut().find(|it| it.label == label) {
