@@ -66,6 +66,10 @@ fn results() -> Results {
             memory_bytes: 1 << 34,
             kernel: "6.18".to_owned(),
             megapipe: "0.1.0".to_owned(),
+            date: "2026-11-23T12:00:00Z".to_owned(),
+            commit: "0123456789ab".to_owned(),
+            cpu_mhz: 2100,
+            mitigations: "on: spectre_v2".to_owned(),
         },
         command: "megapipe bench rpc".to_owned(),
         points: vec![Point {
@@ -125,7 +129,17 @@ fn the_promised_fields_are_there() {
     for name in ["machine", "command", "points", "notes", "bars"] {
         assert!(json.get(name).is_some(), "{name}");
     }
-    for name in ["cpu", "cores", "memory_bytes", "kernel", "megapipe"] {
+    for name in [
+        "cpu",
+        "cpu_mhz",
+        "cores",
+        "memory_bytes",
+        "kernel",
+        "mitigations",
+        "megapipe",
+        "commit",
+        "date",
+    ] {
         assert!(json["machine"].get(name).is_some(), "{name}");
     }
     let point = &json["points"][0];
