@@ -208,8 +208,7 @@ fn factory(
     let args = args.clone();
     move |setup| {
         let files = args.files()?;
-        let connections_max = args.serve.max_connections.div_ceil(setup.count as u32);
-        HttpShard::new(setup, args.settings(), files, connections_max)
+        HttpShard::new(setup, args.settings(), files)
     }
 }
 

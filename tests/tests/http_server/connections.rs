@@ -205,6 +205,26 @@ fn more_connections_than_allowed_wait_and_idle_ones_give_way() {
 }
 
 #[test]
+fn silent_connections_give_way_when_the_limit_is_reached() {
+    for driver in drivers("silent_connections_give_way_when_the_limit_is_reached") {
+        // With two listeners each has half of the connections.
+        for listeners in [1, 2] {
+            let server = Server::start(driver, |args| {
+                args.serve.listen = vec!["127.0.0.1:0".parse().unwrap(); listeners];
+                args.serve.max_connections = 10 * listeners as u32;
+            });
+            let mut silent: Vec<_> = (0..10).map(|_| server.connect()).collect();
+            let started = Instant::now();
+            let mut waiting = server.connect();
+            assert_eq!(waiting.get("/hello.txt").status, 200);
+            // Well before the time for a head is over.
+            assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+            assert!(silent.iter_mut().any(|client| !client.wait_for_end()));
+        }
+    }
+}
+
+#[test]
 fn many_connections_at_once() {
     for driver in drivers("many_connections_at_once") {
         let server = Server::start(driver, |_| {});

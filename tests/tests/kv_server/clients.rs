@@ -1,7 +1,7 @@
 //! Clients that are slow, greedy, many, or gone.
 
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -270,5 +270,48 @@ fn stopping_answers_what_was_asked() {
         let tally = stopping.join().expect("no panic").expect("a clean end");
         assert_eq!((tally.requests, tally.failed), (1, 0));
         assert!(start.elapsed() < Duration::from_secs(30), "not by the deadline");
+    }
+}
+
+/// Peers that begin as `starts` say and then send one byte after the other, until they are cut off.
+fn trickle(address: SocketAddr, starts: &[&[u8]]) -> thread::JoinHandle<()> {
+    let connect = |start: &&[u8]| {
+        let mut stream = TcpStream::connect(address).expect("connecting");
+        stream.write_all(start).expect("sending");
+        stream
+    };
+    let mut peers: Vec<TcpStream> = starts.iter().map(connect).collect();
+    thread::spawn(move || {
+        let deadline = Instant::now() + 2 * DEADLINE;
+        while !peers.is_empty() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+            peers.retain_mut(|peer| peer.write_all(b"x").is_ok());
+        }
+        assert!(peers.is_empty(), "{} peers are not cut off", peers.len());
+    })
+}
+
+#[test]
+fn trickling_peers_do_not_starve_other_clients() {
+    let long_line = vec![b'a'; 4_096];
+    // Values, a line and keys that never end; and a protocol error, after which the server waits for
+    // nothing but the peer's end.
+    let starts: [&[u8]; 6] = [
+        b"set a 0 0 1000\r\n",
+        b"set a 0",
+        b"get a",
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9000\r\n",
+        b"\x80\x01\x00\x01\x08\x00\x00\x00\x00\x00\x10\x00",
+        &long_line,
+    ];
+    for driver in drivers("trickling_peers_do_not_starve_other_clients") {
+        let mut args = args(driver);
+        (args.serve.max_connections, args.stall_timeout) = (starts.len() as u32, 1);
+        let (running, address) = serve(&args);
+        let trickling = trickle(address, &starts);
+        let mut other = Client::connect(address);
+        other.expect(b"set b 0 0 1\r\nx\r\n", b"STORED\r\n");
+        trickling.join().expect("no panic");
+        running.stop().expect("a clean end");
     }
 }

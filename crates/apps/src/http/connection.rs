@@ -296,9 +296,12 @@ impl Connection {
     /// Whether it waits for a request long enough to give way to one that waits to be accepted.
     pub(crate) fn may_give_way(&self, now: &Now, settings: &Settings) -> bool {
         let waiting = matches!(self.phase, Phase::Head) && self.inbox.is_empty();
-        let since_ms = self.input_deadline_ms.saturating_sub(settings.idle_timeout_ms);
-        let served = self.requests > 0 && self.input_deadline_ms != NEVER;
-        waiting && served && self.unwritten_bytes == 0 && now.ms >= since_ms + CROWDED_IDLE_MS
+        if !waiting || self.unwritten_bytes > 0 || self.input_deadline_ms == NEVER {
+            return false;
+        }
+        let is_silent = self.requests == 0;
+        let limit_ms = if is_silent { settings.head_timeout_ms } else { settings.idle_timeout_ms };
+        now.ms >= self.input_deadline_ms.saturating_sub(limit_ms) + CROWDED_IDLE_MS
     }
 
     /// Closes it, as idle.

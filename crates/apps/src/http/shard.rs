@@ -37,7 +37,6 @@ pub(super) struct HttpShard {
     peers: Slab<Peer>,
     listeners: Listeners,
     read_len: usize,
-    connections_max: u32,
     draining: bool,
     swept_ms: u64,
     shared: Shared,
@@ -71,7 +70,6 @@ impl HttpShard {
         setup: ShardSetup<'_>,
         settings: Settings,
         files: Files,
-        connections_max: u32,
     ) -> Result<Self, ServeError> {
         let ShardSetup { index, channel, mut listeners, buffer_len, now, .. } = setup;
         let read_len = READ_BYTES.min(buffer_len);
@@ -89,7 +87,6 @@ impl HttpShard {
             peers: Slab::new(),
             listeners,
             read_len,
-            connections_max,
             draining: false,
             swept_ms: now.as_millis(),
             shared,
@@ -191,12 +188,12 @@ impl HttpShard {
             return;
         }
         self.swept_ms = now.ms;
-        let crowded = self.peers.len() >= self.connections_max as usize;
         let due: Vec<(usize, bool)> = self
             .peers
             .iter()
             .filter_map(|(key, peer)| {
-                let gives_way = crowded && peer.connection.may_give_way(now, settings);
+                let gives_way = peer.connection.may_give_way(now, settings)
+                    && self.listeners.is_full(usize::from(peer.listener));
                 (gives_way || peer.connection.deadline_ms() <= now.ms).then_some((key, gives_way))
             })
             .collect();

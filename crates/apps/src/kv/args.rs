@@ -23,8 +23,8 @@ pub struct KvArgs {
           value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
     pub idle_timeout: u32,
 
-    /// Close connections that stop in the middle of a command, or do not read their responses, for
-    /// so many seconds; 0 is never
+    /// Close connections whose command takes longer than so many seconds to arrive, or that read
+    /// none of their responses for so long; 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = STALL_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
     pub stall_timeout: u32,

@@ -23,6 +23,7 @@ mod numbers;
 pub mod protocol;
 mod server;
 pub mod store;
+mod timeouts;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
 use numbers::{Constants, Numbers};
 use server::{KvShard, Shared};
 use store::{Store, StoreError};
+use timeouts::Timeouts;
 
 /// What the frame has to know about this server.
 pub const SERVER: Server = Server { name: "kv", listen_default: "127.0.0.1:11211" };
@@ -73,8 +75,10 @@ fn factory(
     let shared = Shared {
         store: Arc::new(Store::new(args.memory.0)?),
         numbers: Arc::new(Numbers::new(constants(&args.serve, args.idle_timeout))),
-        idle_timeout_ms: u64::from(args.idle_timeout) * 1_000,
-        stall_timeout_ms: u64::from(args.stall_timeout) * 1_000,
+        timeouts: Timeouts {
+            idle_ms: u64::from(args.idle_timeout) * 1_000,
+            stall_ms: u64::from(args.stall_timeout) * 1_000,
+        },
     };
     Ok(move |setup: ShardSetup<'_>| KvShard::new(setup, shared.clone()))
 }

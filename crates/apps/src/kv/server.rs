@@ -30,6 +30,7 @@ use super::connection::{Connection, Context, Flow, Output};
 use super::limits::{OUTPUT_BYTES_MAX, RESPONSE_BYTES, SWEEP_MS};
 use super::numbers::Numbers;
 use super::store::Store;
+use super::timeouts::{Awaited, Stopwatch, Timeouts};
 use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
 
 impl Output for WriteBuf {
@@ -47,10 +48,7 @@ impl Output for WriteBuf {
 pub(super) struct Shared {
     pub(super) store: Arc<Store>,
     pub(super) numbers: Arc<Numbers>,
-    /// Milliseconds; 0 is never.
-    pub(super) idle_timeout_ms: u64,
-    /// Milliseconds; 0 is never.
-    pub(super) stall_timeout_ms: u64,
+    pub(super) timeouts: Timeouts,
 }
 
 /// How far a connection is on its way to the end.
@@ -72,11 +70,24 @@ struct Peer {
     untaken: Option<ReadBuf>,
     /// Bytes handed to the channel whose writes have not completed.
     unsent_bytes: usize,
-    /// When the peer last sent or took something.
-    active: Ticks,
+    watch: Stopwatch,
     reading: bool,
     life: Life,
     listener: u8,
+}
+
+impl Peer {
+    /// What the connection waits for.
+    fn awaited(&self) -> Awaited {
+        let is_full = self.untaken.is_some() || self.unsent_bytes >= OUTPUT_BYTES_MAX;
+        match self.life {
+            Life::Lingering => Awaited::End,
+            Life::PeerDone => Awaited::Room,
+            Life::Open if is_full => Awaited::Room,
+            Life::Open if self.connection.is_midway() => Awaited::Rest,
+            Life::Open => Awaited::Command,
+        }
+    }
 }
 
 /// One channel's part of the server.
@@ -132,7 +143,7 @@ impl KvShard {
             connection: Connection::new(),
             untaken: None,
             unsent_bytes: 0,
-            active: now,
+            watch: Stopwatch::new(now),
             reading: true,
             life: Life::Open,
             listener: listener as u8,
@@ -141,14 +152,13 @@ impl KvShard {
         if channel.set_cookie(handle, key as u64).is_err() {
             self.close(channel, key);
         } else if self.draining {
-            self.linger_if_at_rest(channel, key);
+            self.linger_if_at_rest(channel, key, now);
         }
     }
 
     fn on_read(&mut self, channel: &mut Channel, key: usize, data: ReadBuf, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.reading = false;
-        peer.active = now;
         if data.is_empty() {
             if peer.unsent_bytes == 0 || peer.life == Life::Lingering {
                 return self.close(channel, key);
@@ -157,23 +167,32 @@ impl KvShard {
             return;
         }
         if peer.life == Life::Lingering {
-            return self.read_on(channel, key);
+            return self.read_on(channel, key, now);
         }
         self.tally.bytes_in += data.len() as u64;
-        self.answer(channel, key, data);
+        if !peer.connection.is_midway() {
+            peer.watch.restart_input(now);
+        }
+        self.answer(channel, key, data, now);
     }
 
     /// Carries out the commands in `data` and sends the responses.
-    fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf) {
+    fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let context =
             Context { store: &self.shared.store, now: self.now_s, server: &*self.shared.numbers };
         let mut responses = channel.alloc(RESPONSE_BYTES);
         let progress = peer.connection.on_bytes(&data, &context, &mut responses);
+        if progress.command_ended {
+            peer.watch.restart_input(now);
+        }
         let commands = peer.connection.take_commands();
         self.tally.requests += u64::from(commands.accepted);
         self.tally.rejected += u64::from(commands.refused);
         if !responses.is_empty() {
+            if peer.unsent_bytes == 0 {
+                peer.watch.restart_output(now);
+            }
             peer.unsent_bytes += responses.len();
             if channel.write(peer.handle, responses).is_err() {
                 return self.close(channel, key);
@@ -181,29 +200,29 @@ impl KvShard {
         }
         match progress.flow {
             Flow::ReadOn => {
-                self.read_on(channel, key);
+                self.read_on(channel, key, now);
                 if self.draining {
-                    self.linger_if_at_rest(channel, key);
+                    self.linger_if_at_rest(channel, key, now);
                 }
             }
             Flow::Paused => {
                 data.split_to(progress.consumed);
                 peer.untaken = Some(data);
             }
-            Flow::Close => self.linger(channel, key),
+            Flow::Close => self.linger(channel, key, now),
         }
     }
 
     /// Goes on with the connection when there is room for its responses: first with what it has not
     /// taken, then with the next read, unless one is outstanding.
-    fn read_on(&mut self, channel: &mut Channel, key: usize) {
+    fn read_on(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.life == Life::Open {
             if peer.unsent_bytes >= OUTPUT_BYTES_MAX {
                 return;
             }
             if let Some(data) = peer.untaken.take() {
-                return self.answer(channel, key, data);
+                return self.answer(channel, key, data, now);
             }
         }
         if peer.reading || peer.life == Life::PeerDone {
@@ -218,17 +237,21 @@ impl KvShard {
     fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize, now: Ticks) {
         self.tally.bytes_out += len as u64;
         let Some(peer) = self.peers.get_mut(key) else { return };
+        if peer.awaited() == Awaited::Room {
+            // The rest of a command has its time from when it is read.
+            peer.watch.restart_input(now);
+        }
         peer.unsent_bytes = peer.unsent_bytes.saturating_sub(len);
-        peer.active = now;
+        peer.watch.restart_output(now);
         match peer.life {
             Life::PeerDone if peer.unsent_bytes == 0 && peer.untaken.is_none() => {
                 return self.close(channel, key);
             }
             Life::Open if peer.reading && peer.untaken.is_none() => {}
-            _ => self.read_on(channel, key),
+            _ => self.read_on(channel, key, now),
         }
         if self.draining {
-            self.linger_if_at_rest(channel, key);
+            self.linger_if_at_rest(channel, key, now);
         }
     }
 
@@ -243,15 +266,15 @@ impl KvShard {
 
     /// No receive buffer was free: they are all on their way out, or kept for paused connections.
     /// Try again; the read queues behind the writes that will free them.
-    fn on_no_buffers(&mut self, channel: &mut Channel, key: usize) {
+    fn on_no_buffers(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.reading = false;
-            self.read_on(channel, key);
+            self.read_on(channel, key, now);
         }
     }
 
     /// Ends our side of a connection after what waits to be sent.
-    fn linger(&mut self, channel: &mut Channel, key: usize) {
+    fn linger(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.life == Life::PeerDone {
             peer.untaken = None;
@@ -261,35 +284,36 @@ impl KvShard {
             return;
         }
         peer.life = Life::Lingering;
+        peer.watch.restart_input(now);
         if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
             return self.close(channel, key);
         }
-        self.read_on(channel, key);
+        self.read_on(channel, key, now);
     }
 
     /// While draining: ends our side of a connection on which nothing is owed.
-    fn linger_if_at_rest(&mut self, channel: &mut Channel, key: usize) {
+    fn linger_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get(key) else { return };
         let owed = peer.unsent_bytes > 0 || peer.untaken.is_some() || peer.connection.is_midway();
         if peer.life == Life::Open && !owed {
-            self.linger(channel, key);
+            self.linger(channel, key, now);
         }
     }
 
-    /// Closes connections that have done nothing for too long.
+    /// Closes connections whose peers take too long.
     fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
-        let Shared { idle_timeout_ms, stall_timeout_ms, .. } = self.shared;
-        let overdue = |peer: &Peer| {
-            let at_rest =
-                peer.life == Life::Open && peer.unsent_bytes == 0 && !peer.connection.is_midway();
-            let timeout_ms = if at_rest { idle_timeout_ms } else { stall_timeout_ms };
-            let quiet_ms = now.as_millis().saturating_sub(peer.active.as_millis());
-            timeout_ms > 0 && quiet_ms >= timeout_ms
-        };
-        let keys: Vec<usize> =
-            self.peers.iter().filter(|(_, peer)| overdue(peer)).map(|(key, _)| key).collect();
-        self.idle_kicks += keys.len() as u64;
-        for key in keys {
+        let timeouts = self.shared.timeouts;
+        let overdue: Vec<(usize, Life)> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| {
+                let is_unsent = peer.unsent_bytes > 0;
+                peer.watch.is_overdue(peer.awaited(), is_unsent, timeouts, now)
+            })
+            .map(|(key, peer)| (key, peer.life))
+            .collect();
+        for (key, life) in overdue {
+            self.idle_kicks += u64::from(life != Life::Lingering);
             self.close(channel, key);
         }
     }
@@ -320,7 +344,7 @@ impl Shard for KvShard {
                 (Err(_), Some(listener)) => self.listeners.on_accept_error(listener),
                 (_, None) => {}
             },
-            Event::Read(Err(OpError::NoBuffers)) => self.on_no_buffers(channel, key),
+            Event::Read(Err(OpError::NoBuffers)) => self.on_no_buffers(channel, key, now),
             Event::Read(Err(_)) | Event::Write(Err(_)) | Event::Disconnect(Err(_)) => {
                 self.on_failure(channel, key);
             }
@@ -338,12 +362,12 @@ impl Shard for KvShard {
         }
     }
 
-    fn drain(&mut self, channel: &mut Channel, _now: Ticks) {
+    fn drain(&mut self, channel: &mut Channel, now: Ticks) {
         self.draining = true;
         self.listeners.close(channel);
         let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.linger_if_at_rest(channel, key);
+            self.linger_if_at_rest(channel, key, now);
         }
     }
 

@@ -46,6 +46,11 @@ impl Admission {
         self.grant()
     }
 
+    /// Whether as many connections are open as may be.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.open >= self.limit
+    }
+
     /// Grants what is free, if it is a lot or all that the channel has left.
     fn grant(&mut self) -> u32 {
         let taken = self.open + self.granted + self.withheld;

@@ -219,6 +219,12 @@ impl Listeners {
         }
     }
 
+    /// Whether the listener with this index takes no connection before another one ends.
+    #[must_use]
+    pub fn is_full(&self, index: usize) -> bool {
+        self.listeners.get(index).is_some_and(|listener| listener.books.is_full())
+    }
+
     /// An accept of the listener with this index completed with an error.
     pub fn on_accept_error(&mut self, index: usize) {
         if let Some(listener) = self.listeners.get_mut(index) {

@@ -614,8 +614,15 @@ fn stopping_finishes_what_was_asked() {
 
 #[test]
 fn idle_connections_give_way_when_it_is_crowded_but_not_at_once() {
+    let mut silent = Bench::new();
+    assert!(!silent.connection.may_give_way(&silent.now, &silent.settings));
+    silent.now.ms += CROWDED_IDLE_MS;
+    assert!(silent.connection.may_give_way(&silent.now, &silent.settings));
+    silent.send(b"\r\n");
+    assert!(silent.connection.may_give_way(&silent.now, &silent.settings), "no request has begun");
+    silent.send(b"GET");
+    assert!(!silent.connection.may_give_way(&silent.now, &silent.settings), "a request has begun");
     let mut bench = Bench::new();
-    assert!(!bench.connection.may_give_way(&bench.now, &bench.settings), "not served yet");
     bench.send(&get("/a"));
     assert!(!bench.connection.may_give_way(&bench.now, &bench.settings));
     bench.now.ms += CROWDED_IDLE_MS;

@@ -88,6 +88,8 @@ pub struct Progress {
     pub consumed: usize,
     /// What to do next.
     pub flow: Flow,
+    /// Whether a command ended in these bytes.
+    pub command_ended: bool,
 }
 
 /// A client's conversation.
@@ -219,12 +221,14 @@ impl Connection {
         out: &mut impl Output,
     ) -> Progress {
         let mut at = 0;
+        let mut command_ended = false;
         loop {
+            let progress = |consumed, flow| Progress { consumed, flow, command_ended };
             if matches!(self.state, State::Ended) {
-                return Progress { consumed: input.len(), flow: Flow::Close };
+                return progress(input.len(), Flow::Close);
             }
             if out.len() >= OUTPUT_BYTES_MAX {
-                return Progress { consumed: at, flow: Flow::Paused };
+                return progress(at, Flow::Paused);
             }
             let rest = &input[at..];
             let taken = if self.partial.is_empty() {
@@ -233,13 +237,16 @@ impl Connection {
                 self.step_from_partial(rest, context, out)
             };
             match taken {
-                Step::Took(count) => at += count,
+                Step::Took(count) => {
+                    at += count;
+                    command_ended |= !self.is_midway();
+                }
                 Step::NeedMore => {
                     // A step that starts from the partial has added what it can use itself.
                     if self.partial.is_empty() {
                         self.partial.extend_from_slice(rest);
                     }
-                    return Progress { consumed: input.len(), flow: Flow::ReadOn };
+                    return progress(input.len(), Flow::ReadOn);
                 }
             }
         }
