@@ -36,6 +36,7 @@ enum State {
     /// Behind the size, up to the CR.
     Extension {
         size: u64,
+        at: Extension,
     },
     SizeLineFeed {
         size: u64,
@@ -43,14 +44,37 @@ enum State {
     Data(u64),
     DataReturn,
     DataLineFeed,
-    /// In a trailer line; whether it has any byte.
-    Trailer {
-        empty: bool,
-    },
+    /// In a trailer line.
+    Trailer(Trailer),
     TrailerLineFeed {
         empty: bool,
     },
     Done,
+}
+
+/// Where a byte stands in chunk extensions: `*( BWS ";" BWS name [ BWS "=" BWS value ] )`.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Extension {
+    /// In blanks that only another extension may follow.
+    Blank,
+    BeforeName,
+    Name,
+    /// In blanks behind a name.
+    AfterName,
+    BeforeValue,
+    Value,
+    Quoted,
+    /// Behind a backslash in quotes.
+    Escaped,
+    QuoteEnd,
+}
+
+/// Where a byte stands in a trailer line: `name ":" value`.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Trailer {
+    Start,
+    Name,
+    Value,
 }
 
 /// Where the content stands after some bytes.
@@ -117,22 +141,20 @@ impl Content {
         self.overhead_left_bytes = left;
         self.state = match (self.state, byte) {
             (State::Size { size, digits }, byte) => size_byte(size, digits, byte)?,
-            (State::Extension { size }, b'\r') => State::SizeLineFeed { size },
-            // A lone LF would end the line for some readers (§7.1.1 and RFC 9112 §2.2).
-            (State::Extension { .. }, b'\n' | 0) => return Err(Progress::Malformed),
-            (State::Extension { size }, _) => State::Extension { size },
-            (State::SizeLineFeed { size: 0 }, b'\n') => State::Trailer { empty: true },
+            (State::Extension { size, at }, byte) => match extension_byte(at, byte)? {
+                Some(at) => State::Extension { size, at },
+                None => State::SizeLineFeed { size },
+            },
+            (State::SizeLineFeed { size: 0 }, b'\n') => State::Trailer(Trailer::Start),
             (State::SizeLineFeed { size }, b'\n') => {
                 self.left_bytes = self.left_bytes.checked_sub(size).ok_or(Progress::TooLarge)?;
                 State::Data(size)
             }
             (State::DataReturn, b'\r') => State::DataLineFeed,
             (State::DataLineFeed, b'\n') => State::Size { size: 0, digits: 0 },
-            (State::Trailer { empty }, b'\r') => State::TrailerLineFeed { empty },
-            (State::Trailer { .. }, b'\n' | 0) => return Err(Progress::Malformed),
-            (State::Trailer { .. }, _) => State::Trailer { empty: false },
+            (State::Trailer(at), byte) => trailer_byte(at, byte)?,
             (State::TrailerLineFeed { empty: true }, b'\n') => State::Done,
-            (State::TrailerLineFeed { empty: false }, b'\n') => State::Trailer { empty: true },
+            (State::TrailerLineFeed { empty: false }, b'\n') => State::Trailer(Trailer::Start),
             _ => return Err(Progress::Malformed),
         };
         Ok(())
@@ -145,7 +167,8 @@ fn size_byte(size: u64, digits: u8, byte: u8) -> Result<State, Progress> {
         b'a'..=b'f' => byte - b'a' + 10,
         b'A'..=b'F' => byte - b'A' + 10,
         b'\r' if digits > 0 => return Ok(State::SizeLineFeed { size }),
-        b';' | b' ' | b'\t' if digits > 0 => return Ok(State::Extension { size }),
+        b';' if digits > 0 => return Ok(State::Extension { size, at: Extension::BeforeName }),
+        b' ' | b'\t' if digits > 0 => return Ok(State::Extension { size, at: Extension::Blank }),
         _ => return Err(Progress::Malformed),
     };
     // Sixteen digits fill 64 bits; leading zeros are no reason to read on for ever.
@@ -153,6 +176,53 @@ fn size_byte(size: u64, digits: u8, byte: u8) -> Result<State, Progress> {
         return Err(Progress::TooLarge);
     }
     Ok(State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
+}
+
+/// A byte of chunk extensions; `None`: it is the CR that ends them.
+fn extension_byte(at: Extension, byte: u8) -> Result<Option<Extension>, Progress> {
+    use Extension::{
+        AfterName, BeforeName, BeforeValue, Blank, Escaped, Name, QuoteEnd, Quoted, Value,
+    };
+    let is_blank = matches!(byte, b' ' | b'\t');
+    Ok(Some(match (at, byte) {
+        (Quoted, b'"') => QuoteEnd,
+        (Quoted, b'\\') => Escaped,
+        (Quoted | Escaped, byte) if is_field_byte(byte) => Quoted,
+        (Name | Value | QuoteEnd, b'\r') => return Ok(None),
+        (Blank | Name | AfterName | Value | QuoteEnd, b';') => BeforeName,
+        (Name | AfterName, b'=') => BeforeValue,
+        (BeforeValue, b'"') => Quoted,
+        (Blank | BeforeName | AfterName | BeforeValue, _) if is_blank => at,
+        (Name, _) if is_blank => AfterName,
+        (Value | QuoteEnd, _) if is_blank => Blank,
+        (BeforeName | Name, byte) if is_token_byte(byte) => Name,
+        (BeforeValue | Value, byte) if is_token_byte(byte) => Value,
+        _ => return Err(Progress::Malformed),
+    }))
+}
+
+/// A byte of a trailer line.
+fn trailer_byte(at: Trailer, byte: u8) -> Result<State, Progress> {
+    Ok(match (at, byte) {
+        (Trailer::Start, b'\r') => State::TrailerLineFeed { empty: true },
+        (Trailer::Start | Trailer::Name, byte) if is_token_byte(byte) => {
+            State::Trailer(Trailer::Name)
+        }
+        (Trailer::Name, b':') => State::Trailer(Trailer::Value),
+        (Trailer::Value, b'\r') => State::TrailerLineFeed { empty: false },
+        (Trailer::Value, byte) if is_field_byte(byte) => State::Trailer(Trailer::Value),
+        _ => return Err(Progress::Malformed),
+    })
+}
+
+/// RFC 9110 §5.6.2: what names consist of.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// RFC 9110 §5.5: what values consist of. No control character ends a line for any reader.
+const fn is_field_byte(byte: u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
 #[cfg(test)]
@@ -183,6 +253,7 @@ mod tests {
             ("3\r\nabc\r\n0\r\n\r\nNEXT", 13),
             ("a;name=value;x=\"y\"\r\n0123456789\r\n000\r\n\r\n", 39),
             ("1 ;x\r\nz\r\n0\r\nTrailer: 1\r\nOther: 2\r\n\r\n", 36),
+            ("1 ; a ; b= c; d = \"\\\"; =\" ;e\r\nz\r\n0\r\nT:\r\nU:\t\u{e9}\r\n\r\n", 49),
             ("0000000000000001\r\nz\r\n0\r\n\r\n", 26),
         ] {
             assert_eq!(chunked(text.as_bytes()), Progress::Complete(consumed), "{text}");
@@ -209,6 +280,33 @@ mod tests {
             ";\r\n",
             "1;\0\r\n",
             "1_\r\n",
+            "5 x\r\n",
+            "5 \r\n",
+            "5\t\r\n",
+            "5 1\r\n",
+            "5;\r\n",
+            "5;;a\r\n",
+            "5; \r\n",
+            "5;a;\r\n",
+            "5;a \r\n",
+            "5;a=\r\n",
+            "5;a=\"\r\n",
+            "5;a=\"b\r\n",
+            "5;a=\"b\\\r\n",
+            "5;a=\"b\"c\r\n",
+            "5;a=\"b\" \r\n",
+            "5;a b\r\n",
+            "5;a=b c\r\n",
+            "5;a=b=c\r\n",
+            "5;a=\x07\r\n",
+            "5;(\r\n",
+            "0\r\nno colon\r\n",
+            "0\r\nnone\r\n",
+            "0\r\n: value\r\n",
+            "0\r\nName : value\r\n",
+            "0\r\n folded: value\r\n",
+            "0\r\nName: \x01\r\n",
+            "0\r\nName: value\r\n folded\r\n",
         ] {
             assert_eq!(chunked(text.as_bytes()), Progress::Malformed, "{text:?}");
         }

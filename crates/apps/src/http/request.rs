@@ -224,7 +224,7 @@ fn target_of(text: &[u8], method: Method) -> Result<Target<'_>, Refusal> {
 fn absolute(rest: &[u8], method: Method) -> Result<Target<'_>, Refusal> {
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if authority.is_empty() || !is_authority(authority) {
+    if !is_authority(authority) {
         return Err(Refusal::Target);
     }
     match path {
@@ -247,9 +247,13 @@ fn split_query(text: &[u8]) -> Target<'_> {
     Target::Path { path, query }
 }
 
-/// Host and port as RFC 3986 §3.2.2 spells them; user information is refused (RFC 9110 §4.2.4).
+/// Host and port as RFC 3986 §3.2.2 spells them; user information is refused (RFC 9110 §4.2.4), and
+/// so is an empty host, which no http URI has (§4.2.1).
 fn is_authority(text: &[u8]) -> bool {
-    text.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(&byte))
+    !text.is_empty()
+        && text
+            .iter()
+            .all(|&byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(&byte))
 }
 
 /// What the fields of a head say, as far as it matters.

@@ -149,7 +149,9 @@ fn versions_other_than_one_are_refused() {
 fn hosts_are_exactly_one() {
     assert_eq!(refusal("GET / HTTP/1.1\r\n\r\n"), Some(Refusal::Host));
     assert_eq!(refusal("GET / HTTP/1.0\r\n\r\n"), None);
-    assert_eq!(refusal("GET / HTTP/1.1\r\nHost:\r\n\r\n"), None);
+    assert_eq!(refusal("GET / HTTP/1.1\r\nHost:\r\n\r\n"), Some(Refusal::Host));
+    assert_eq!(refusal("GET / HTTP/1.0\r\nHost: \t\r\n\r\n"), Some(Refusal::Host));
+    assert_eq!(refusal("GET / HTTP/1.0\r\n\r\n"), None);
     assert_eq!(refusal("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n"), None);
     for fields in ["Host: a\r\n", "hOST: b\r\n"] {
         assert_eq!(refusal(&with_fields(fields)), Some(Refusal::Host), "{fields}");
