@@ -315,3 +315,28 @@ fn trickling_peers_do_not_starve_other_clients() {
         running.stop().expect("a clean end");
     }
 }
+
+#[test]
+fn an_http_request_closes_the_connection_and_stores_nothing() {
+    for driver in drivers("an_http_request_closes_the_connection_and_stores_nothing") {
+        let (running, address) = serve(&args(driver));
+        for method in ["POST", "GET", "HEAD", "PUT"] {
+            for end in ["\r\n", "\n"] {
+                for (body, before) in [
+                    ("set a 0 0 1\r\nx\r\n", ""),
+                    ("SET a x\r\n", ""),
+                    ("SET a x\r\n", "PING\r\n"),
+                    ("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nx\r\n", ""),
+                ] {
+                    let mut browser = Client::connect(address);
+                    let line = format!("{before}{method} / HTTP/1.1{end}Host: a{end}{end}{body}");
+                    browser.send(line.as_bytes());
+                    assert!(browser.is_closed(), "{line}");
+                }
+            }
+        }
+        let mut other = Client::connect(address);
+        other.expect(b"get a\r\n", b"END\r\n");
+        running.stop().expect("a clean end");
+    }
+}

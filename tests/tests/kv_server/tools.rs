@@ -119,13 +119,13 @@ fn redis_benchmark_is_served_without_an_error() {
                             "-p", &port, "-q", "-n", "5000", "-c", "20", "-r", "1000", "-P",
                             pipelined,
                         ][..],
-                        &["-d", "3000", "-t", "ping_mbulk,set,get,incr,mset"],
+                        &["-d", "3000", "-t", "ping,set,get,incr,mset"],
                     ]
                     .concat(),
                 );
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{text}");
-            for name in ["PING_MBULK", "SET", "GET", "INCR", "MSET (10 keys)"] {
+            for name in ["PING_INLINE", "PING_MBULK", "SET", "GET", "INCR", "MSET (10 keys)"] {
                 assert!(text.contains(&format!("{name}: ")), "{name} in {text}");
             }
             assert!(!text.to_lowercase().contains("err"), "{text}");

@@ -45,8 +45,9 @@ fn hold(
     as_good: impl Fn(&str) -> Option<String>,
 ) {
     for Conversation { name, exchanges } in (language.conversations)() {
+        // On another connection: the first bytes of a connection decide about its protocol.
+        Client::connect(address).expect(language.flush.0, language.flush.1);
         let mut client = Client::connect(address);
-        client.expect(language.flush.0, language.flush.1);
         let mut cas = String::new();
         let mut open = true;
         for exchange in exchanges {

@@ -19,6 +19,9 @@ pub const ITEM_FLAGS_BYTES: usize = 4;
 /// Longest command line before its line feed, except get and gets, whose keys are taken one by one.
 pub const LINE_BYTES_MAX: usize = 2048;
 
+/// Longest first word that is looked up to tell what a connection speaks.
+pub const COMMAND_BYTES_MAX: usize = 32;
+
 /// Words in a meta command's line: command, key, data length and flags.
 pub const META_WORDS_MAX: usize = 22;
 
@@ -101,5 +104,5 @@ pub const TIMEOUT_S_MAX: u32 = 86_400;
 const _: () = assert!(SHARD_BYTES_MIN >= 4 * ITEM_BYTES_MAX);
 const _: () = assert!(MEMORY_BYTES_MIN >= SHARD_BYTES_MIN);
 const _: () = assert!(SHARDS_MAX.is_power_of_two() && UNIT_BYTES.is_power_of_two());
-const _: () = assert!(LINE_BYTES_MAX > KEY_BYTES_MAX + 128);
+const _: () = assert!(LINE_BYTES_MAX > KEY_BYTES_MAX + 128 && LINE_BYTES_MAX > COMMAND_BYTES_MAX);
 const _: () = assert!(LINE_BYTES_MAX > 2 * KEY_BYTES_MAX + 4 * RESP_HEADER_BYTES_MAX);

@@ -20,7 +20,7 @@
 //! - Parsing stops while [`OUTPUT_BYTES_MAX`] bytes of responses wait: a client that sends and
 //!   never reads costs no more than that and one item.
 //! - Responses come in the order of the commands.
-//! - The first byte decides for the whole connection: 0x80 is binary, `*` RESP, anything else text.
+//! - The first word decides for the whole connection, see [`protocol_of`].
 
 mod binary;
 mod line;
@@ -31,9 +31,10 @@ mod text;
 
 use std::mem;
 
-use super::limits::{LINE_BYTES_MAX, OUTPUT_BYTES_MAX};
+use super::limits::{COMMAND_BYTES_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::protocol::binary::{FRAME_BYTES_MAX, MAGIC_REQUEST};
-use super::protocol::resp::ARRAY;
+use super::protocol::resp::{ARRAY, find};
+use super::protocol::text::is_command;
 use super::store::{Reservation, Store, Write};
 pub use stats::{ServerSnapshot, ServerView};
 
@@ -120,6 +121,25 @@ enum Protocol {
     Text,
     Binary,
     Resp,
+}
+
+/// What a connection speaks that begins with `input`: binary if its `first` byte is 0x80, RESP if it
+/// is `*`, or if its first word is a command of Redis's and not one of memcached's, which are in
+/// lower case; else text. `None`: more bytes are needed.
+fn protocol_of(first: u8, input: &[u8]) -> Option<Protocol> {
+    match first {
+        MAGIC_REQUEST => return Some(Protocol::Binary),
+        ARRAY => return Some(Protocol::Resp),
+        _ => {}
+    }
+    let start = &input[..input.len().min(COMMAND_BYTES_MAX + 1)];
+    let word = match start.iter().position(u8::is_ascii_whitespace) {
+        Some(len) => &start[..len],
+        None if start.len() > COMMAND_BYTES_MAX => return Some(Protocol::Text),
+        None => return None,
+    };
+    let is_resp = find(word).is_some() && !is_command(word);
+    Some(if is_resp { Protocol::Resp } else { Protocol::Text })
 }
 
 #[derive(Debug, Default)]
@@ -308,14 +328,13 @@ impl Connection {
                 Protocol::Text => self.step_text(input, context, out),
                 Protocol::Binary => self.step_binary(input, context, out),
                 Protocol::Resp => self.step_resp(input, context, out),
-                Protocol::Unknown => {
-                    self.protocol = match first {
-                        MAGIC_REQUEST => Protocol::Binary,
-                        ARRAY => Protocol::Resp,
-                        _ => Protocol::Text,
-                    };
-                    Step::Took(0)
-                }
+                Protocol::Unknown => match protocol_of(first, input) {
+                    Some(protocol) => {
+                        self.protocol = protocol;
+                        Step::Took(0)
+                    }
+                    None => Step::NeedMore,
+                },
             },
             State::Keys(keys) => self.step_keys(keys, input, context, out),
             State::SkipLine => self.step_skip_line(input),

@@ -24,6 +24,7 @@ mod commands;
 
 use super::{Arriving, Connection, Context, Output, State, Step, StoreReply};
 use crate::kv::limits::{KEY_BYTES_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, RESP_HEADER_BYTES_MAX};
+use crate::kv::protocol::is_http;
 use crate::kv::protocol::resp::{
     self, ARRAY, Arguments, Bulk, Command, Fault, Malformed, Piece, SetOptions, Verb,
 };
@@ -244,22 +245,27 @@ impl Connection {
             Piece::NeedMore => return Step::NeedMore,
             Piece::Malformed(why) => return self.hang_up(why, input, out),
         };
-        let arguments = Arguments::of_line(line);
-        let arguments = arguments.as_ref().map(Arguments::as_slice);
-        match arguments {
-            Some([]) => {}
-            Some(arguments @ [name, ..]) => match resp::find(name) {
-                Some(command) => self.execute_line(command, arguments, context, out),
-                None => self.refuse_line(|out| commands::tell_unknown(name, out), out),
-            },
-            None => self.refuse_line(|out| tell(Fault::Syntax, out), out),
+        let mut room = [0; LINE_BYTES_MAX];
+        let arguments = match resp::split_line(line, &mut room) {
+            Ok(arguments) => arguments,
+            Err(why) => return self.hang_up(why, input, out),
+        };
+        let words = arguments.as_ref().map(Arguments::as_slice);
+        let command = words.and_then(|words| resp::find(words.first()?));
+        match (words, command) {
+            (Some([]), _) => return Step::Took(consumed),
+            (Some(words), Some(command)) if command.takes(words.len() as u32) => {
+                self.execute_line(command, words, context, out);
+                return Step::Took(consumed);
+            }
+            // No answer: nobody who speaks RESP has asked.
+            _ if is_http(line) => self.state = State::Ended,
+            (_, Some(command)) => tell(Fault::Arity(command.name), out),
+            (Some([name, ..]), None) => commands::tell_unknown(name, out),
+            (None, None) => tell(Fault::Syntax, out),
         }
-        Step::Took(consumed)
-    }
-
-    fn refuse_line<O: Output>(&mut self, say: impl FnOnce(&mut O), out: &mut O) {
         self.commands.refused += 1;
-        say(out);
+        Step::Took(consumed)
     }
 
     /// What is no RESP ends the conversation, as with Redis.

@@ -21,7 +21,7 @@ impl Connection {
     ) -> Step {
         match text::parse(input) {
             Parsed::NeedMore => Step::NeedMore,
-            Parsed::LineTooLong => {
+            Parsed::LineTooLong | Parsed::Http => {
                 self.commands.refused += 1;
                 self.state = State::Ended;
                 Step::Took(input.len())

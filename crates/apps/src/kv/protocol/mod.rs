@@ -121,6 +121,12 @@ pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
+/// Whether a line that is no command is the first line of an HTTP request. A web page can make a
+/// browser send one, and its body would be taken for commands.
+pub(crate) fn is_http(line: &[u8]) -> bool {
+    words(line.trim_ascii_end()).last().is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
 /// An unsigned decimal number with an optional `+`, as clients send it.
 pub(crate) fn parse_u64(word: &[u8]) -> Option<u64> {
     let digits = word.strip_prefix(b"+").unwrap_or(word);

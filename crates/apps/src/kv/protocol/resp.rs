@@ -1,7 +1,8 @@
 //! RESP2, the protocol of Redis, as far as its strings go: framing, names, options.
 //!
 //! Read first: "Redis serialization protocol specification" and the pages of the commands, at
-//! redis.io/docs. A command is an array of bulk strings (`*2 $3 GET $1 k`), or a line of words.
+//! redis.io/docs. A command is an array of bulk strings (`*2 $3 GET $1 k`), or a line of words
+//! ("inline").
 //! Input: the bytes at the front of a connection's stream. Output: pieces that borrow them. Nothing
 //! here allocates, and nothing here knows the store.
 //!
@@ -9,7 +10,6 @@
 //! - A parser that lacks bytes says so and has consumed nothing.
 //! - No input makes a parser panic.
 
-use super::words;
 use crate::kv::limits::{RESP_ARGUMENTS_MAX, RESP_BULK_BYTES_MAX, RESP_HEADER_BYTES_MAX};
 
 /// The first byte of a client that speaks RESP; no command of memcached's begins with it.
@@ -33,6 +33,9 @@ pub enum Malformed {
     /// A line of words without an end.
     #[error("Protocol error: too big inline request")]
     LineTooLong,
+    /// A quote in a line of words that does not end, or not at the end of a word.
+    #[error("Protocol error: unbalanced quotes in request")]
+    UnbalancedQuotes,
 }
 
 /// A command that cannot be carried out, in Redis's words. The client's fault, but the last two,
@@ -541,25 +544,18 @@ impl<'a> Arguments<'a> {
         Self { all: [b""; ARGUMENTS_KEPT_MAX], count: 0 }
     }
 
-    /// The words of a line; `None`: they are too many.
-    #[must_use]
-    pub fn of_line(line: &'a [u8]) -> Option<Self> {
-        let mut arguments = Self::new();
-        for word in words(line) {
-            if arguments.count == ARGUMENTS_KEPT_MAX {
-                return None;
-            }
-            arguments.push(word);
-        }
-        Some(arguments)
-    }
-
     /// One more; beyond [`ARGUMENTS_KEPT_MAX`] it is left out.
     pub const fn push(&mut self, argument: &'a [u8]) {
         if self.count < ARGUMENTS_KEPT_MAX {
             self.all[self.count] = argument;
             self.count += 1;
         }
+    }
+
+    /// Whether one more is left out.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.count == ARGUMENTS_KEPT_MAX
     }
 
     /// Only the first `count`.
@@ -577,6 +573,82 @@ impl<'a> Arguments<'a> {
 impl Default for Arguments<'_> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The words of a line as Redis splits it: between blanks, or in quotes, which may hold blanks and
+/// escapes. They are written to `room`, which is at least as long as the line. `None`: too many.
+///
+/// # Errors
+/// [`Malformed::UnbalancedQuotes`].
+pub fn split_line<'a>(
+    mut line: &[u8],
+    mut room: &'a mut [u8],
+) -> Result<Option<Arguments<'a>>, Malformed> {
+    let mut arguments = Arguments::new();
+    loop {
+        line = line.trim_ascii_start();
+        if line.is_empty() {
+            return Ok(Some(arguments));
+        }
+        if arguments.is_full() {
+            return Ok(None);
+        }
+        let (consumed, len) = unquote(line, room)?;
+        let (word, rest) = std::mem::take(&mut room).split_at_mut(len);
+        arguments.push(word);
+        (line, room) = (&line[consumed..], rest);
+    }
+}
+
+/// Writes the word at the front of a line to `room`: the bytes that it takes, and that it stands for.
+fn unquote(line: &[u8], room: &mut [u8]) -> Result<(usize, usize), Malformed> {
+    let (mut at, mut len) = (0, 0);
+    let mut quote = None;
+    loop {
+        let rest = &line[at..];
+        let (byte, count) = match (quote, rest) {
+            (None, []) => return Ok((at, len)),
+            (None, [blank, ..]) if blank.is_ascii_whitespace() => return Ok((at, len)),
+            (None, [mark @ (b'"' | b'\''), ..]) => {
+                quote = Some(*mark);
+                at += 1;
+                continue;
+            }
+            (Some(_), []) => return Err(Malformed::UnbalancedQuotes),
+            (Some(mark), [byte, behind @ ..]) if *byte == mark => {
+                if behind.first().is_some_and(|next| !next.is_ascii_whitespace()) {
+                    return Err(Malformed::UnbalancedQuotes);
+                }
+                quote = None;
+                at += 1;
+                continue;
+            }
+            (Some(b'"'), [b'\\', ..]) => escape(rest),
+            (Some(b'\''), [b'\\', b'\'', ..]) => (b'\'', 2),
+            (_, [byte, ..]) => (*byte, 1),
+        };
+        room[len] = byte;
+        len += 1;
+        at += count;
+    }
+}
+
+/// The byte that a backslash and what follows it stand for, and how many bytes they are.
+fn escape(rest: &[u8]) -> (u8, usize) {
+    let digit = |at: usize| rest.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+    match rest.get(1) {
+        Some(b'x') => match (digit(2), digit(3)) {
+            (Some(high), Some(low)) => ((high << 4 | low) as u8, 4),
+            _ => (b'x', 2),
+        },
+        Some(b'n') => (b'\n', 2),
+        Some(b'r') => (b'\r', 2),
+        Some(b't') => (b'\t', 2),
+        Some(b'b') => (0x08, 2),
+        Some(b'a') => (0x07, 2),
+        Some(&byte) => (byte, 2),
+        None => (b'\\', 1),
     }
 }
 

@@ -15,7 +15,7 @@
 //! - A line ends with a line feed; one carriage return before it belongs to it. Only spaces
 //!   separate words, so a key may hold any other byte.
 
-use super::{Fault, meta, parse_flags, parse_i64, parse_u64, words};
+use super::{Fault, is_http, meta, parse_flags, parse_i64, parse_u64, words};
 use crate::kv::limits::{KEY_BYTES_MAX, LINE_BYTES_MAX};
 
 /// What stands at the front of the stream.
@@ -25,6 +25,8 @@ pub enum Parsed<'a> {
     NeedMore,
     /// A line that is too long. There is no way to find the next command.
     LineTooLong,
+    /// The first line of an HTTP request. What follows is not meant for this server.
+    Http,
     /// The head of a retrieval line; its keys follow, see [`next_key`].
     Retrieve {
         /// Which retrieval.
@@ -203,8 +205,10 @@ pub fn parse(buffer: &[u8]) -> Parsed<'_> {
     };
     let line = buffer[..end].strip_suffix(b"\r").unwrap_or(&buffer[..end]);
     let consumed = end + 1;
+    let name = words(line).next().unwrap_or_default();
     match parse_line(line) {
         Ok(request) => Parsed::Request { request, consumed },
+        Err(_) if !is_command(name) && is_http(line) => Parsed::Http,
         Err((fault, noreply)) => Parsed::Fault { fault, noreply, consumed, line_ended: true },
     }
 }
@@ -268,31 +272,79 @@ fn parse_get_and_touch(buffer: &[u8], at: usize, with_cas: bool) -> Parsed<'_> {
 /// Why a line cannot be carried out, and whether the client asked not to be told.
 type Refusal = (Fault, bool);
 
+/// The commands by what their lines have in common.
+enum Verb {
+    Store {
+        verb: StoreVerb,
+        with_cas: bool,
+    },
+    Arithmetic {
+        down: bool,
+    },
+    Delete,
+    Touch,
+    FlushAll,
+    Verbosity,
+    Version,
+    Quit,
+    Shutdown,
+    Stats,
+    Meta,
+    /// A line that has keys is taken apart by [`next_key`].
+    Retrieve,
+}
+
+fn verb_of(name: &[u8]) -> Option<Verb> {
+    let store = |verb| Verb::Store { verb, with_cas: false };
+    Some(match name {
+        b"set" => store(StoreVerb::Set),
+        b"add" => store(StoreVerb::Add),
+        b"replace" => store(StoreVerb::Replace),
+        b"append" => store(StoreVerb::Append),
+        b"prepend" => store(StoreVerb::Prepend),
+        b"cas" => Verb::Store { verb: StoreVerb::Set, with_cas: true },
+        b"incr" => Verb::Arithmetic { down: false },
+        b"decr" => Verb::Arithmetic { down: true },
+        b"delete" => Verb::Delete,
+        b"touch" => Verb::Touch,
+        b"flush_all" => Verb::FlushAll,
+        b"verbosity" => Verb::Verbosity,
+        b"version" => Verb::Version,
+        b"quit" => Verb::Quit,
+        b"shutdown" => Verb::Shutdown,
+        b"stats" => Verb::Stats,
+        b"get" | b"gets" | b"gat" | b"gats" => Verb::Retrieve,
+        [b'm', _] => Verb::Meta,
+        _ => return None,
+    })
+}
+
+/// Whether a word is the name of a command.
+#[must_use]
+pub fn is_command(name: &[u8]) -> bool {
+    verb_of(name).is_some()
+}
+
 fn parse_line(line: &[u8]) -> Result<Request<'_>, Refusal> {
+    let unknown = (Fault::UnknownCommand, false);
     let mut rest = words(line);
-    let name = rest.next().ok_or((Fault::UnknownCommand, false))?;
+    let name = rest.next().ok_or(unknown)?;
     let arguments = Arguments::new(rest);
-    match name {
-        b"set" => parse_store(StoreVerb::Set, false, &arguments),
-        b"add" => parse_store(StoreVerb::Add, false, &arguments),
-        b"replace" => parse_store(StoreVerb::Replace, false, &arguments),
-        b"append" => parse_store(StoreVerb::Append, false, &arguments),
-        b"prepend" => parse_store(StoreVerb::Prepend, false, &arguments),
-        b"cas" => parse_store(StoreVerb::Set, true, &arguments),
-        b"incr" => parse_arithmetic(false, &arguments),
-        b"decr" => parse_arithmetic(true, &arguments),
-        b"delete" => parse_delete(&arguments),
-        b"touch" => parse_touch(&arguments),
-        b"flush_all" => parse_flush(&arguments),
-        b"verbosity" => parse_verbosity(&arguments),
-        b"version" => Ok(Request::Version),
-        b"quit" => Ok(Request::Quit),
-        b"shutdown" => Err((Fault::ShutdownDisabled, false)),
-        b"stats" => Ok(Request::Stats(arguments_of(line, name))),
-        [b'm', _] => meta::parse(name, arguments_of(line, name))
+    match verb_of(name).ok_or(unknown)? {
+        Verb::Store { verb, with_cas } => parse_store(verb, with_cas, &arguments),
+        Verb::Arithmetic { down } => parse_arithmetic(down, &arguments),
+        Verb::Delete => parse_delete(&arguments),
+        Verb::Touch => parse_touch(&arguments),
+        Verb::FlushAll => parse_flush(&arguments),
+        Verb::Verbosity => parse_verbosity(&arguments),
+        Verb::Version => Ok(Request::Version),
+        Verb::Quit => Ok(Request::Quit),
+        Verb::Shutdown => Err((Fault::ShutdownDisabled, false)),
+        Verb::Stats => Ok(Request::Stats(arguments_of(line, name))),
+        Verb::Meta => meta::parse(name, arguments_of(line, name))
             .map(Request::Meta)
             .map_err(|fault| (fault, false)),
-        _ => Err((Fault::UnknownCommand, false)),
+        Verb::Retrieve => Err(unknown),
     }
 }
 

@@ -508,6 +508,14 @@ impl Shard {
                 self.concatenate(old, probe, source, front, now)
             }
             (Decision::Put { stale }, old) => {
+                // An older value does not refresh the item: it stays as stale as it was.
+                let (write, kept) = match old {
+                    Some((_, old)) if stale => {
+                        let kept = attribute::STALE | old.attributes & attribute::WON;
+                        (&Write { expires: old.expires, ..*write }, kept)
+                    }
+                    _ => (write, 0),
+                };
                 let cas = match (source, old) {
                     (Source::Bytes(value), Some(old)) => self.put(old, probe, write, value, now),
                     (Source::Bytes(value), None) => self
@@ -520,8 +528,8 @@ impl Shard {
                         Some(self.link_arrived(index, write, now))
                     }
                 };
-                if stale {
-                    self.set_stale(probe, now);
+                if kept != 0 {
+                    self.mark(probe, kept, now);
                 }
                 cas.map_or(Outcome::OutOfMemory, Outcome::Stored)
             }
@@ -541,9 +549,9 @@ impl Shard {
         }
     }
 
-    fn set_stale(&mut self, probe: Probe<'_>, now: u32) {
+    fn mark(&mut self, probe: Probe<'_>, attributes: u8, now: u32) {
         if let Ok((place, mut record)) = self.find(probe, now) {
-            record.attributes |= attribute::STALE;
+            record.attributes |= attributes;
             self.log.set_record(place, record);
         }
     }

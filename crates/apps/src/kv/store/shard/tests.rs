@@ -372,7 +372,7 @@ impl Pair {
             (StoreVerb::Set, None) => write.cas.is_none().then(|| new(value)),
             (StoreVerb::Set, Some(old)) if cas_differs => {
                 let older = write.stale_if_older && (Some(1)..Some(old.cas)).contains(&write.cas);
-                older.then(|| Known { stale: true, ..new(value) })
+                older.then(|| Known { stale: true, expires: old.expires, ..new(value) })
             }
             (StoreVerb::Set, Some(_)) => Some(new(value)),
             (StoreVerb::Add, old) => old.is_none().then(|| new(value)),
