@@ -294,8 +294,8 @@ fn trickle(address: SocketAddr, starts: &[&[u8]]) -> thread::JoinHandle<()> {
 #[test]
 fn trickling_peers_do_not_starve_other_clients() {
     let long_line = vec![b'a'; 4_096];
-    // Values, a line and keys that never end; and a protocol error, after which the server waits for
-    // nothing but the peer's end.
+    // Values, a line and keys that never end; and a protocol error, after which the server waits
+    // for nothing but the peer's end.
     let starts: [&[u8]; 6] = [
         b"set a 0 0 1000\r\n",
         b"set a 0",

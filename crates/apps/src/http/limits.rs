@@ -45,8 +45,8 @@ pub(crate) const CACHE_FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Files in the cache of one channel.
 pub(crate) const CACHE_ENTRIES_DEFAULT: usize = 16 * 1024;
 
-/// With all connections taken, one that has been idle this long gives way to one that waits, also if
-/// it never sent a byte.
+/// With all connections taken, one that has been idle this long gives way to one that waits, also
+/// if it never sent a byte.
 pub(crate) const CROWDED_IDLE_MS: u64 = 1_000;
 
 /// Time for a request head, from its first byte (of the first request: from the accept).

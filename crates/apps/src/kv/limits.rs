@@ -88,8 +88,8 @@ pub const RESPONSE_BYTES: usize = 4 << 10;
 /// How often connections are looked at for timeouts, in milliseconds.
 pub const SWEEP_MS: u64 = 1_000;
 
-/// Time that the peer has to close its side after ours, in milliseconds. `--stall-timeout` counts if
-/// it is shorter.
+/// Time that the peer has to close its side after ours, in milliseconds. `--stall-timeout` counts
+/// if it is shorter.
 pub const LINGER_MS: u64 = 5_000;
 
 /// Default of `--memory`, as in memcached.

@@ -123,8 +123,8 @@ enum Protocol {
     Resp,
 }
 
-/// What a connection speaks that begins with `input`: binary if its `first` byte is 0x80, RESP if it
-/// is `*`, or if its first word is a command of Redis's and not one of memcached's, which are in
+/// What a connection speaks that begins with `input`: binary if its `first` byte is 0x80, RESP if
+/// it is `*`, or if its first word is a command of Redis's and not one of memcached's, which are in
 /// lower case; else text. `None`: more bytes are needed.
 fn protocol_of(first: u8, input: &[u8]) -> Option<Protocol> {
     match first {

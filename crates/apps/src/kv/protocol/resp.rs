@@ -601,7 +601,8 @@ pub fn split_line<'a>(
     }
 }
 
-/// Writes the word at the front of a line to `room`: the bytes that it takes, and that it stands for.
+/// Writes the word at the front of a line to `room`. Returns how many bytes it takes in the line,
+/// and how many it stands for.
 fn unquote(line: &[u8], room: &mut [u8]) -> Result<(usize, usize), Malformed> {
     let (mut at, mut len) = (0, 0);
     let mut quote = None;

@@ -114,8 +114,8 @@ pub struct Write {
     pub flags: u32,
     /// Expiry time of a new item, in Unix seconds; 0 is never.
     pub expires: u32,
-    /// With a `cas` lower than the item's: store, mark as stale, and keep the item's expiry time and
-    /// win token.
+    /// With a `cas` lower than the item's: store, mark as stale, and keep the item's expiry time
+    /// and win token.
     pub stale_if_older: bool,
 }
 

@@ -42,8 +42,8 @@ impl Source<'_> {
 }
 
 impl Connection {
-    /// Carries out a command that is here as a whole, as a line; commands of many keys too. It takes
-    /// as many arguments as there are.
+    /// Carries out a command that is here as a whole, as a line; commands of many keys too. It
+    /// takes as many arguments as there are.
     pub(super) fn execute_line(
         &mut self,
         command: &Command,
