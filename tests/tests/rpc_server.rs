@@ -241,6 +241,19 @@ fn unix_sockets_are_listened_on_and_tidied_up() {
 }
 
 #[test]
+fn unix_listen_keeps_a_regular_file() {
+    let path = std::env::temp_dir().join(format!("megapipe-rpc-{}.txt", std::process::id()));
+    std::fs::write(&path, "precious").expect("a file");
+    for variant in variants().into_iter().filter(|variant| variant.api == Api::Channel) {
+        let args = ServeArgs::on([Address::unix(&path).expect("a path")]);
+        let error = variant.start(args).expect_err("the path is taken").to_string();
+        assert!(error.contains("is not a socket"), "{error}");
+        assert_eq!(std::fs::read(&path).expect("the file is there"), b"precious");
+    }
+    std::fs::remove_file(&path).expect("the file is there");
+}
+
+#[test]
 fn a_full_server_lets_connections_wait() {
     for variant in variants() {
         let args = ServeArgs { max_connections: 2, ..ServeArgs::on([loopback()]) };

@@ -89,6 +89,8 @@ pub use kernel::Rest;
 #[cfg(feature = "local")]
 pub use local::{LocalNetwork, NetworkError, Prefixed, PrefixedError};
 #[cfg(feature = "local")]
+pub use megapipe_link::BoundPath;
+#[cfg(feature = "local")]
 pub use megapipe_service::{Clock, ServerConfig};
 #[cfg(feature = "local")]
 pub use megapipe_stack::{

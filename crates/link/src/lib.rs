@@ -36,6 +36,7 @@ pub mod rss;
 mod sleep;
 pub mod spec;
 pub mod tap;
+mod unix_path;
 mod virtio;
 pub mod xdp;
 
@@ -51,3 +52,4 @@ pub use pair::{Pair, PairConfig, pair};
 pub use reservation::{Reservation, ReservationError, deafen_on, undeafen};
 pub use rss::Rss;
 pub use spec::{LinkSpec, SpecError};
+pub use unix_path::BoundPath;

@@ -17,6 +17,9 @@ pub const PAIR_FRAMES_MAX: usize = 1 << 16;
 
 const _: () = assert!(OFFLOAD_FRAME_BYTES >= 65_535 + ETHERNET_HEADER_BYTES);
 const _: () = assert!(PAIR_FRAMES_MAX.is_power_of_two());
+/// How long the directory of a UNIX socket's path may stay locked, in milliseconds: longer than a
+/// bind, and than the removal of a socket that a dead server left behind.
+pub const UNIX_PATH_LOCK_MS: u64 = 1_000;
 /// Queues of one TAP device (the kernel's own bound is 256).
 pub const TAP_QUEUES_MAX: usize = 64;
 /// What a capture gathers before it is written to its file.

@@ -11,12 +11,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixSocketAddr, UnixListener, UnixStream};
+use std::os::fd::{AsFd, OwnedFd};
 
-use megapipe::{Accept, Address, Channel, CpuMask, Handle, ListenOptions, Misuse, UnixAddress};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use megapipe::{
+    Accept, Address, BoundPath, Channel, CpuMask, Handle, ListenOptions, Misuse, UnixAddress,
+};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::admission::Admission;
 use super::error::ServeError;
@@ -30,7 +30,12 @@ pub(crate) enum Endpoint {
     /// Every channel makes its own socket on this address.
     Partitioned(Address),
     /// All channels share this socket.
-    Shared { address: Address, socket: OwnedFd },
+    Shared {
+        address: Address,
+        /// A UNIX socket's path, removed before the socket closes.
+        _path: Option<BoundPath>,
+        socket: OwnedFd,
+    },
 }
 
 impl Endpoint {
@@ -42,8 +47,9 @@ impl Endpoint {
             Address::Unix(unix) => bind_unix(unix, backlog),
         };
         match shared {
-            Ok((resolved, socket)) => {
-                Ok(Self::Shared { address: resolved.map_or(address, Address::Inet), socket })
+            Ok(Bound { resolved, path, socket }) => {
+                let address = resolved.map_or(address, Address::Inet);
+                Ok(Self::Shared { address, _path: path, socket })
             }
             Err(source) => Err(ServeError::Bind { address, source }),
         }
@@ -85,7 +91,7 @@ impl Endpoint {
                     .listen(address, &options, cookie)
                     .map_err(|source| ServeError::Listen { address: address.clone(), source })
             }
-            Self::Shared { address, socket } => {
+            Self::Shared { address, socket, .. } => {
                 let bind = |source| ServeError::Bind { address: address.clone(), source };
                 let register = |source| ServeError::Register { address: address.clone(), source };
                 let socket = socket.try_clone().map_err(bind)?;
@@ -93,17 +99,15 @@ impl Endpoint {
             }
         }
     }
-
-    /// What is left to remove once nobody listens any more: a UNIX socket's path.
-    pub(crate) fn remove(&self) {
-        if let Self::Shared { address: Address::Unix(UnixAddress::Path(path)), .. } = self {
-            // Whoever removed or replaced it before us has had their reasons.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
-type Bound = (Option<SocketAddr>, OwnedFd);
+/// A listening socket that channels share.
+struct Bound {
+    /// Its Internet address, with the port that the kernel chose.
+    resolved: Option<SocketAddr>,
+    path: Option<BoundPath>,
+    socket: OwnedFd,
+}
 
 /// A socket that may have an address beside connections that are over, and beside no listener.
 fn unbound(address: SocketAddr) -> io::Result<OwnedFd> {
@@ -126,32 +130,24 @@ fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<Bound> {
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     let resolved = rustix::net::getsockname(&socket)?;
-    Ok((SocketAddr::try_from(resolved).ok(), socket))
+    Ok(Bound { resolved: SocketAddr::try_from(resolved).ok(), path: None, socket })
 }
 
-/// Binds a UNIX stream socket. A path that exists is taken over if nobody answers there: a server
-/// that was killed leaves its path behind.
+/// Binds a UNIX stream socket; [`BoundPath`] defines what happens to a path that exists.
 fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<Bound> {
-    let listener = match unix {
-        UnixAddress::Path(path) => match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if UnixStream::connect(path).is_ok() {
-                    return Err(error);
-                }
-                std::fs::remove_file(path)?;
-                UnixListener::bind(path)?
-            }
-            bound => bound?,
-        },
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let path = match unix {
+        UnixAddress::Path(path) => Some(BoundPath::listen(socket.as_fd(), path, backlog)?),
         UnixAddress::Abstract(name) => {
-            UnixListener::bind_addr(&UnixSocketAddr::from_abstract_name(name)?)?
+            rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+            rustix::net::listen(&socket, backlog)?;
+            None
         }
         UnixAddress::Unnamed => return Err(io::ErrorKind::AddrNotAvailable.into()),
     };
-    listener.set_nonblocking(true)?;
-    // Listening again only changes the backlog.
-    rustix::net::listen(&listener, i32::try_from(backlog).unwrap_or(i32::MAX))?;
-    Ok((None, listener.into()))
+    Ok(Bound { resolved: None, path, socket })
 }
 
 /// The listeners of one channel, and how many connections each may still bring.

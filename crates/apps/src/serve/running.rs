@@ -225,7 +225,6 @@ impl Drop for Running {
         self.begin(Phase::Stop);
         // An error here has no one to go to; `stop` is how to learn it.
         let _ = self.join();
-        self.endpoints.iter().for_each(|endpoint| endpoint.remove());
     }
 }
 

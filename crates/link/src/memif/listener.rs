@@ -11,7 +11,6 @@
 //! - A client that takes too long over its handshake is sent away, so that the next gets its turn.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,30 +19,33 @@ use rustix::event::epoll;
 use super::handshake::Terms;
 use super::session::{self, Joined, Joining, Lanes, NoSession, Session};
 use super::{Memif, Role, Settings, links, socket, unavailable};
-use crate::LinkError;
 use crate::limits::MEMIF_CLIENTS_PER_LOOK;
+use crate::{BoundPath, LinkError};
 
 /// A server's socket, where one client after another can be served.
 #[derive(Debug)]
 pub struct Listener {
     settings: Settings,
+    /// The socket's file, if it has one. Removed before the socket closes.
+    _path: Option<BoundPath>,
     listener: OwnedFd,
     refused_count: u64,
     last_refusal: Option<String>,
 }
 
 impl Listener {
-    /// Listens. A socket file that nobody listens on any more is replaced; the file is removed
-    /// when the listener is dropped. Access is by the file's permissions and the secret.
+    /// Listens. A socket file without a listener is replaced; any other file is an error. The
+    /// socket file is removed when the listener is dropped. Access is by the file's permissions
+    /// and the secret.
     ///
     /// # Errors
     /// [`LinkError::Setting`] or [`LinkError::Io`].
     pub fn bind(settings: &Settings) -> Result<Self, LinkError> {
         settings.check()?;
-        let listener = socket::listen(&settings.socket)
+        let (path, listener) = socket::listen(&settings.socket)
             .map_err(|source| LinkError::Io { what: "listening for a memif", source })?;
         let settings = settings.clone();
-        Ok(Self { settings, listener, refused_count: 0, last_refusal: None })
+        Ok(Self { settings, _path: path, listener, refused_count: 0, last_refusal: None })
     }
 
     /// Waits for the next client with which everything can be agreed, at most `timeout`; one link
@@ -84,19 +86,6 @@ impl Listener {
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        remove_socket(&self.settings.socket);
-    }
-}
-
-/// Removes the socket's file, if it has one. A file that is gone already is as good.
-fn remove_socket(path: &Path) {
-    if !path.as_os_str().as_encoded_bytes().starts_with(b"@") {
-        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::net::{
 };
 
 use super::control::{MESSAGE_BYTES, Message, NoMessage};
+use crate::BoundPath;
 
 /// Clients that may wait while one is served.
 const BACKLOG: i32 = 8;
@@ -49,24 +50,19 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens at `path`. A file left behind by a server that is gone is replaced.
-pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let address = address(path)?;
+/// Listens at `path`, or at an abstract name. The [`BoundPath`] removes the file.
+pub(super) fn listen(path: &Path) -> io::Result<(Option<BoundPath>, OwnedFd)> {
     let listener = socket()?;
-    match rustix::net::bind(&listener, &address) {
-        Err(Errno::ADDRINUSE) if is_abandoned(&address) => {
-            rustix::fs::unlink(path)?;
-            rustix::net::bind(&listener, &address)?;
-        }
-        outcome => outcome?,
+    if !is_abstract(path) {
+        return Ok((Some(BoundPath::listen(listener.as_fd(), path, BACKLOG)?), listener));
     }
+    rustix::net::bind(&listener, &address(path)?)?;
     rustix::net::listen(&listener, BACKLOG)?;
-    Ok(listener)
+    Ok((None, listener))
 }
 
-/// Whether nobody listens at an address that is taken.
-fn is_abandoned(address: &SocketAddrUnix) -> bool {
-    socket().is_ok_and(|probe| rustix::net::connect(&probe, address) == Err(Errno::CONNREFUSED))
+fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"@")
 }
 
 /// Connects to a server. Does not wait for one to appear.

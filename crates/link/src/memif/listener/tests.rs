@@ -55,6 +55,17 @@ fn awaited(link: &mut Memif) -> Vec<u8> {
 }
 
 #[test]
+fn memif_server_keeps_a_regular_file() {
+    let path = std::env::temp_dir().join(format!("mp-memif-{}.txt", std::process::id()));
+    std::fs::write(&path, "precious").expect("a file");
+    let settings = Settings::new(&path, [2, 0, 0, 0, 0, 1]);
+    let error = Listener::bind(&settings).expect_err("the path is taken");
+    assert!(error.to_string().contains("is not a socket"), "{error}");
+    assert_eq!(std::fs::read(&path).expect("the file is there"), b"precious");
+    std::fs::remove_file(&path).expect("the file is there");
+}
+
+#[test]
 fn the_links_of_a_server_outlive_its_clients() {
     let wanted = settings("next", 1);
     let (mut server, mut client) = opened(&wanted);
