@@ -11,11 +11,11 @@ use std::io;
 
 use channel::{
     ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NetworkError,
-    OpError, PrefixedError, RegisterError,
+    OpError, PrefixedError, RegisterError, errno_of,
 };
 use libc::{
-    EACCES, EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO,
-    ENFILE, ENODEV, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
+    EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO, ENFILE,
+    ENODEV, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
 };
 use thiserror::Error;
 
@@ -131,7 +131,7 @@ impl CallError {
             Self::Listen(ListenError::Kernel { source, .. })
             | Self::Connect(ConnectError::Kernel { source, .. })
             | Self::Dispatch(DispatchError::Kernel(source))
-            | Self::Kernel(source) => kernel_errno(source),
+            | Self::Kernel(source) => errno_of(source),
             Self::Dispatch(DispatchError::Forked) => ECHILD,
             Self::Operation(error) => error.raw_os_error(),
             Self::Network { source, .. } => source.raw_os_error(),
@@ -168,9 +168,7 @@ fn create_errno(error: &CreateError) -> c_int {
         CreateError::Config { .. } | CreateError::Local(_) => EINVAL,
         CreateError::NoQueue => EBUSY,
         CreateError::DriverUnavailable { .. } => ENOSYS,
-        CreateError::Pin { source, .. } | CreateError::Kernel { source, .. } => {
-            kernel_errno(source)
-        }
+        CreateError::Pin { source, .. } | CreateError::Kernel { source, .. } => errno_of(source),
         _ => EIO,
     }
 }
@@ -182,15 +180,7 @@ fn register_errno(error: &RegisterError) -> c_int {
         RegisterError::AlreadyRegistered => EEXIST,
         RegisterError::MaskOverlaps { .. } => EBUSY,
         RegisterError::MaskNotPossible => EINVAL,
-        RegisterError::Kernel { source, .. } => kernel_errno(source),
-        _ => EIO,
-    }
-}
-
-fn kernel_errno(error: &io::Error) -> c_int {
-    match error.raw_os_error() {
-        Some(errno) if errno > 0 => errno,
-        _ if error.kind() == io::ErrorKind::PermissionDenied => EACCES,
+        RegisterError::Kernel { source, .. } => errno_of(source),
         _ => EIO,
     }
 }

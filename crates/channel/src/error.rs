@@ -100,7 +100,26 @@ op_errors! {
 
 impl OpError {
     pub(crate) fn from_io(error: &io::Error) -> Self {
-        Self::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
+        Self::from_raw_os_error(errno_of(error))
+    }
+}
+
+/// Returns the kernel's number for an error: its own or that of its cause, else the nearest.
+#[must_use]
+pub fn errno_of(error: &io::Error) -> i32 {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(it) = cause {
+        let number = it.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        // A resolver's errors are negative, and none of the kernel's.
+        if let Some(number) = number.filter(|number| *number > 0) {
+            return number;
+        }
+        cause = it.source();
+    }
+    match error.kind() {
+        io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        _ => libc::EIO,
     }
 }
 

@@ -82,7 +82,7 @@ pub use counters::Counters;
 pub use cpu_mask::CpuMask;
 pub use error::{
     ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NotTaken, OpError,
-    RegisterError,
+    RegisterError, errno_of,
 };
 pub use handle::{FIRST_LWSOCKET, Handle};
 pub use kernel::Rest;

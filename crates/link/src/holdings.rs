@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::limits::RESERVATIONS_MAX;
-use crate::reservation::{Reservation, ReservationError, scoped};
+use crate::reservation::{Families, Reservation, ReservationError, scoped};
 use crate::{Flow, LinkError, Ownership, Transport};
 
 /// What one deaf socket holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Held {
+    /// A port at one address.
     Port(Transport, IpAddr, u16),
+    /// A port at all addresses of the link's interface.
+    InterfacePort(Transport, Families, u16),
     Flow(Flow),
 }
 
@@ -29,7 +32,7 @@ pub(crate) struct Holdings {
 }
 
 /// What is to be held from now on, with the sockets for what is new.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Change {
     wanted: Vec<Held>,
     new: Vec<(Held, Reservation)>,
@@ -45,32 +48,96 @@ impl Holdings {
     ///
     /// # Errors
     /// [`LinkError::Setting`] when a port is another program's or there are too many.
+    /// [`LinkError::Io`] when the process has too few descriptors.
     pub(crate) fn prepare(&self, ownership: &Ownership) -> Result<Change, LinkError> {
-        let mut wanted = to_hold(ownership)?;
-        let new = wanted.iter().filter(|held| !self.held.contains_key(held));
-        let new: Result<Vec<_>, LinkError> =
-            new.map(|held| Ok((*held, self.hold(held)?))).collect();
-        let new = new?;
-        wanted.sort_unstable();
-        Ok(Change { wanted, new })
+        let mut change = Change::default();
+        for flow in ownership.taken() {
+            self.want(&mut change, Held::Flow(*flow))?;
+        }
+        // A whole address is not the kernel's: it has nothing to answer from there.
+        if !ownership.whole_address {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let ranges = ownership.ports(transport).ranges().iter();
+                for port in ranges.flat_map(|&(first, last)| first..=last) {
+                    self.want_port(&mut change, ownership, (transport, port))?;
+                }
+            }
+        }
+        change.wanted.sort_unstable();
+        Ok(change)
     }
 
-    fn hold(&self, what: &Held) -> Result<Reservation, LinkError> {
-        let done = match what {
+    /// Holds a port at the addresses of the link. A client port is held by one socket, if no
+    /// other program has it at any address of the host.
+    fn want_port(
+        &self,
+        change: &mut Change,
+        ownership: &Ownership,
+        (transport, port): (Transport, u16),
+    ) -> Result<(), LinkError> {
+        let addresses = ownership.addresses();
+        let is_split = || {
+            let at = |address: &IpAddr| Held::Port(transport, *address, port);
+            addresses.iter().any(|address| self.held.contains_key(&at(address)))
+        };
+        if ownership.client_ports.contains(port)
+            && let Some(families) = Families::of(addresses)
+            && addresses.len() > 1
+            && !is_split()
+        {
+            let all = Held::InterfacePort(transport, families, port);
+            match self.try_want(change, all)? {
+                Ok(()) => return Ok(()),
+                Err(ReservationError::InUse { .. }) => {}
+                Err(other) => return Err(not_held(other)),
+            }
+        }
+        let elsewhere = |address| ownership.is_held_elsewhere(transport, address, port);
+        for address in addresses.iter().filter(|address| !elsewhere(**address)) {
+            self.want(change, Held::Port(transport, *address, port))?;
+        }
+        Ok(())
+    }
+
+    fn want(&self, change: &mut Change, what: Held) -> Result<(), LinkError> {
+        self.try_want(change, what)?.map_err(not_held)
+    }
+
+    /// Holds one thing, if it is not held yet. The inner error is the kernel's refusal.
+    fn try_want(
+        &self,
+        change: &mut Change,
+        what: Held,
+    ) -> Result<Result<(), ReservationError>, LinkError> {
+        if change.wanted.len() == RESERVATIONS_MAX {
+            let why = format!("more than {RESERVATIONS_MAX} ports and flows to hold");
+            return Err(LinkError::Setting { setting: "ownership", why });
+        }
+        if !self.held.contains_key(&what) {
+            match self.hold(&what) {
+                Ok(reservation) => change.new.push((what, reservation)),
+                Err(refusal) => return Ok(Err(refusal)),
+            }
+        }
+        change.wanted.push(what);
+        Ok(Ok(()))
+    }
+
+    fn hold(&self, what: &Held) -> Result<Reservation, ReservationError> {
+        match what {
             Held::Port(transport, address, port) => {
                 let address = SocketAddr::new(*address, *port);
                 Reservation::port(*transport, scoped(address, self.interface))
+            }
+            Held::InterfacePort(transport, families, port) => {
+                Reservation::port_of_interface(*transport, *families, *port, self.interface)
             }
             // The connection may become the kernel's one day, and then finds its place free.
             Held::Flow(flow) => Reservation::flow(flow, self.interface).and_then(|reservation| {
                 reservation.stand_aside(self.interface)?;
                 Ok(reservation)
             }),
-        };
-        done.map_err(|error| match error {
-            ReservationError::Io { what, source } => LinkError::Io { what, source },
-            other => LinkError::Setting { setting: "ownership", why: other.to_string() },
-        })
+        }
     }
 
     /// Keeps what the change has taken, and lets go of what it does not want.
@@ -80,26 +147,12 @@ impl Holdings {
     }
 }
 
-/// The ports and flows that the kernel has to leave alone.
-fn to_hold(ownership: &Ownership) -> Result<Vec<Held>, LinkError> {
-    let mut wanted: Vec<_> = ownership.taken().iter().copied().map(Held::Flow).collect();
-    // A whole address is not the kernel's: it has nothing to answer from there.
-    if !ownership.whole_address {
-        for transport in [Transport::Tcp, Transport::Udp] {
-            let ports = ownership.ports(transport);
-            let count = wanted.len() + ports.count() * ownership.addresses().len();
-            if count > RESERVATIONS_MAX {
-                let why = format!("{count} ports to hold; {RESERVATIONS_MAX} can be held");
-                return Err(LinkError::Setting { setting: "ownership", why });
-            }
-            for address in ownership.addresses() {
-                let ports = ports.ranges().iter().flat_map(|&(first, last)| first..=last);
-                let is_ours_to_hold =
-                    |port: &u16| !ownership.is_held_elsewhere(transport, *address, *port);
-                let ports = ports.filter(is_ours_to_hold);
-                wanted.extend(ports.map(|port| Held::Port(transport, *address, port)));
-            }
-        }
+fn not_held(error: ReservationError) -> LinkError {
+    match error {
+        ReservationError::Io { what, source } => LinkError::Io { what, source },
+        other => LinkError::Setting { setting: "ownership", why: other.to_string() },
     }
-    Ok(wanted)
 }
+
+#[cfg(test)]
+mod tests;

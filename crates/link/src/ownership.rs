@@ -192,6 +192,9 @@ pub struct Ownership {
     pub tcp_ports: PortRanges,
     /// UDP ports at each of the addresses that are ours.
     pub udp_ports: PortRanges,
+    /// Ports, of both protocols, that connections leave from: no program of the host serves there,
+    /// so one socket of the kernel's may hold each at all addresses of the interface.
+    pub client_ports: PortRanges,
     /// All IP packets to the addresses are ours: the kernel does not have these addresses.
     pub whole_address: bool,
     /// ARP and neighbour discovery are wanted ([`Owner::Neighbour`]); without it they are the

@@ -12,7 +12,7 @@
 //!   that ends.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -26,6 +26,37 @@ use crate::{Flow, Transport};
 #[derive(Debug)]
 pub struct Reservation {
     socket: OwnedFd,
+}
+
+/// Families of addresses at which a port is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Families {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+    /// Both, by one socket.
+    Both,
+}
+
+impl Families {
+    /// The families of a list of addresses; `None` if it is empty.
+    pub(crate) fn of(addresses: &[IpAddr]) -> Option<Self> {
+        let has_v4 = addresses.iter().any(IpAddr::is_ipv4);
+        match (has_v4, addresses.iter().any(IpAddr::is_ipv6)) {
+            (true, true) => Some(Self::Both),
+            (true, false) => Some(Self::V4),
+            (false, true) => Some(Self::V6),
+            (false, false) => None,
+        }
+    }
+
+    const fn any(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Self::V6 | Self::Both => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
 }
 
 /// Why a port was not to be had.
@@ -77,7 +108,37 @@ impl Reservation {
     /// # Errors
     /// See [`ReservationError`].
     pub fn port(transport: Transport, address: SocketAddr) -> Result<Self, ReservationError> {
-        let socket = deaf_socket(transport, address)?;
+        let socket = deaf_socket(transport, address, false)?;
+        Self::hold(socket, transport, address)
+    }
+
+    /// Takes a port at all addresses, by one socket, for what arrives over one interface. Other
+    /// programs cannot bind the port at any address meanwhile, unless their socket is bound to
+    /// another interface.
+    ///
+    /// # Errors
+    /// See [`ReservationError`].
+    pub(crate) fn port_of_interface(
+        transport: Transport,
+        families: Families,
+        port: u16,
+        interface: u32,
+    ) -> Result<Self, ReservationError> {
+        let address = SocketAddr::new(families.any(), port);
+        let socket = deaf_socket(transport, address, families == Families::Both)?;
+        bind_to_interface(socket.as_fd(), interface).map_err(|source| ReservationError::Io {
+            what: "bind a socket to the interface",
+            source,
+        })?;
+        Self::hold(socket, transport, address)
+    }
+
+    /// Binds a deaf socket. One of TCP listens then.
+    fn hold(
+        socket: OwnedFd,
+        transport: Transport,
+        address: SocketAddr,
+    ) -> Result<Self, ReservationError> {
         if transport == Transport::Tcp {
             // A connection of the kernel's in TIME-WAIT does not keep us from the port. Exclusive
             // all the same: two sockets that listen cannot share it.
@@ -101,7 +162,7 @@ impl Reservation {
     pub fn flow(flow: &Flow, interface: u32) -> Result<Self, ReservationError> {
         let local = scoped(SocketAddr::new(flow.local, flow.local_port), interface);
         let remote = scoped(SocketAddr::new(flow.remote, flow.remote_port), interface);
-        let socket = deaf_socket(flow.transport, local)?;
+        let socket = deaf_socket(flow.transport, local, false)?;
         let refused = |error| refusal(flow.transport, local, "CAP_NET_ADMIN", error);
         if flow.transport == Transport::Tcp {
             set_repair(&socket).map_err(refused)?;
@@ -181,8 +242,16 @@ pub(crate) fn scoped(address: SocketAddr, interface: u32) -> SocketAddr {
     }
 }
 
+/// What fails where the process has no descriptor left.
+const OPEN_A_SOCKET: &str = "open the socket that holds a port of the stack in the kernel (each \
+                             port takes a descriptor: see `ulimit -n`)";
+
 /// An unbound socket with a filter that drops everything.
-fn deaf_socket(transport: Transport, address: SocketAddr) -> Result<OwnedFd, ReservationError> {
+fn deaf_socket(
+    transport: Transport,
+    address: SocketAddr,
+    is_dual: bool,
+) -> Result<OwnedFd, ReservationError> {
     let is_ipv6 = address.is_ipv6();
     let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let kind = match transport {
@@ -191,9 +260,9 @@ fn deaf_socket(transport: Transport, address: SocketAddr) -> Result<OwnedFd, Res
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
-        socket_with(family, kind, flags, None).map_err(|error| failed("open a socket", error))?;
+        socket_with(family, kind, flags, None).map_err(|error| failed(OPEN_A_SOCKET, error))?;
     if is_ipv6 {
-        set_ipv6_v6only(&socket, true).map_err(|error| failed("set IPV6_V6ONLY", error))?;
+        set_ipv6_v6only(&socket, !is_dual).map_err(|error| failed("set IPV6_V6ONLY", error))?;
     }
     let mut drop_all =
         [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];

@@ -6,9 +6,10 @@ use std::time::Duration;
 use megapipe_link::{Caps, Medium};
 use megapipe_stack as stack;
 
+use crate::client_ports::client_ports;
 use crate::clock::Clock;
 use crate::error::ServerError;
-use crate::limits::{EPHEMERAL_PORTS, SHARED_CLIENT_PORTS, SPIN_DEFAULT, SPIN_MAX};
+use crate::limits::{SPIN_DEFAULT, SPIN_MAX};
 
 /// How a server waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,10 +122,7 @@ impl ServerConfig {
             time_waits: self.time_waits,
             listeners: 256,
             datagram_endpoints: 256,
-            ephemeral_ports: match caps.shares_host_address {
-                true => SHARED_CLIENT_PORTS,
-                false => EPHEMERAL_PORTS,
-            },
+            ephemeral_ports: client_ports(caps.shares_host_address),
             tcp: self.tcp.clone(),
             secret,
         })

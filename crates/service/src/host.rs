@@ -21,6 +21,7 @@ use megapipe_link::{LinkError, MacAddress, Ownership, OwnershipError, Transport}
 use megapipe_stack as stack;
 use stack::{Instant, Memory};
 
+use crate::client_ports::{blocks, random_start};
 use crate::limits::{HOST_LOOK_PERIOD, HOST_ROUTES_MAX, SHARED_CLIENT_PORTS};
 use crate::link_server::LinkServer;
 use crate::transport_server::TransportServer;
@@ -125,8 +126,8 @@ pub(crate) struct Host {
     netlink: Netlink,
     picture: Picture,
     ownership: Ownership,
-    /// The ports that connections leave from are ours.
-    has_client_ports: bool,
+    /// Number of the block of client ports that is reserved first: unpredictable.
+    first_block: usize,
     looked_at: Option<Instant>,
     moved: Moved,
 }
@@ -149,7 +150,7 @@ impl Host {
             netlink,
             picture,
             ownership: Ownership::new(),
-            has_client_ports: false,
+            first_block: random_start(),
             looked_at: None,
             moved: Moved::default(),
         })
@@ -241,24 +242,40 @@ impl Host {
         transport: Transport,
         port: u16,
     ) -> Result<(), LinkError> {
-        if self.ownership.ports(transport).contains(port) {
+        if self.owns(transport, port) {
             return Ok(());
         }
         self.own(link, transport, (port, port))
     }
 
-    /// Makes the ports ours that connections and endpoints without a port of their own leave from.
+    /// Reserves one more block of the ports that connections and endpoints without a port of their
+    /// own leave from. Returns `false` if all of them are ours. A block with a port of another
+    /// program's is passed over while there are others.
     ///
     /// # Errors
     /// As [`Host::claim`].
-    pub(crate) fn claim_client_ports(&mut self, link: &mut LinkServer) -> Result<(), LinkError> {
-        if !self.has_client_ports {
-            for transport in [Transport::Tcp, Transport::Udp] {
-                self.own(link, transport, SHARED_CLIENT_PORTS)?;
+    pub(crate) fn claim_client_ports(
+        &mut self,
+        link: &mut LinkServer,
+        transport: Transport,
+    ) -> Result<bool, LinkError> {
+        let mut refusal = None;
+        for (first, last) in blocks(self.first_block) {
+            if (first..=last).all(|port| self.owns(transport, port)) {
+                continue;
             }
-            self.has_client_ports = true;
+            match self.own(link, transport, (first, last)) {
+                Ok(()) => return Ok(true),
+                Err(error @ LinkError::Setting { .. }) => refusal = Some(error),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        refusal.map_or(Ok(false), Err)
+    }
+
+    /// A port is ours.
+    pub(crate) fn owns(&self, transport: Transport, port: u16) -> bool {
+        self.ownership.ports(transport).contains(port)
     }
 
     fn own(
@@ -272,7 +289,8 @@ impl Host {
                 Transport::Tcp => &mut ownership.tcp_ports,
                 Transport::Udp => &mut ownership.udp_ports,
             };
-            ports.insert(first..=last)
+            ports.insert(first..=last)?;
+            ownership.client_ports.insert(SHARED_CLIENT_PORTS.0..=SHARED_CLIENT_PORTS.1)
         })
     }
 

@@ -22,6 +22,7 @@
 
 mod apart;
 mod beside;
+mod client_ports;
 mod clock;
 mod config;
 mod connection_manager;

@@ -14,8 +14,10 @@ pub const SPIN_MAX: Duration = Duration::from_secs(1);
 /// The ports that connections and listeners get when they ask for none, first and last: Linux's.
 pub const EPHEMERAL_PORTS: (u16, u16) = (32_768, 60_999);
 /// The ports that connections leave from where the host's address is shared, first and last: above
-/// those that Linux picks from. Each is reserved by a socket of the kernel's.
+/// those that Linux picks from. Each that is used is reserved by a socket of the kernel's.
 pub const SHARED_CLIENT_PORTS: (u16, u16) = (61_000, 61_511);
+/// Ports of that range that are reserved at a time, so that a few connections cost few descriptors.
+pub const CLIENT_PORTS_PER_BLOCK: u16 = 32;
 /// How often a busy server asks what has changed in a host's network.
 pub const HOST_LOOK_PERIOD: Duration = Duration::from_millis(1);
 /// How often it is asked whether the connections that moved are still there.
@@ -28,6 +30,9 @@ pub const HOST_ROUTES_MAX: usize = 64;
 pub const ACCEPTORS_MAX: usize = 1 << 10;
 
 const _: () = assert!(RX_FRAMES_PER_TURN <= TX_FRAMES_PER_TURN, "each frame may ask for one");
+const _: () = assert!(
+    (SHARED_CLIENT_PORTS.1 - SHARED_CLIENT_PORTS.0 + 1).is_multiple_of(CLIENT_PORTS_PER_BLOCK)
+);
 const _: () = assert!(SHARED_CLIENT_PORTS.0 > EPHEMERAL_PORTS.1, "the kernel picks none of them");
 /// Most shards of one network.
 pub const SHARDS_MAX: u16 = 256;

@@ -24,11 +24,11 @@ use megapipe_stack::{
     ListenError, ListenerId, Memory, OperationError, PoolId, Received, Stack,
 };
 
+use crate::client_ports::client_ports;
 use crate::config::ServerConfig;
 use crate::connection_manager::{AcceptorId, ConnectionManager, Offer};
 use crate::error::{PortError, ServerError};
 use crate::host::Host;
-use crate::limits::{EPHEMERAL_PORTS, SHARED_CLIENT_PORTS};
 use crate::link_server::{Frames, LinkServer};
 use crate::sharing::{Shared, Sharing};
 use crate::steering::Ends;
@@ -308,12 +308,18 @@ impl<M: Memory> Server<M> {
         local: Option<SocketAddr>,
     ) -> Result<ConnId, PortError<ConnectError>> {
         self.claim_port(Transport::Tcp, local).map_err(PortError::Host)?;
-        let Self { link, transport, .. } = self;
-        let (stack, memory) = transport.parts();
-        let fits = |local| link.arrives_here(local, remote);
-        stack
-            .connect_where(now, remote, local, (PoolId::default(), memory), &fits)
-            .map_err(PortError::Stack)
+        loop {
+            let Self { link, transport, host, .. } = self;
+            let (stack, memory) = transport.parts();
+            let is_owned = |port| host.as_ref().is_none_or(|host| host.owns(Transport::Tcp, port));
+            let fits =
+                |local: SocketAddr| is_owned(local.port()) && link.arrives_here(local, remote);
+            let memory = (PoolId::default(), memory);
+            match stack.connect_where(now, remote, local, memory, &fits) {
+                Err(ConnectError::NoPort) if self.claim_more_ports(Transport::Tcp)? => {}
+                done => return done.map_err(PortError::Stack),
+            }
+        }
     }
 
     /// Binds an endpoint for datagrams; port 0 takes any. Other shards may have the same address
@@ -327,10 +333,32 @@ impl<M: Memory> Server<M> {
         sharing: DatagramSharing,
     ) -> Result<DatagramId, PortError<BindError>> {
         self.claim_port(Transport::Udp, Some(local)).map_err(PortError::Host)?;
-        let (stack, _) = self.transport.parts();
-        let mut bind = |local| stack.bind_datagram_beside(local, sharing, PoolId::default());
-        match &mut self.shared {
-            Some(shared) => shared.bind((local, sharing), stack_ports(&self.host), bind),
+        loop {
+            match self.bind_at(local, sharing) {
+                Err(PortError::Stack(BindError::NoPort))
+                    if self.claim_more_ports(Transport::Udp)? => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Binds at a port that is ours, or at a free one of those that are.
+    fn bind_at(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        let Self { transport, host, shared, .. } = self;
+        let (stack, _) = transport.parts();
+        let is_owned = |port| host.as_ref().is_none_or(|host| host.owns(Transport::Udp, port));
+        let mut bind =
+            |local| stack.bind_datagram_where(local, sharing, PoolId::default(), &is_owned);
+        match shared {
+            Some(shared) => {
+                let (first, last) = client_ports(host.is_some());
+                let ports = (first..=last).filter(|port| is_owned(*port));
+                shared.bind((local, sharing), ports, bind)
+            }
             None => bind(local).map_err(PortError::Stack),
         }
     }
@@ -380,7 +408,7 @@ impl<M: Memory> Server<M> {
         let _ = stack.close_datagram(endpoint, memory);
     }
 
-    /// The port that was asked for becomes ours, or those that the stack chooses from.
+    /// The port that was asked for becomes ours.
     fn claim_port(
         &mut self,
         transport: Transport,
@@ -388,9 +416,15 @@ impl<M: Memory> Server<M> {
     ) -> Result<(), LinkError> {
         let Some(host) = &mut self.host else { return Ok(()) };
         match local.map_or(0, |local| local.port()) {
-            0 => host.claim_client_ports(&mut self.link),
+            0 => Ok(()),
             port => host.claim(&mut self.link, transport, port),
         }
+    }
+
+    /// Reserves more of the ports that the stack chooses from. Returns `false` if none is left.
+    fn claim_more_ports<E>(&mut self, transport: Transport) -> Result<bool, PortError<E>> {
+        let Some(host) = &mut self.host else { return Ok(false) };
+        host.claim_client_ports(&mut self.link, transport).map_err(PortError::Host)
     }
 
     /// Stops listening; connections that nobody was offered are reset.
@@ -440,11 +474,6 @@ impl<M: Memory> Server<M> {
     pub const fn link(&self) -> &LinkServer {
         &self.link
     }
-}
-
-/// The ports that are chosen from where none is asked for.
-const fn stack_ports(host: &Option<Host>) -> (u16, u16) {
-    if host.is_some() { SHARED_CLIENT_PORTS } else { EPHEMERAL_PORTS }
 }
 
 fn secret() -> Result<[u8; 32], ServerError> {

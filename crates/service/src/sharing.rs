@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use megapipe_stack::{BindError, DatagramId, DatagramSharing, ListenError, ListenerId, Reuse};
 
+use crate::client_ports::candidates;
 use crate::error::PortError;
 use crate::steering::{BindingError, Takes, Transport};
 use crate::switch::Attachment;
@@ -88,7 +89,7 @@ impl Shared {
     pub(crate) fn bind(
         &mut self,
         (local, sharing): (SocketAddr, DatagramSharing),
-        ports: (u16, u16),
+        ports: impl Iterator<Item = u16>,
         mut bind: impl FnMut(SocketAddr) -> Result<DatagramId, BindError>,
     ) -> Result<DatagramId, PortError<BindError>> {
         if local.port() != 0 {
@@ -96,7 +97,8 @@ impl Shared {
         }
         // Not one that an endpoint of this shard has already.
         let alone = DatagramSharing::default();
-        for port in candidates(ports, self.attachment.shard(), self.attachment.shards()) {
+        let (shard, shards) = (self.attachment.shard(), self.attachment.shards());
+        for port in candidates(ports, shard, shards) {
             let local = SocketAddr::new(local.ip(), port);
             let sharing = if self.has_endpoint(local) { alone } else { sharing };
             match self.bind_at(local, sharing, &mut bind) {
@@ -157,33 +159,4 @@ fn set(places: &mut Vec<Option<SocketAddr>>, index: u32, local: SocketAddr) {
         places.resize(index + 1, None);
     }
     places[index] = Some(local);
-}
-
-/// The shard's ports of a range, each once, from an unpredictable one on (RFC 6056 §3.3.1).
-fn candidates((first, last): (u16, u16), shard: u16, shards: u16) -> impl Iterator<Item = u16> {
-    let mut random = [0; 4];
-    let flags = rustix::rand::GetRandomFlags::empty();
-    // Without random bytes the search begins at the first port: no less free, only easier to guess.
-    let _ = rustix::rand::getrandom(&mut random, flags);
-    let mine: Vec<u16> = (first..=last).filter(|port| port % shards == shard).collect();
-    let count = mine.len();
-    let start = u32::from_ne_bytes(random) as usize % count.max(1);
-    (0..count).map(move |step| mine[(start + step) % count])
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn shards_choose_from_ports_that_no_other_chooses_from() {
-        let mut seen = HashSet::new();
-        for shard in 0..3 {
-            assert!(candidates((40_000, 40_099), shard, 3).all(|port| seen.insert(port)));
-        }
-        assert_eq!(seen.len(), 100);
-        assert_eq!(candidates((7, 7), 0, 2).count(), 0);
-    }
 }

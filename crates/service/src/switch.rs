@@ -476,6 +476,9 @@ fn union<'a>(all: impl Iterator<Item = &'a Ownership>) -> Result<Ownership, Link
         for (first, last) in one.udp_ports.ranges() {
             union.udp_ports.insert(*first..=*last).map_err(refused)?;
         }
+        for (first, last) in one.client_ports.ranges() {
+            union.client_ports.insert(*first..=*last).map_err(refused)?;
+        }
         for flow in one.taken() {
             union.take(*flow).map_err(refused)?;
         }

@@ -145,7 +145,7 @@ impl From<Errno> for Error {
 
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
-        Self::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
+        Self::from_raw_os_error(megapipe::errno_of(&error))
     }
 }
 

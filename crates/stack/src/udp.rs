@@ -100,18 +100,19 @@ impl Udp {
     }
 
     /// Opens an endpoint at `local`: an address of ours, or the unspecified one for all of that
-    /// family; port 0: one that nobody has is chosen.
+    /// family; port 0: a free one that `fits` is chosen.
     pub(crate) fn bind(
         &mut self,
         ip: &Ip,
         (local, sharing): (SocketAddr, DatagramSharing),
         pool: PoolId,
+        fits: &dyn Fn(u16) -> bool,
     ) -> Result<DatagramId, BindError> {
         if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
             return Err(BindError::BadLocalAddress);
         }
         let local = match local.port() {
-            0 => SocketAddr::new(local.ip(), self.free_port(local.ip())?),
+            0 => SocketAddr::new(local.ip(), self.free_port(local.ip(), fits)?),
             _ if self.is_refused(local, sharing) => return Err(BindError::InUse),
             _ => local,
         };
@@ -241,8 +242,8 @@ impl Udp {
         self.endpoints[id.index as usize].as_ref().ok_or(OperationError::Unknown)
     }
 
-    fn free_port(&mut self, ip: IpAddr) -> Result<u16, BindError> {
-        let mut candidates = self.ports.candidates();
+    fn free_port(&mut self, ip: IpAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, BindError> {
+        let mut candidates = self.ports.candidates().filter(|port| fits(*port));
         candidates.find(|port| !self.is_taken(SocketAddr::new(ip, *port))).ok_or(BindError::NoPort)
     }
 }

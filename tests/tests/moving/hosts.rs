@@ -185,7 +185,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 /// Runs `ip` with arguments that hold no spaces.
-fn ip(arguments: &str) -> Result<(), String> {
+pub(crate) fn ip(arguments: &str) -> Result<(), String> {
     run("ip", &arguments.split(' ').collect::<Vec<_>>())
 }
 

@@ -17,6 +17,7 @@
 
 mod hosts;
 mod mover;
+mod outgoing;
 mod ports;
 mod refusals;
 mod transfers;

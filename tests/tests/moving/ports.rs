@@ -9,7 +9,7 @@ use megapipe::{Accept, Channel, Connection, CpuMask, Event, Handle, RegisterErro
 
 use super::hosts::{Hosts, NEAR, PATIENCE, at, with_hosts};
 
-const LINKS: [&str; 2] = ["packet:mp-near", "xdp:mp-near"];
+pub(crate) const LINKS: [&str; 2] = ["packet:mp-near", "xdp:mp-near"];
 const PORT: u16 = 8_100;
 
 /// Lets the channel work until the thread is done.

@@ -243,7 +243,11 @@ fn errno(number: i32) -> Error {
     Error::from_raw_os_error(number)
 }
 
-/// The host that the address is shared with keeps the port.
+/// The host that the address is shared with keeps the port, or the process lacks what holds it.
 fn by_host(refusal: LinkError) -> Error {
-    Error::new(ErrorKind::AddrInUse, refusal)
+    let kind = match &refusal {
+        LinkError::Io { source, .. } => source.kind(),
+        _ => ErrorKind::AddrInUse,
+    };
+    Error::new(kind, refusal)
 }

@@ -26,7 +26,7 @@ impl Stack {
         local: SocketAddr,
         pool: PoolId,
     ) -> Result<DatagramId, BindError> {
-        self.udp.bind(&self.ip, (local, DatagramSharing::default()), pool)
+        self.bind_datagram_beside(local, DatagramSharing::default(), pool)
     }
 
     /// As [`Stack::bind_datagram`], at an address that others may have as well. A datagram goes to
@@ -42,7 +42,23 @@ impl Stack {
         sharing: DatagramSharing,
         pool: PoolId,
     ) -> Result<DatagramId, BindError> {
-        self.udp.bind(&self.ip, (local, sharing), pool)
+        self.bind_datagram_where(local, sharing, pool, &|_| true)
+    }
+
+    /// As [`Stack::bind_datagram_beside`]; a port that is chosen is one that `fits`, for callers
+    /// that have not reserved all of [`crate::Config::ephemeral_ports`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`BindError::NoPort`] if no free port fits.
+    pub fn bind_datagram_where(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+        pool: PoolId,
+        fits: &dyn Fn(u16) -> bool,
+    ) -> Result<DatagramId, BindError> {
+        self.udp.bind(&self.ip, (local, sharing), pool, fits)
     }
 
     /// An endpoint hears one peer alone from now on, before all that share its address; `None`:
