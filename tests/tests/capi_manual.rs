@@ -126,6 +126,22 @@ fn the_overview_names_every_call_and_every_error() {
 }
 
 #[test]
+fn overview_agrees_with_the_pages_it_summarises() {
+    let (overview, pages) = (&pages("7")["megapipe"], pages("3"));
+    let text = section(overview, "DESCRIPTION").unwrap();
+    // `mp_write_at(3)` keeps no order, so the promise of an order has to except it.
+    assert!(pages["mp_write_at"].contains("completed in any order"));
+    let order = text.split(".SS ").find(|part| part.starts_with("Operations and completions"));
+    assert!(order.unwrap().contains("The exception is\n.BR mp_write_at (3)"));
+    // `mp_config_init(3)` lets a program choose the back end and the placement.
+    let back_end = text.split(".SS ").find(|part| part.starts_with("Back end")).unwrap();
+    for choice in ["MP_BACKEND_KERNEL", "MP_BACKEND_LOCAL", "mp_config_init (3)", "placement"] {
+        assert!(pages["mp_config_init"].contains(choice.trim_end_matches(" (3)")), "{choice}");
+        assert!(back_end.contains(choice), "{choice}");
+    }
+}
+
+#[test]
 fn references_lead_somewhere() {
     let pages: BTreeMap<String, String> = pages("3").into_iter().chain(pages("7")).collect();
     for (name, page) in &pages {

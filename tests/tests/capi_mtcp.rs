@@ -307,7 +307,7 @@ fn a_placement_is_refused_where_it_cannot_be() {
     for (conf, variable, why) in [
         (format!("{kernel}placement = thread\n"), "", "placement: with io = kernel"),
         (format!("{stack}placement = beside\n"), "", "line 5: placement = beside"),
-        (stack.to_owned(), "beside", "MEGAPIPE_PLACEMENT has a value that is not allowed"),
+        (stack.to_owned(), "beside", "MEGAPIPE_PLACEMENT = beside: must be inline, thread or core"),
     ] {
         let conf = scratch.write("server.conf", conf.as_bytes());
         let mut command = Command::new(&program);

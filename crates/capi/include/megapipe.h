@@ -63,6 +63,21 @@
 // Bit of `mp_connect_options.flags`: mp_unregister() resets the connection.
 #define MP_RESET_ON_CLOSE 2
 
+// Bit of `mp_conn_info.flags`: TCP timestamps are in use.
+#define MP_CONN_TIMESTAMPS 1
+
+// Bit of `mp_conn_info.flags`: selective acknowledgments are in use.
+#define MP_CONN_SACK 2
+
+// Bit of `mp_conn_info.flags`: windows are scaled.
+#define MP_CONN_WINDOW_SCALE 4
+
+// Bit of `mp_conn_info.flags`: explicit congestion notification is in use.
+#define MP_CONN_ECN 8
+
+// Bit of `mp_conn_info.flags`: ICMP has reported an error that need not last.
+#define MP_CONN_SOFT_ERROR 16
+
 // What a completion answers.
 enum mp_cmd {
     // mp_accept(): a connection arrived.
@@ -92,6 +107,10 @@ enum mp_cmd {
     MP_WAKE = 12,
     // What mp_unregister() left; never dispatched.
     MP_UNREGISTER = 13,
+    // mp_await_end(): the connection has ended in both directions; `error` is why, 0 in order.
+    MP_AWAIT_END = 14,
+    // mp_await_delivery(): the peer has acknowledged all bytes that were written.
+    MP_AWAIT_DELIVERY = 15,
 };
 
 // Which kernel interface carries a channel: all of it on the kernel's back end, and what is
@@ -113,6 +132,19 @@ enum mp_backend {
     MP_BACKEND_KERNEL = 1,
     // The library's own TCP/IP stack, on a link.
     MP_BACKEND_LOCAL = 2,
+};
+
+// Where the library's own TCP/IP stack runs.
+enum mp_placement {
+    // With MP_BACKEND_DEFAULT what MEGAPIPE_PLACEMENT in the environment says, `inline`, `thread`
+    // or `core`; else inline.
+    MP_PLACEMENT_DEFAULT = 0,
+    // Inside the channel's calls, on the channel's thread.
+    MP_PLACEMENT_INLINE = 1,
+    // On a thread of the library's, on the same core as the channel's thread.
+    MP_PLACEMENT_THREAD = 2,
+    // On a thread of the library's, on a core of its own.
+    MP_PLACEMENT_CORE = 3,
 };
 
 // What an accepted connection becomes.
@@ -177,6 +209,11 @@ struct mp_config {
     uint32_t spin_us;
     // Local: channels of the process that will share the link; 0 for one on each of its queues.
     uint32_t channels;
+    // Local: an enum mp_placement.
+    uint32_t placement;
+    // MP_PLACEMENT_CORE: the core that the stack runs on; -1 for the next one that the process
+    // may use. Else -1 or 0.
+    int32_t server_core;
 };
 
 // A channel. One per thread: only the thread that made it may use it.
@@ -299,6 +336,66 @@ struct mp_counters {
     uint64_t server_events;
     // Times that they woke the channel.
     uint64_t server_wakeups;
+};
+
+// The state of one TCP connection of the library's own stack.
+struct mp_conn_info {
+    // Smoothed round-trip time in nanoseconds; 0: no sample yet.
+    uint64_t srtt_ns;
+    // Variation of the round-trip time in nanoseconds.
+    uint64_t rttvar_ns;
+    // Smallest recent round-trip time in nanoseconds; 0: no sample yet.
+    uint64_t min_rtt_ns;
+    // Retransmission timeout in nanoseconds.
+    uint64_t rto_ns;
+    // Bytes received in order.
+    uint64_t bytes_received;
+    // Bytes sent, retransmissions included.
+    uint64_t bytes_sent;
+    // State of the connection, with the numbers of <netinet/tcp.h>: TCP_ESTABLISHED is 1.
+    uint32_t state;
+    // MP_CONN_TIMESTAMPS, MP_CONN_SACK, MP_CONN_WINDOW_SCALE, MP_CONN_ECN, MP_CONN_SOFT_ERROR.
+    uint32_t flags;
+    // Largest payload of a sent segment, in bytes.
+    uint32_t mss;
+    // Congestion window in bytes.
+    uint32_t congestion_window;
+    // Slow start threshold in bytes; UINT32_MAX: none yet.
+    uint32_t slow_start_threshold;
+    // Send window in bytes: what the peer has offered.
+    uint32_t send_window;
+    // Receive window in bytes: what the peer has been offered.
+    uint32_t receive_window;
+    // Shift of the peer's window.
+    uint32_t send_window_shift;
+    // Shift of our window.
+    uint32_t receive_window_shift;
+    // Size of the send buffer in bytes.
+    uint32_t send_buffer_bytes;
+    // Size of the receive buffer in bytes.
+    uint32_t receive_buffer_bytes;
+    // Bytes in the send queue, sent or not, that the peer has not acknowledged.
+    uint32_t queued_bytes;
+    // Bytes sent and not acknowledged.
+    uint32_t flight_bytes;
+    // Bytes sent that the peer has received out of order.
+    uint32_t sacked_bytes;
+    // Bytes sent that are considered lost and were not retransmitted yet.
+    uint32_t lost_bytes;
+    // Bytes received in order that are still with the stack.
+    uint32_t unread_bytes;
+    // Bytes received out of order.
+    uint32_t out_of_order_bytes;
+    // Urgent bytes that are still to be read.
+    uint32_t urgent_bytes;
+    // Segments received.
+    uint32_t segments_received;
+    // Segments sent.
+    uint32_t segments_sent;
+    // Segments retransmitted.
+    uint32_t segments_retransmitted;
+    // Timeouts in a row without progress.
+    uint32_t timeouts;
 };
 
 // The value that is nobody's handle: what a failed call returns.
@@ -447,6 +544,13 @@ int mp_fsync(mp_handle_t handle);
 // MP_WRITING or MP_RESET.
 int mp_disconnect(mp_handle_t handle, uint32_t how);
 
+// Asks for an event when a connection has ended in both directions, in order or by a reset.
+int mp_await_end(mp_handle_t handle);
+
+// Asks for an event when the peer has acknowledged all bytes that were written to a connection of
+// the library's own stack, and its end if the sending direction was closed.
+int mp_await_delivery(mp_handle_t handle);
+
 // Turns an lwsocket into a file descriptor; MP_TO_FD carries it, and the bytes that had arrived
 // and were not read.
 int mp_to_fd(mp_handle_t handle);
@@ -464,6 +568,18 @@ int mp_dispatch_many(mp_channel_t *channel,
                      struct mp_event *events,
                      int events_count,
                      int64_t timeout_ns);
+
+// Prepares the channel for a wait outside of the library: 1 if there may be an event to dispatch
+// now; 0 if there is none before one of mp_descriptors() is readable or `*timeout_ns` nanoseconds
+// have passed (MP_FOREVER: no limit); -1 on failure. Does not wait.
+int mp_park(mp_channel_t *channel,
+            int64_t *timeout_ns);
+
+// The descriptors to poll for reading after mp_park() has returned 0: writes up to `fds_count` of
+// them and returns how many there are. They stay the channel's, and the same until mp_destroy().
+int mp_descriptors(mp_channel_t *channel,
+                   int *fds,
+                   int fds_count);
 
 // Gives the buffer back that an event lends; the event then lends none.
 int mp_release(struct mp_event *event);
@@ -489,6 +605,10 @@ ssize_t mp_explain(mp_handle_t handle, char *text, size_t size);
 
 // What the channel counted. `size` is sizeof(struct mp_counters).
 int mp_counters(mp_channel_t *channel, struct mp_counters *counters, size_t size);
+
+// The state of a TCP connection of the library's own stack. `size` is
+// sizeof(struct mp_conn_info).
+int mp_conn_info(mp_handle_t handle, struct mp_conn_info *info, size_t size);
 
 // How many bytes of the handle's writes are not known to be with the kernel; -1 on failure.
 ssize_t mp_unsent_bytes(mp_handle_t handle);

@@ -78,6 +78,10 @@ pub enum mp_cmd {
     MP_WAKE = 12,
     /// What mp_unregister() left; never dispatched.
     MP_UNREGISTER = 13,
+    /// mp_await_end(): the connection has ended in both directions; `error` is why, 0 in order.
+    MP_AWAIT_END = 14,
+    /// mp_await_delivery(): the peer has acknowledged all bytes that were written.
+    MP_AWAIT_DELIVERY = 15,
 }
 
 /// Who does TCP and UDP for a channel.
@@ -90,6 +94,21 @@ pub enum mp_backend {
     MP_BACKEND_KERNEL = 1,
     /// The library's own TCP/IP stack, on a link.
     MP_BACKEND_LOCAL = 2,
+}
+
+/// Where the library's own TCP/IP stack runs.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum mp_placement {
+    /// With MP_BACKEND_DEFAULT what MEGAPIPE_PLACEMENT in the environment says, `inline`, `thread`
+    /// or `core`; else inline.
+    MP_PLACEMENT_DEFAULT = 0,
+    /// Inside the channel's calls, on the channel's thread.
+    MP_PLACEMENT_INLINE = 1,
+    /// On a thread of the library's, on the same core as the channel's thread.
+    MP_PLACEMENT_THREAD = 2,
+    /// On a thread of the library's, on a core of its own.
+    MP_PLACEMENT_CORE = 3,
 }
 
 /// Which kernel interface carries a channel: all of it on the kernel's back end, and what is
@@ -190,6 +209,11 @@ pub struct mp_config {
     pub spin_us: u32,
     /// Local: channels of the process that will share the link; 0 for one on each of its queues.
     pub channels: u32,
+    /// Local: an enum mp_placement.
+    pub placement: u32,
+    /// MP_PLACEMENT_CORE: the core that the stack runs on; -1 for the next one that the process
+    /// may use. Else -1 or 0.
+    pub server_core: i32,
 }
 
 /// More about an accept than mp_accept() takes. Zero what is not needed, and set `size`.
@@ -283,6 +307,79 @@ pub struct mp_counters {
     pub server_wakeups: u64,
 }
 
+/// Bit of `mp_conn_info.flags`: TCP timestamps are in use.
+pub const MP_CONN_TIMESTAMPS: u32 = 1;
+/// Bit of `mp_conn_info.flags`: selective acknowledgments are in use.
+pub const MP_CONN_SACK: u32 = 2;
+/// Bit of `mp_conn_info.flags`: windows are scaled.
+pub const MP_CONN_WINDOW_SCALE: u32 = 4;
+/// Bit of `mp_conn_info.flags`: explicit congestion notification is in use.
+pub const MP_CONN_ECN: u32 = 8;
+/// Bit of `mp_conn_info.flags`: ICMP has reported an error that need not last.
+pub const MP_CONN_SOFT_ERROR: u32 = 16;
+
+/// The state of one TCP connection of the library's own stack.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct mp_conn_info {
+    /// Smoothed round-trip time in nanoseconds; 0: no sample yet.
+    pub srtt_ns: u64,
+    /// Variation of the round-trip time in nanoseconds.
+    pub rttvar_ns: u64,
+    /// Smallest recent round-trip time in nanoseconds; 0: no sample yet.
+    pub min_rtt_ns: u64,
+    /// Retransmission timeout in nanoseconds.
+    pub rto_ns: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+    /// Bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// State of the connection, with the numbers of <netinet/tcp.h>: TCP_ESTABLISHED is 1.
+    pub state: u32,
+    /// MP_CONN_TIMESTAMPS, MP_CONN_SACK, MP_CONN_WINDOW_SCALE, MP_CONN_ECN, MP_CONN_SOFT_ERROR.
+    pub flags: u32,
+    /// Largest payload of a sent segment, in bytes.
+    pub mss: u32,
+    /// Congestion window in bytes.
+    pub congestion_window: u32,
+    /// Slow start threshold in bytes; UINT32_MAX: none yet.
+    pub slow_start_threshold: u32,
+    /// Send window in bytes: what the peer has offered.
+    pub send_window: u32,
+    /// Receive window in bytes: what the peer has been offered.
+    pub receive_window: u32,
+    /// Shift of the peer's window.
+    pub send_window_shift: u32,
+    /// Shift of our window.
+    pub receive_window_shift: u32,
+    /// Size of the send buffer in bytes.
+    pub send_buffer_bytes: u32,
+    /// Size of the receive buffer in bytes.
+    pub receive_buffer_bytes: u32,
+    /// Bytes in the send queue, sent or not, that the peer has not acknowledged.
+    pub queued_bytes: u32,
+    /// Bytes sent and not acknowledged.
+    pub flight_bytes: u32,
+    /// Bytes sent that the peer has received out of order.
+    pub sacked_bytes: u32,
+    /// Bytes sent that are considered lost and were not retransmitted yet.
+    pub lost_bytes: u32,
+    /// Bytes received in order that are still with the stack.
+    pub unread_bytes: u32,
+    /// Bytes received out of order.
+    pub out_of_order_bytes: u32,
+    /// Urgent bytes that are still to be read.
+    pub urgent_bytes: u32,
+    /// Segments received.
+    pub segments_received: u32,
+    /// Segments sent.
+    pub segments_sent: u32,
+    /// Segments retransmitted.
+    pub segments_retransmitted: u32,
+    /// Timeouts in a row without progress.
+    pub timeouts: u32,
+}
+
 /// One completion.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -351,16 +448,18 @@ macro_rules! layout {
     };
 }
 
-layout!(mp_config is 88: size at 0, driver at 8, batch at 12, submission_entries at 16,
+layout!(mp_config is 96: size at 0, driver at 8, batch at 12, submission_entries at 16,
     completion_entries at 20, max_lwsockets at 24, buffer_len at 28, buffer_count at 32,
     core at 36, flags at 40, reserved at 44, backend at 48, mtu at 52, link at 56,
-    addresses at 64, gateways at 72, spin_us at 80, channels at 84);
+    addresses at 64, gateways at 72, spin_us at 80, channels at 84, placement at 88,
+    server_core at 92);
 layout!(mp_accept_options is 32: size at 0, count at 8, kind at 12, cookie at 16, first_read at 24);
 layout!(mp_listen_options is 32: size at 0, backlog at 8, flags at 12, cpu_mask at 16,
     cpu_mask_words at 24);
 layout!(mp_connect_options is 32: size at 0, timeout_ns at 8, bind at 16, bind_size at 24,
     flags at 28);
 layout!(mp_counters is 144: operations at 0, stray_answers at 120, server_wakeups at 136);
+layout!(mp_conn_info is 136: srtt_ns at 0, bytes_sent at 40, state at 48, timeouts at 132);
 layout!(mp_event is 96: cmd at 0, error at 4, handle at 8, cookie at 16, size at 24, buf at 32,
     fd at 40, pending at 44, connection at 48, expirations at 56, flags at 64, lent_index at 68,
     lent_generation at 72, reserved at 76);

@@ -56,6 +56,10 @@ pub(crate) enum CallError {
     NotLent,
     #[error("{0} has a value that is not allowed")]
     Argument(&'static str),
+    #[error("{name} = {value}: {allowed}")]
+    Setting { name: &'static str, value: String, allowed: &'static str },
+    #[error("{0} is not set: {1}")]
+    Missing(&'static str, &'static str),
     #[error("the descriptor belongs to another thread's sockets")]
     OtherThreads,
     #[error("there are sockets already: this comes first, or after mps_destroy()")]
@@ -94,10 +98,10 @@ pub(crate) enum CallError {
     Dispatch(#[from] DispatchError),
     #[error(transparent)]
     Operation(#[from] OpError),
-    #[error("{link}")]
-    Network { link: String, source: NetworkError },
-    #[error("config->addresses: {0}")]
-    Address(PrefixedError),
+    #[error("{name} = {link}")]
+    Network { name: &'static str, link: String, source: NetworkError },
+    #[error("{name}")]
+    Address { name: &'static str, source: PrefixedError },
     #[error(transparent)]
     Move(#[from] MoveError),
     #[error("{0}")]
@@ -105,6 +109,16 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
+    /// A field of a configuration or a variable of the environment has a value that is not
+    /// `allowed`.
+    pub(crate) fn setting(
+        name: &'static str,
+        value: impl fmt::Display,
+        allowed: &'static str,
+    ) -> Self {
+        Self::Setting { name, value: value.to_string(), allowed }
+    }
+
     /// The errno value that names this cause.
     pub(crate) fn errno(&self) -> c_int {
         match self {
@@ -115,7 +129,8 @@ impl CallError {
             Self::NoChannel | Self::NoContext | Self::OtherThreads => EBADF,
             Self::InUse => EBUSY,
             Self::NumbersOverlap(_) => EINVAL,
-            Self::NotLent | Self::Argument(_) | Self::File { .. } | Self::Unusable(_) => EINVAL,
+            Self::NotLent | Self::Argument(_) | Self::Setting { .. } | Self::Missing(..) => EINVAL,
+            Self::File { .. } | Self::Unusable(_) => EINVAL,
             Self::Occupied(_) => EEXIST,
             Self::NotInitialised => ENODEV,
             Self::Socket(error) => error.raw_os_error(),
@@ -135,7 +150,7 @@ impl CallError {
             Self::Dispatch(DispatchError::Forked) => ECHILD,
             Self::Operation(error) => error.raw_os_error(),
             Self::Network { source, .. } => source.raw_os_error(),
-            Self::Address(_) => EINVAL,
+            Self::Address { .. } => EINVAL,
             Self::Move(MoveError::Misuse(misuse)) => misuse_errno(misuse),
             Self::Move(error) => error.raw_os_error(),
             // The channel may get new reasons; until they have a value here they are EIO.

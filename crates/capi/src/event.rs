@@ -91,7 +91,9 @@ impl Events {
             Event::Connect(result)
             | Event::Open(result)
             | Event::Fsync(result)
-            | Event::Disconnect(result) => finish(event, result.map(|()| 0)),
+            | Event::Disconnect(result)
+            | Event::End(result)
+            | Event::Delivered(result) => finish(event, result.map(|()| 0)),
             Event::Timer { expirations } => event.expirations = expirations,
             Event::ToFd(result) => self.moved(event, result),
             Event::Wake => {}
@@ -268,6 +270,8 @@ const fn cmd_of(event: &Event) -> mp_cmd {
         Event::Disconnect(_) => mp_cmd::MP_DISCONNECT,
         Event::Timer { .. } => mp_cmd::MP_TIMER,
         Event::ToFd(_) => mp_cmd::MP_TO_FD,
+        Event::End(_) => mp_cmd::MP_AWAIT_END,
+        Event::Delivered(_) => mp_cmd::MP_AWAIT_DELIVERY,
         _ => mp_cmd::MP_WAKE,
     }
 }

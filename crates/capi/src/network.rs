@@ -13,21 +13,31 @@
 //! - A network whose shards have all had their channels is opened anew once those are gone.
 
 use std::ffi::{CStr, c_char};
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use channel::{Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig};
 
-use crate::abi::{mp_backend, mp_config};
+use crate::abi::{mp_backend, mp_config, mp_placement};
 use crate::error::{CallError, Failure};
 use crate::limits::{NETWORKS_MAX, SLOTS_BESIDE_CONNECTIONS};
 
-/// What a network is opened with: where the same is asked for, it is the same network.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a network is opened with.
+#[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     /// In the words of link descriptions.
     pub(crate) link: String,
+    /// The field or variable that the link comes from, for errors.
+    pub(crate) link_named_by: &'static str,
     pub(crate) settings: ServerConfig,
+}
+
+impl Wanted {
+    /// Where the same is asked for it is the same network, whatever asks for it.
+    fn is_same(&self, other: &Self) -> bool {
+        self.link == other.link && self.settings == other.settings
+    }
 }
 
 /// The networks of this process, the latest last.
@@ -56,8 +66,18 @@ unsafe fn text(text: *const c_char, name: &'static str) -> Result<Option<String>
     match text.to_str() {
         Ok("") => Ok(None),
         Ok(text) => Ok(Some(text.to_owned())),
-        Err(_) => Err(CallError::Argument(name).into()),
+        Err(_) => {
+            let shown = text.to_string_lossy();
+            Err(CallError::setting(name, shown, "must be text in UTF-8").into())
+        }
     }
+}
+
+/// The text of a setting with the name of its source: a field of the configuration, or the
+/// variable of the environment that stands for it.
+struct Setting {
+    name: &'static str,
+    text: String,
 }
 
 /// The network that a configuration names. `None`: the kernel does TCP and UDP.
@@ -65,17 +85,9 @@ unsafe fn text(text: *const c_char, name: &'static str) -> Result<Option<String>
 /// # Safety
 /// The texts of `config` are null or C strings.
 pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failure> {
-    let is = |backend: mp_backend| config.backend == backend as u32;
-    let by_environment = is(mp_backend::MP_BACKEND_DEFAULT);
-    let environment = |name| if by_environment { variable(name) } else { None };
-    let is_local = match environment("MEGAPIPE_BACKEND").as_deref() {
-        None | Some("kernel") if by_environment => false,
-        Some("local") => true,
-        Some(_) => return Err(CallError::Argument("MEGAPIPE_BACKEND").into()),
-        None if is(mp_backend::MP_BACKEND_KERNEL) => false,
-        None if is(mp_backend::MP_BACKEND_LOCAL) => true,
-        None => return Err(CallError::Argument("config->backend").into()),
-    };
+    let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
+    let is_local = is_local(config)?;
+    placement_of_fields(config)?;
     // SAFETY: the caller promises these.
     let link = unsafe { text(config.link, "config->link") }?;
     // SAFETY: the same.
@@ -83,47 +95,113 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failur
     // SAFETY: the same.
     let gateways = unsafe { text(config.gateways, "config->gateways") }?;
     if !is_local {
-        let is_any = link.is_some() || addresses.is_some() || gateways.is_some();
-        return match is_any {
-            true => {
-                Err(CallError::Argument("config->link, which only the local back end has,").into())
-            }
-            false => Ok(None),
+        let texts = [
+            ("config->link", link),
+            ("config->addresses", addresses),
+            ("config->gateways", gateways),
+        ];
+        return match texts.into_iter().find_map(|(name, text)| Some((name, text?))) {
+            Some((name, text)) => Err(CallError::setting(name, text, ONLY_LOCAL).into()),
+            None => Ok(None),
         };
     }
-    let number = |value: u32, name| match (value, environment(name)) {
-        (0, Some(text)) => text.parse().map_err(|_| CallError::Argument("MEGAPIPE_CHANNELS")),
-        _ => Ok(value),
+    let setting = |field: Option<String>, name, variable_name| match field {
+        Some(text) => Some(Setting { name, text }),
+        None if by_environment => {
+            variable(variable_name).map(|text| Setting { name: variable_name, text })
+        }
+        None => None,
     };
-    let link = link.or_else(|| environment("MEGAPIPE_LINK"));
-    let addresses = addresses.or_else(|| environment("MEGAPIPE_ADDRESS"));
-    let gateways = gateways.or_else(|| environment("MEGAPIPE_GATEWAY"));
-    let channels = number(config.channels, "MEGAPIPE_CHANNELS")?;
+    let link = setting(link, "config->link", "MEGAPIPE_LINK");
+    let addresses = setting(addresses, "config->addresses", "MEGAPIPE_ADDRESS");
+    let gateways = setting(gateways, "config->gateways", "MEGAPIPE_GATEWAY");
+    let missing = if by_environment { "MEGAPIPE_LINK" } else { "config->link" };
+    let link = link.ok_or(CallError::Missing(missing, LINK_NEEDED))?;
     Ok(Some(Wanted {
-        link: link.ok_or(CallError::Argument("config->link"))?,
-        settings: settings(config, addresses.as_deref(), gateways.as_deref(), channels)?,
+        settings: settings(config, addresses.as_ref(), gateways.as_ref())?,
+        link: link.text,
+        link_named_by: link.name,
     }))
 }
 
-/// Where the stack of a channel runs: inside its dispatch, unless the program left the back end to
-/// the environment, and that says so.
+const ONLY_LOCAL: &str = "only the local back end has this";
+const LINK_NEEDED: &str =
+    "the local back end needs a link, such as tap:tap0, packet:eth0, xdp:eth0 or memif:PATH";
+const BACKENDS: &str = "must be MP_BACKEND_DEFAULT, MP_BACKEND_KERNEL or MP_BACKEND_LOCAL";
+const PLACEMENTS: &str = "must be MP_PLACEMENT_DEFAULT, MP_PLACEMENT_INLINE, MP_PLACEMENT_THREAD or \
+                          MP_PLACEMENT_CORE";
+
+/// Whether a configuration chooses our own stack.
+fn is_local(config: &mp_config) -> Result<bool, Failure> {
+    let is = |backend: mp_backend| config.backend == backend as u32;
+    if is(mp_backend::MP_BACKEND_KERNEL) {
+        return match config.placement {
+            0 => Ok(false),
+            other => Err(CallError::setting("config->placement", other, ONLY_LOCAL).into()),
+        };
+    }
+    if is(mp_backend::MP_BACKEND_LOCAL) {
+        return Ok(true);
+    }
+    if !is(mp_backend::MP_BACKEND_DEFAULT) {
+        return Err(CallError::setting("config->backend", config.backend, BACKENDS).into());
+    }
+    match variable("MEGAPIPE_BACKEND").as_deref() {
+        None | Some("kernel") => Ok(false),
+        Some("local") => Ok(true),
+        Some(other) => {
+            Err(CallError::setting("MEGAPIPE_BACKEND", other, "must be kernel or local").into())
+        }
+    }
+}
+
+/// Where the stack of a channel runs: inside its dispatch, unless a field of the configuration or
+/// the environment says otherwise.
 pub(crate) fn placement(config: &mp_config) -> Result<Placement, Failure> {
     Ok(placement_if_named(config)?.unwrap_or_default())
 }
 
-/// Where the environment lets the stack run, if the program left the back end to it.
+/// Where a field of the configuration lets the stack run, else the environment, if the program
+/// left the back end to it.
 pub(crate) fn placement_if_named(config: &mp_config) -> Result<Option<Placement>, Failure> {
     let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
-    if by_environment { placement_of_environment() } else { Ok(None) }
+    match placement_of_fields(config)? {
+        None if by_environment => placement_of_environment(),
+        named => Ok(named),
+    }
+}
+
+/// Where the fields of the configuration let the stack run; `None`: they leave it open.
+fn placement_of_fields(config: &mp_config) -> Result<Option<Placement>, Failure> {
+    let is = |placement: mp_placement| config.placement == placement as u32;
+    let core = match config.server_core {
+        -1 => None,
+        core => Some(usize::try_from(core).map_err(|_| {
+            CallError::setting("config->server_core", core, "must be a core's number, or -1")
+        })?),
+    };
+    if is(mp_placement::MP_PLACEMENT_CORE) {
+        return Ok(Some(Placement::Core(core)));
+    }
+    // 0 is what a program has that was compiled before the field was there.
+    if core.is_some_and(|core| core > 0) {
+        let allowed = "only MP_PLACEMENT_CORE has a core of its own";
+        return Err(CallError::setting("config->server_core", config.server_core, allowed).into());
+    }
+    match config.placement {
+        _ if is(mp_placement::MP_PLACEMENT_DEFAULT) => Ok(None),
+        _ if is(mp_placement::MP_PLACEMENT_INLINE) => Ok(Some(Placement::Inline)),
+        _ if is(mp_placement::MP_PLACEMENT_THREAD) => Ok(Some(Placement::Thread)),
+        other => Err(CallError::setting("config->placement", other, PLACEMENTS).into()),
+    }
 }
 
 /// What MEGAPIPE_PLACEMENT says.
 pub(crate) fn placement_of_environment() -> Result<Option<Placement>, Failure> {
-    let named = |name: String| placement_named(&name);
-    let asked = variable("MEGAPIPE_PLACEMENT").map(named);
-    asked
-        .map(|known| known.ok_or_else(|| CallError::Argument("MEGAPIPE_PLACEMENT").into()))
-        .transpose()
+    let Some(name) = variable("MEGAPIPE_PLACEMENT") else { return Ok(None) };
+    let wrong =
+        || CallError::setting("MEGAPIPE_PLACEMENT", &name, "must be inline, thread or core");
+    Ok(Some(placement_named(&name).ok_or_else(wrong)?))
 }
 
 /// A placement by its name, with whatever core is next where it is to have one of its own.
@@ -139,40 +217,54 @@ pub(crate) fn placement_named(name: &str) -> Option<Placement> {
 /// What a server starts with, by the fields of a configuration.
 fn settings(
     config: &mp_config,
-    addresses: Option<&str>,
-    gateways: Option<&str>,
-    channels: u32,
+    addresses: Option<&Setting>,
+    gateways: Option<&Setting>,
 ) -> Result<ServerConfig, Failure> {
     let mut settings = ServerConfig {
         connections: config.max_lwsockets.saturating_add(SLOTS_BESIDE_CONNECTIONS),
         ..ServerConfig::default()
     };
-    for part in parts(addresses) {
-        let parsed: Prefixed = part.parse().map_err(CallError::Address)?;
+    for (name, part) in parts(addresses) {
+        let parsed: Result<Prefixed, _> = part.parse();
+        let parsed = parsed.map_err(|source| CallError::Address { name, source })?;
         settings.addresses.push((parsed.address, parsed.prefix_bits));
     }
-    for part in parts(gateways) {
-        let gateway = part.parse().map_err(|_| CallError::Argument("config->gateways"))?;
-        settings.gateways.push(gateway);
+    for (name, part) in parts(gateways) {
+        let wrong = |_| CallError::setting(name, part, "must be IP addresses with commas between");
+        settings.gateways.push(part.parse().map_err(wrong)?);
     }
     if config.mtu > 0 {
-        let mtu = u16::try_from(config.mtu).map_err(|_| CallError::Argument("config->mtu"))?;
-        settings.mtu = Some(mtu);
+        let wrong = |_| CallError::setting("config->mtu", config.mtu, "must be at most 65535");
+        settings.mtu = Some(u16::try_from(config.mtu).map_err(wrong)?);
     }
     if config.spin_us > 0 {
         settings.waits.spin = Duration::from_micros(config.spin_us.into());
     }
-    if channels > 0 {
-        let shards = u16::try_from(channels);
-        settings.shards = Some(shards.map_err(|_| CallError::Argument("config->channels"))?);
-    }
+    settings.shards = shards(config)?;
     Ok(settings)
 }
 
-/// What stands between the commas of a list.
-fn parts(list: Option<&str>) -> impl Iterator<Item = &str> {
-    let parts = list.unwrap_or_default().split(',');
-    parts.map(str::trim).filter(|part| !part.is_empty())
+/// Channels that will share the link; `None`: one on each of its queues.
+fn shards(config: &mp_config) -> Result<Option<u16>, Failure> {
+    const ALLOWED: &str = "must be 0 to 65535";
+    let wrong = |name, value: &dyn Display| CallError::setting(name, value, ALLOWED);
+    let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
+    let text = match config.channels {
+        0 if by_environment => variable("MEGAPIPE_CHANNELS"),
+        _ => None,
+    };
+    let count: u16 = match text {
+        Some(text) => text.parse().map_err(|_| wrong("MEGAPIPE_CHANNELS", &text))?,
+        None => u16::try_from(config.channels)
+            .map_err(|_| wrong("config->channels", &config.channels))?,
+    };
+    Ok((count > 0).then_some(count))
+}
+
+/// What stands between the commas of a list, each with the list's name.
+fn parts(list: Option<&Setting>) -> impl Iterator<Item = (&'static str, &str)> {
+    let parts = list.map(|list| list.text.split(',').map(|part| (list.name, part.trim())));
+    parts.into_iter().flatten().filter(|(_, part)| !part.is_empty())
 }
 
 /// What `make` makes on the network that is wanted, which is opened if it is not open yet.
@@ -182,7 +274,7 @@ pub(crate) fn on<T>(
 ) -> Result<T, Failure> {
     let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
     let on = |network: &LocalNetwork| make(Backend::Local(network.clone()));
-    if let Some(place) = networks.iter().position(|(known, _)| known == wanted) {
+    if let Some(place) = networks.iter().position(|(known, _)| known.is_same(wanted)) {
         match on(&networks[place].1) {
             Err(sockets::CreateError::Channel(CreateError::NoQueue))
                 if !networks[place].1.is_named_elsewhere() =>
@@ -192,9 +284,9 @@ pub(crate) fn on<T>(
             made => return Ok(made?),
         }
     }
-    let link = || wanted.link.clone();
-    let network = LocalNetwork::open(&wanted.link, wanted.settings.clone())
-        .map_err(|source| CallError::Network { link: link(), source })?;
+    let network = LocalNetwork::open(&wanted.link, wanted.settings.clone()).map_err(|source| {
+        CallError::Network { name: wanted.link_named_by, link: wanted.link.clone(), source }
+    })?;
     let made = on(&network)?;
     if networks.len() == NETWORKS_MAX {
         networks.remove(0);
@@ -206,5 +298,5 @@ pub(crate) fn on<T>(
 /// Nobody will ask for this network again; those who are on it keep it.
 pub(crate) fn forget(wanted: &Wanted) {
     let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
-    networks.retain(|(known, _)| known != wanted);
+    networks.retain(|(known, _)| !known.is_same(wanted));
 }

@@ -23,7 +23,28 @@ static void fields_that_are_wrong_are_named(void)
 
     config.backend = 7;
     FAILS(mp_create(&config), NULL, EINVAL);
-    CHECK(strstr(mp_last_error(), "backend") != NULL);
+    CHECK(strstr(mp_last_error(), "config->backend = 7: must be MP_BACKEND_DEFAULT") != NULL);
+    config = local_config();
+    config.placement = 4;
+    FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->placement = 4: must be MP_PLACEMENT_DEF") != NULL);
+    config = local_config();
+    config.placement = MP_PLACEMENT_CORE;
+    config.server_core = -2;
+    FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->server_core = -2: must be") != NULL);
+    config.server_core = 1 << 20;
+    FAILS(mp_create(&config), NULL, EINVAL);
+    config.placement = MP_PLACEMENT_THREAD;
+    config.server_core = 1;
+    FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->server_core = 1: only MP_PLACEMENT_CORE") != NULL);
+    config = local_config();
+    config.backend = MP_BACKEND_KERNEL;
+    config.link = config.addresses = NULL;
+    config.placement = MP_PLACEMENT_INLINE;
+    FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->placement = 1: only the local back end") != NULL);
     config = local_config();
     config.link = NULL;
     FAILS(mp_create(&config), NULL, EINVAL);
@@ -31,6 +52,7 @@ static void fields_that_are_wrong_are_named(void)
     config = local_config();
     config.link = "carrier-pigeon:eth0";
     FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->link = carrier-pigeon:eth0: ") != NULL);
     config = local_config();
     config.addresses = "10.76.0.2";
     FAILS(mp_create(&config), NULL, EINVAL);
@@ -38,9 +60,11 @@ static void fields_that_are_wrong_are_named(void)
     config = local_config();
     config.gateways = "nowhere";
     FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->gateways = nowhere: must be") != NULL);
     config = local_config();
     config.mtu = 70000;
     FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->mtu = 70000: must be at most") != NULL);
     config = local_config();
     config.driver = MP_DRIVER_URING;
     FAILS(mp_create(&config), NULL, ENOSYS);
@@ -138,10 +162,115 @@ static void a_channel_has_the_stack_that_its_fields_name(void)
     CHECK(mp_destroy(channel) == 0);
 }
 
+/* Waits in a poll() of the program's own until the channel has an event, and returns it. */
+static struct mp_event parked(mp_channel_t *channel)
+{
+    struct mp_event ev;
+    struct pollfd polled[8];
+    int fds[8], count, has_work;
+    int64_t timeout_ns;
+
+    for (;;) {
+        has_work = mp_park(channel, &timeout_ns);
+        CHECK(has_work == 1 || has_work == 0);
+        count = mp_descriptors(channel, fds, 8);
+        CHECK(count >= 1 && count <= 8);
+        for (int i = 0; i < count; i++)
+            polled[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+        if (has_work == 0) {
+            int patience_ms = 10000;
+
+            if (timeout_ns != MP_FOREVER && timeout_ns / 1000000 < patience_ms)
+                patience_ms = (int)(timeout_ns / 1000000) + 1;
+            CHECK(poll(polled, (nfds_t)count, patience_ms) >= 0);
+        }
+        count = mp_dispatch(channel, &ev, 0);
+        CHECK(count >= 0);
+        if (count == 1)
+            return ev;
+    }
+}
+
+static struct mp_event parked_until(mp_channel_t *channel, enum mp_cmd cmd)
+{
+    struct mp_event ev = parked(channel);
+
+    if (ev.cmd != (uint32_t)cmd || ev.error != 0)
+        fprintf(stderr, "event %u, error %d\n", ev.cmd, ev.error);
+    CHECK(ev.cmd == (uint32_t)cmd && ev.error == 0);
+    return ev;
+}
+
+/* One connection, by whatever the placement is; all waits are the program's own. */
+static void serve_one(enum mp_placement placement, const char *told, in_port_t port)
+{
+    struct mp_config config = local_config();
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct mp_conn_info info;
+    struct mp_event ev;
+    mp_channel_t *channel;
+    mp_handle_t listener, conn, timer;
+    pthread_t thread;
+    uint32_t cut[2];
+    char text[4096];
+
+    config.placement = placement;
+    channel = mp_create(&config);
+    CHECK(channel != NULL);
+    address.sin_addr.s_addr = inet_addr("10.76.0.2");
+    address.sin_port = htons(port);
+    listener = mp_listen(channel, (struct sockaddr *)&address, sizeof(address), NULL, NULL);
+    CHECK(listener != MP_NO_HANDLE);
+    CHECK(mp_explain(listener, text, sizeof(text)) > 0);
+    if (strstr(text, told) == NULL)
+        CHECK(mp_report(channel, text, sizeof(text)) > 0);
+    if (strstr(text, told) == NULL)
+        fprintf(stderr, "%s is not in:\n%s", told, text);
+    CHECK(strstr(text, told) != NULL);
+    FAILS(mp_await_delivery(listener), -1, ENOTCONN);
+    FAILS(mp_conn_info(listener, &info, sizeof(info)), -1, ENOTCONN);
+    CHECK(mp_accept(listener, 1, MP_AS_LWSOCKET) == 0);
+    CHECK(pthread_create(&thread, NULL, peer, &port) == 0);
+    conn = parked_until(channel, MP_ACCEPT).connection;
+    CHECK(mp_write(conn, "hello", 5) == 0);
+    parked_until(channel, MP_WRITE);
+    CHECK(mp_await_delivery(conn) == 0);
+    parked_until(channel, MP_AWAIT_DELIVERY);
+    CHECK(mp_conn_info(conn, &info, sizeof(info)) == 0);
+    CHECK(info.state == 1 && info.queued_bytes == 0 && info.bytes_sent >= 5);
+    CHECK(info.mss > 500 && info.srtt_ns > 0 && (info.flags & MP_CONN_TIMESTAMPS));
+    CHECK(mp_conn_info(conn, (struct mp_conn_info *)(void *)cut, 8) == 0);
+    FAILS(mp_conn_info(conn, NULL, sizeof(info)), -1, EFAULT);
+    FAILS(mp_conn_info(conn, &info, 3), -1, EINVAL);
+    CHECK(mp_read(conn, NULL, 100) == 0);
+    ev = parked_until(channel, MP_READ);
+    CHECK(ev.size == 5 && memcmp(ev.buf, "hello", 5) == 0);
+    CHECK(mp_release(&ev) == 0);
+    timer = mp_timer(channel, 5000000, 0, NULL);
+    CHECK(parked_until(channel, MP_TIMER).handle == timer);
+    CHECK(mp_await_end(conn) == 0);
+    FAILS(mp_await_end(conn), -1, EAGAIN);
+    CHECK(mp_disconnect(conn, MP_WRITING) == 0);
+    parked_until(channel, MP_DISCONNECT);
+    ev = parked_until(channel, MP_AWAIT_END);
+    CHECK(ev.handle == conn);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(mp_destroy(channel) == 0);
+}
+
+static void each_placement_serves_and_can_be_polled(void)
+{
+    serve_one(MP_PLACEMENT_DEFAULT, "inside dispatch", 7610);
+    serve_one(MP_PLACEMENT_INLINE, "inside dispatch", 7611);
+    serve_one(MP_PLACEMENT_THREAD, "on a thread beside", 7612);
+    serve_one(MP_PLACEMENT_CORE, "on a core of its own", 7613);
+}
+
 int main(void)
 {
     RUN(fields_that_are_wrong_are_named);
     RUN(a_record_of_before_is_the_kernels);
     RUN(a_channel_has_the_stack_that_its_fields_name);
+    RUN(each_placement_serves_and_can_be_polled);
     return 0;
 }

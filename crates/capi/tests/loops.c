@@ -226,6 +226,55 @@ static void flushing_hands_over_without_waiting(void)
     CHECK(mp_destroy(channel) == 0);
 }
 
+/* Waits in a poll() of the program's own; `timeout_ns` is what mp_park() allows. */
+static int wait_outside(mp_channel_t *channel, int64_t timeout_ns)
+{
+    struct pollfd polled[8];
+    int fds[8], count = mp_descriptors(channel, fds, 8);
+
+    CHECK(count >= 1 && count <= 8);
+    CHECK(mp_descriptors(channel, NULL, 0) == count);
+    for (int i = 0; i < count; i++)
+        polled[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    if (timeout_ns == MP_FOREVER || timeout_ns > PATIENCE_NS)
+        timeout_ns = PATIENCE_NS;
+    return poll(polled, (nfds_t)count, (int)((timeout_ns + 999999) / 1000000));
+}
+
+static void a_parked_channel_is_polled_from_outside(void)
+{
+    mp_channel_t *channel = create();
+    struct pair pair = stream_pair(channel, NULL);
+    struct mp_event event;
+    mp_handle_t timer;
+    int64_t timeout_ns = 77;
+
+    CHECK(mp_read(pair.handle, NULL, 16) == 0);
+    while (mp_park(channel, &timeout_ns) == 1)
+        CHECK(mp_dispatch(channel, &event, 0) == 0);
+    CHECK(timeout_ns == MP_FOREVER);
+    send_all(pair.peer, "hello", 5);
+    while (mp_dispatch(channel, &event, 0) == 0)
+        if (mp_park(channel, &timeout_ns) == 0)
+            CHECK(wait_outside(channel, timeout_ns) > 0);
+    CHECK(event.cmd == MP_READ && event.error == 0 && event.size == 5);
+    /* A timer bounds the wait and makes no descriptor readable. */
+    timer = mp_timer(channel, 20 * 1000 * 1000, 0, NULL);
+    while (mp_dispatch(channel, &event, 0) == 0)
+        if (mp_park(channel, &timeout_ns) == 0) {
+            CHECK(timeout_ns > 0 && timeout_ns <= 20 * 1000 * 1000);
+            wait_outside(channel, timeout_ns);
+        }
+    CHECK(event.cmd == MP_TIMER && event.handle == timer);
+    /* An event that waits, and a wake-up, are work. */
+    CHECK(mp_wake(channel) == 0);
+    if (mp_park(channel, &timeout_ns) == 0)
+        CHECK(wait_outside(channel, timeout_ns) > 0);
+    succeeds(channel, MP_WAKE, MP_NO_HANDLE);
+    close(pair.peer);
+    CHECK(mp_destroy(channel) == 0);
+}
+
 static void texts_are_written_like_snprintf(void)
 {
     mp_channel_t *channel = create();
@@ -298,6 +347,9 @@ static void the_configuration_is_obeyed_or_refused(void)
     CHECK(mp_destroy(channel) == 0);
 
     wrong = config;
+    wrong.server_core = 3;
+    FAILS(mp_create(&wrong), NULL, EINVAL);
+    wrong = config;
     wrong.batch = 0;
     FAILS(mp_create(&wrong), NULL, EINVAL);
     CHECK(strstr(mp_last_error(), "batch") != NULL);
@@ -307,6 +359,7 @@ static void the_configuration_is_obeyed_or_refused(void)
     wrong = config;
     wrong.flags = 0x80;
     FAILS(mp_create(&wrong), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "config->flags = 128: must be made of MP_NO_LW") != NULL);
     wrong = config;
     wrong.size = 0;
     FAILS(mp_create(&wrong), NULL, EINVAL);
@@ -339,6 +392,7 @@ int main(int argc, char **argv)
     RUN(pipes_and_event_descriptors);
     RUN(many_are_dispatched_at_once);
     RUN(flushing_hands_over_without_waiting);
+    RUN(a_parked_channel_is_polled_from_outside);
     RUN(texts_are_written_like_snprintf);
     RUN(counters_count);
     RUN(the_configuration_is_obeyed_or_refused);

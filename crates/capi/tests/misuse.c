@@ -14,6 +14,7 @@ static void all_handle_calls_fail(mp_handle_t handle, int expected)
     struct sockaddr_in address = loopback(1);
     socklen_t size = sizeof(address);
     const uint64_t cores = 1;
+    struct mp_conn_info info;
     char buf[8] = "";
     struct iovec part = {buf, sizeof(buf)};
 
@@ -33,9 +34,12 @@ static void all_handle_calls_fail(mp_handle_t handle, int expected)
     FAILS(mp_sendto(handle, buf, 8, (struct sockaddr *)&address, size), -1, expected);
     FAILS(mp_fsync(handle), -1, expected);
     FAILS(mp_disconnect(handle, MP_BOTH), -1, expected);
+    FAILS(mp_await_end(handle), -1, expected);
     FAILS(mp_to_fd(handle), -1, expected);
     FAILS(mp_explain(handle, NULL, 0), -1, expected);
     FAILS(mp_unsent_bytes(handle), -1, expected);
+    FAILS(mp_await_delivery(handle), -1, expected);
+    FAILS(mp_conn_info(handle, &info, sizeof(info)), -1, expected);
     FAILS(mp_local_address(handle, (struct sockaddr *)&address, &size), -1, expected);
     FAILS(mp_peer_address(handle, (struct sockaddr *)&address, &size), -1, expected);
 }
@@ -47,6 +51,7 @@ static void all_channel_calls_fail(mp_channel_t *channel, int expected)
     struct mp_counters counters;
     struct mp_event event;
     struct sockaddr *any = (struct sockaddr *)&address;
+    int64_t timeout_ns;
 
     FAILS(mp_register(channel, 0, NULL, 0), MP_NO_HANDLE, expected);
     FAILS(mp_listen(channel, any, sizeof(address), NULL, NULL), MP_NO_HANDLE, expected);
@@ -59,6 +64,7 @@ static void all_channel_calls_fail(mp_channel_t *channel, int expected)
     FAILS(mp_dispatch_many(channel, &event, 1, 0), -1, expected);
     FAILS(mp_report(channel, NULL, 0), -1, expected);
     FAILS(mp_counters(channel, &counters, sizeof(counters)), -1, expected);
+    FAILS(mp_park(channel, &timeout_ns), -1, expected);
 }
 
 static void null_pointers(void)
@@ -92,6 +98,10 @@ static void null_pointers(void)
     FAILS(mp_sendto(message, "x", 1, NULL, size), -1, EFAULT);
     FAILS(mp_dispatch(channel, NULL, 0), -1, EFAULT);
     FAILS(mp_dispatch_many(channel, NULL, 1, 0), -1, EFAULT);
+    FAILS(mp_park(channel, NULL), -1, EFAULT);
+    FAILS(mp_descriptors(NULL, NULL, 0), -1, EFAULT);
+    FAILS(mp_descriptors(channel, NULL, 1), -1, EFAULT);
+    FAILS(mp_descriptors(channel, NULL, -1), -1, EINVAL);
     FAILS(mp_release(NULL), -1, EFAULT);
     FAILS(mp_counters(channel, NULL, sizeof(struct mp_counters)), -1, EFAULT);
     FAILS(mp_local_address(pair.handle, NULL, &size), -1, EFAULT);
@@ -172,6 +182,7 @@ static void wrong_kinds(void)
     mp_handle_t timer = mp_timer(channel, UINT64_C(1000000000000), 0, NULL);
     socklen_t size = sizeof(address);
     char buf[8];
+    struct mp_conn_info info;
     int directory = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     FAILS(mp_accept(pair.handle, 1, MP_AS_LWSOCKET), -1, EOPNOTSUPP);
@@ -187,6 +198,11 @@ static void wrong_kinds(void)
     FAILS(mp_recvfrom(pair.handle, buf, 8, NULL, NULL), -1, EOPNOTSUPP);
     FAILS(mp_disconnect(listener, MP_BOTH), -1, EOPNOTSUPP);
     FAILS(mp_to_fd(timer), -1, EOPNOTSUPP);
+    FAILS(mp_await_end(timer), -1, EOPNOTSUPP);
+    FAILS(mp_await_end(listener), -1, EOPNOTSUPP);
+    /* The kernel has no call for these. */
+    FAILS(mp_await_delivery(pair.handle), -1, EOPNOTSUPP);
+    FAILS(mp_conn_info(pair.handle, &info, sizeof(info)), -1, EOPNOTSUPP);
     FAILS(mp_register(channel, directory, NULL, 0), MP_NO_HANDLE, EOPNOTSUPP);
     FAILS(mp_register(channel, pair.peer, NULL, 1), MP_NO_HANDLE, EINVAL);
     CHECK(mp_local_address(timer, (struct sockaddr *)&address, &size) == -1);

@@ -275,6 +275,35 @@ static void connecting_tells_how_it_went(void)
     CHECK(mp_destroy(channel) == 0);
 }
 
+static void the_end_of_a_connection_is_an_event(void)
+{
+    mp_channel_t *channel = create();
+    struct linger reset = {1, 0};
+    struct mp_event first, second;
+    struct pair pair = stream_pair(channel, NULL);
+
+    /* In order: the peer closes, then this side. Which event is first is the driver's choice. */
+    CHECK(mp_await_end(pair.handle) == 0);
+    FAILS(mp_await_end(pair.handle), -1, EAGAIN);
+    close(pair.peer);
+    CHECK(mp_read(pair.handle, NULL, 16) == 0);
+    CHECK(succeeds(channel, MP_READ, pair.handle).size == 0);
+    CHECK(mp_disconnect(pair.handle, MP_WRITING) == 0);
+    first = next(channel);
+    second = next(channel);
+    CHECK(first.error == 0 && second.error == 0);
+    CHECK(first.cmd + second.cmd == MP_DISCONNECT + MP_AWAIT_END);
+    CHECK(mp_unregister(pair.handle, NULL) == 0);
+    /* By a reset, while no operation would tell. */
+    pair = stream_pair(channel, NULL);
+    CHECK(mp_await_end(pair.handle) == 0);
+    CHECK(mp_flush(channel) == 0);
+    CHECK(setsockopt(pair.peer, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)) == 0);
+    close(pair.peer);
+    CHECK(expect(channel, MP_AWAIT_END, pair.handle).error == ECONNRESET);
+    CHECK(mp_destroy(channel) == 0);
+}
+
 static void an_lwsocket_becomes_a_descriptor(void)
 {
     mp_channel_t *channel = create();
@@ -426,6 +455,7 @@ int main(int argc, char **argv)
     RUN(half_closed_is_not_closed);
     RUN(a_reset_is_seen_on_either_side);
     RUN(connecting_tells_how_it_went);
+    RUN(the_end_of_a_connection_is_an_event);
     RUN(an_lwsocket_becomes_a_descriptor);
     RUN(unread_bytes_come_back_with_unregister);
     RUN(unix_streams_work_the_same);

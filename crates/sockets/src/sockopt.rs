@@ -20,6 +20,8 @@ use crate::stream::{Blank, Stream};
 const SIOCATMARK: u64 = 0x8905;
 /// The bytes of `struct tcp_info` that have been there from the beginning.
 const TCP_INFO_BYTES: usize = 104;
+/// The number that Linux gives to the state of a listener.
+const TCP_LISTEN: u8 = 10;
 
 /// A socket as options see it.
 struct Target<'a> {
@@ -328,20 +330,10 @@ fn kernel_socket(channel: &Channel, handle: Handle) -> Result<BorrowedFd<'_>, Er
 fn tcp_info(info: Option<&ConnInfo>, is_listener: bool) -> [u8; TCP_INFO_BYTES] {
     let mut bytes = [0; TCP_INFO_BYTES];
     let Some(info) = info else {
-        bytes[0] = if is_listener { 10 } else { 7 };
+        bytes[0] = if is_listener { TCP_LISTEN } else { TcpState::Closed.linux_number() };
         return bytes;
     };
-    bytes[0] = match info.state {
-        TcpState::Established => 1,
-        TcpState::SynSent => 2,
-        TcpState::SynReceived => 3,
-        TcpState::FinWait1 => 4,
-        TcpState::FinWait2 => 5,
-        TcpState::Closed => 7,
-        TcpState::CloseWait => 8,
-        TcpState::LastAck => 9,
-        TcpState::Closing => 11,
-    };
+    bytes[0] = info.state.linux_number();
     let bit = |on: bool, place: u8| u8::from(on) << place;
     let scaled = info.window_scale.is_some();
     let (theirs, ours) = info.window_scale.unwrap_or_default();

@@ -150,8 +150,8 @@ impl Choice {
     unsafe fn of(record: &mp_config, flags: c_uint) -> Result<Self, Failure> {
         let whose = whose(flags)?;
         if record.core != -1 {
-            // It would be one core for all threads.
-            return Err(CallError::Argument("config->core").into());
+            let allowed = "must be -1: it would be one core for all threads";
+            return Err(CallError::setting("config->core", record.core, allowed).into());
         }
         // SAFETY: the caller promises these.
         let wanted = unsafe { network::wanted(record) }?;
@@ -236,12 +236,18 @@ fn whose(flags: c_uint) -> Result<Whose, Failure> {
             None | Some("shared") => Ok(Whose::All),
             Some("thread") => Ok(Whose::Thread),
             Some("select") => Ok(Whose::AllForSelect),
-            Some(_) => Err(CallError::Argument("MEGAPIPE_SOCKETS").into()),
+            Some(other) => {
+                let allowed = "must be shared, thread or select";
+                Err(CallError::setting("MEGAPIPE_SOCKETS", other, allowed).into())
+            }
         },
         MPS_SHARED => Ok(Whose::All),
         MPS_PER_THREAD => Ok(Whose::Thread),
         MPS_SELECT => Ok(Whose::AllForSelect),
-        _ => Err(CallError::Argument("flags").into()),
+        _ => {
+            let allowed = "must be 0, MPS_SHARED, MPS_PER_THREAD or MPS_SELECT";
+            Err(CallError::setting("flags", flags, allowed).into())
+        }
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::slice;
 use std::time::Duration;
+
+use channel::Rest;
 
 use crate::abi::{MP_FOREVER, MP_LENT, mp_channel_t, mp_event};
 use crate::border::{finish, status};
@@ -92,6 +95,56 @@ pub unsafe extern "C" fn mp_dispatch_many(
     };
     // SAFETY: the program promises a channel that it has not destroyed.
     finish("mp_dispatch_many", unsafe { with_channel(channel, dispatch) })
+}
+
+/// Prepares the channel for a wait outside of the library: 1 if there may be an event to dispatch
+/// now; 0 if there is none before one of mp_descriptors() is readable or `*timeout_ns` nanoseconds
+/// have passed (MP_FOREVER: no limit); -1 on failure. Does not wait.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_park(channel: *mut mp_channel_t, timeout_ns: *mut i64) -> c_int {
+    let park = |inner: &mut Inner| {
+        non_null(timeout_ns, "timeout_ns")?;
+        let rest = match inner.events.refused.is_empty() {
+            true => inner.channel.rest()?,
+            false => Rest::Work,
+        };
+        let (has_work, wait_ns) = match rest {
+            Rest::Work => (1, 0),
+            Rest::Until(None) => (0, MP_FOREVER),
+            Rest::Until(Some(wait)) => (0, i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX)),
+        };
+        // SAFETY: the program promises that `timeout_ns` is writable.
+        unsafe { timeout_ns.write(wait_ns) };
+        Ok(has_work)
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    finish("mp_park", unsafe { with_channel(channel, park) })
+}
+
+/// The descriptors to poll for reading after mp_park() has returned 0: writes up to `fds_count` of
+/// them and returns how many there are. They stay the channel's, and the same until mp_destroy().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_descriptors(
+    channel: *mut mp_channel_t,
+    fds: *mut c_int,
+    fds_count: c_int,
+) -> c_int {
+    let descriptors = |inner: &mut Inner| {
+        let room = usize::try_from(fds_count).map_err(|_| CallError::Argument("fds_count"))?;
+        if room > 0 {
+            non_null(fds, "fds")?;
+        }
+        let descriptors = inner.channel.descriptors();
+        for (index, descriptor) in descriptors.iter().take(room).enumerate() {
+            // SAFETY: the index is below `fds_count`, and the program promises as much room.
+            let place = unsafe { fds.add(index) };
+            // SAFETY: the same.
+            unsafe { place.write(descriptor.as_raw_fd()) };
+        }
+        Ok(c_int::try_from(descriptors.len()).unwrap_or(c_int::MAX))
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    finish("mp_descriptors", unsafe { with_channel(channel, descriptors) })
 }
 
 /// Gives the buffer back that an event lends; the event then lends none.

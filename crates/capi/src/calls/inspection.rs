@@ -1,11 +1,15 @@
 //! Looking in: what a channel does and why.
 
 use std::ffi::{c_char, c_int};
+use std::time::Duration;
 
-use channel::{Address, Channel, Counters, Handle, OpError};
+use channel::{Address, Channel, ConnInfo, Counters, Handle, OpError};
 use libc::{sockaddr, socklen_t, ssize_t};
 
-use crate::abi::{mp_channel_t, mp_counters, mp_handle_t};
+use crate::abi::{
+    MP_CONN_ECN, MP_CONN_SACK, MP_CONN_SOFT_ERROR, MP_CONN_TIMESTAMPS, MP_CONN_WINDOW_SCALE,
+    mp_channel_t, mp_conn_info, mp_counters, mp_handle_t,
+};
 use crate::address;
 use crate::border::{finish, status};
 use crate::calls::{non_null, write_sized};
@@ -73,6 +77,22 @@ pub unsafe extern "C" fn mp_counters(
     };
     // SAFETY: the program promises a channel that it has not destroyed.
     status("mp_counters", unsafe { with_channel(channel, count) })
+}
+
+/// The state of a TCP connection of the library's own stack. `size` is
+/// sizeof(struct mp_conn_info).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_conn_info(
+    handle: mp_handle_t,
+    info: *mut mp_conn_info,
+    size: usize,
+) -> c_int {
+    let result = with_handle(handle, |inner, handle| {
+        let known = translate_info(&inner.channel.conn_info(handle)?);
+        // SAFETY: the program promises `size` writable bytes, or null.
+        unsafe { write_sized(info, size, &known, "info") }
+    });
+    status("mp_conn_info", result)
 }
 
 /// How many bytes of the handle's writes are not known to be with the kernel; -1 on failure.
@@ -150,6 +170,48 @@ fn translate(counters: &Counters) -> mp_counters {
         stray_answers: counters.stray_answers,
         server_events: counters.server_events,
         server_wakeups: counters.server_wakeups,
+    }
+}
+
+fn translate_info(info: &ConnInfo) -> mp_conn_info {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let (send_window_shift, receive_window_shift) = info.window_scale.unwrap_or_default();
+    let flags = [
+        (info.timestamps, MP_CONN_TIMESTAMPS),
+        (info.sack, MP_CONN_SACK),
+        (info.window_scale.is_some(), MP_CONN_WINDOW_SCALE),
+        (info.ecn, MP_CONN_ECN),
+        (info.soft_error, MP_CONN_SOFT_ERROR),
+    ];
+    mp_conn_info {
+        srtt_ns: info.srtt.map_or(0, nanos),
+        rttvar_ns: nanos(info.rttvar),
+        min_rtt_ns: info.min_rtt.map_or(0, nanos),
+        rto_ns: nanos(info.rto),
+        bytes_received: info.bytes_in,
+        bytes_sent: info.bytes_out,
+        state: info.state.linux_number().into(),
+        flags: flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum(),
+        mss: info.mss.into(),
+        congestion_window: info.cwnd,
+        slow_start_threshold: info.ssthresh.unwrap_or(u32::MAX),
+        send_window: info.snd_wnd,
+        receive_window: info.rcv_wnd,
+        send_window_shift: send_window_shift.into(),
+        receive_window_shift: receive_window_shift.into(),
+        send_buffer_bytes: info.send_buffer_bytes,
+        receive_buffer_bytes: info.receive_buffer_bytes,
+        queued_bytes: info.queued_bytes,
+        flight_bytes: info.flight_bytes,
+        sacked_bytes: info.sacked_bytes,
+        lost_bytes: info.lost_bytes,
+        unread_bytes: info.unread_bytes,
+        out_of_order_bytes: info.out_of_order_bytes,
+        urgent_bytes: info.urgent_bytes,
+        segments_received: info.segments_in,
+        segments_sent: info.segments_out,
+        segments_retransmitted: info.segments_retransmitted,
+        timeouts: info.timeouts.into(),
     }
 }
 

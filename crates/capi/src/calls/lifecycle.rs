@@ -6,7 +6,7 @@ use std::ptr;
 use channel::{Channel, Config, DriverChoice};
 
 use crate::abi::{
-    MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_channel_t, mp_config, mp_driver,
+    MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_channel_t, mp_config, mp_driver, mp_placement,
 };
 use crate::border::{caught, finish, status};
 use crate::calls::{read_sized, write_sized};
@@ -88,23 +88,31 @@ pub(crate) fn defaults(size: usize) -> mp_config {
         gateways: ptr::null(),
         spin_us: 0,
         channels: 0,
+        placement: mp_placement::MP_PLACEMENT_DEFAULT as u32,
+        server_core: -1,
     }
 }
+
+const DRIVERS: &str = "must be MP_DRIVER_AUTO, MP_DRIVER_URING or MP_DRIVER_EPOLL";
 
 pub(crate) fn translate(config: &mp_config) -> Result<Config, Failure> {
     let driver = match config.driver {
         driver if driver == mp_driver::MP_DRIVER_AUTO as u32 => DriverChoice::Auto,
         driver if driver == mp_driver::MP_DRIVER_URING as u32 => DriverChoice::Uring,
         driver if driver == mp_driver::MP_DRIVER_EPOLL as u32 => DriverChoice::Epoll,
-        _ => return Err(CallError::Argument("config->driver").into()),
+        other => return Err(CallError::setting("config->driver", other, DRIVERS).into()),
     };
     if config.flags & !(MP_NO_LWSOCKETS | MP_NO_PARTITION) != 0 {
-        return Err(CallError::Argument("config->flags").into());
+        let allowed = "must be made of MP_NO_LWSOCKETS and MP_NO_PARTITION";
+        return Err(CallError::setting("config->flags", config.flags, allowed).into());
     }
     if config.reserved != 0 {
-        return Err(CallError::Argument("config->reserved").into());
+        let (name, value) = ("config->reserved", config.reserved);
+        return Err(CallError::setting(name, value, "must be 0").into());
     }
-    let buffer_count = u16::try_from(config.buffer_count);
+    let buffer_count = u16::try_from(config.buffer_count).map_err(|_| {
+        CallError::setting("config->buffer_count", config.buffer_count, "must be 4 to 32768")
+    })?;
     let translated = Config::default()
         .driver(driver)
         .batch(config.batch)
@@ -112,14 +120,17 @@ pub(crate) fn translate(config: &mp_config) -> Result<Config, Failure> {
         .completion_entries(config.completion_entries)
         .max_lwsockets(config.max_lwsockets)
         .buffer_len(config.buffer_len as usize)
-        .buffer_count(buffer_count.map_err(|_| CallError::Argument("config->buffer_count"))?)
+        .buffer_count(buffer_count)
         .lwsockets(config.flags & MP_NO_LWSOCKETS == 0)
         .partition(config.flags & MP_NO_PARTITION == 0);
     match config.core {
         -1 => Ok(translated),
         core => match usize::try_from(core) {
             Ok(core) => Ok(translated.core(core)),
-            Err(_) => Err(CallError::Argument("config->core").into()),
+            Err(_) => {
+                let allowed = "must be a core's number, or -1";
+                Err(CallError::setting("config->core", core, allowed).into())
+            }
         },
     }
 }

@@ -213,6 +213,21 @@ pub extern "C" fn mp_disconnect(handle: mp_handle_t, how: u32) -> c_int {
     status("mp_disconnect", result)
 }
 
+/// Asks for an event when a connection has ended in both directions, in order or by a reset.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_await_end(handle: mp_handle_t) -> c_int {
+    let result = with_handle(handle, |inner, handle| Ok(inner.channel.await_end(handle)?));
+    status("mp_await_end", result)
+}
+
+/// Asks for an event when the peer has acknowledged all bytes that were written to a connection of
+/// the library's own stack, and its end if the sending direction was closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_await_delivery(handle: mp_handle_t) -> c_int {
+    let result = with_handle(handle, |inner, handle| Ok(inner.channel.await_delivery(handle)?));
+    status("mp_await_delivery", result)
+}
+
 /// Turns an lwsocket into a file descriptor; MP_TO_FD carries it, and the bytes that had arrived
 /// and were not read.
 #[unsafe(no_mangle)]

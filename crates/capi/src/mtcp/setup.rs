@@ -496,8 +496,8 @@ fn carrier(conf: &Conf) -> Result<Carrier, Failure> {
     Ok(match description(conf)? {
         None => Carrier::Kernel,
         Some(link) => {
-            let wanted = Wanted { link, settings: server_config(conf) };
-            Carrier::Stack(Box::new(wanted))
+            let settings = server_config(conf);
+            Carrier::Stack(Box::new(Wanted { link, link_named_by: "io, port", settings }))
         }
     })
 }

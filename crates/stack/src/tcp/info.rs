@@ -40,6 +40,24 @@ pub enum TcpState {
     LastAck,
 }
 
+impl TcpState {
+    /// Returns the number that Linux gives this state, as in `<netinet/tcp.h>`.
+    #[must_use]
+    pub const fn linux_number(self) -> u8 {
+        match self {
+            Self::Established => 1,
+            Self::SynSent => 2,
+            Self::SynReceived => 3,
+            Self::FinWait1 => 4,
+            Self::FinWait2 => 5,
+            Self::Closed => 7,
+            Self::CloseWait => 8,
+            Self::LastAck => 9,
+            Self::Closing => 11,
+        }
+    }
+}
+
 /// What is known about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
