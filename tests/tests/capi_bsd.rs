@@ -59,6 +59,53 @@ fn expected(prefix: &Path) -> &'static str {
 }
 
 #[test]
+fn first_socket_failure_prints_its_reason_once() {
+    let test = "first_socket_failure_prints_its_reason_once";
+    let Some(prefix) = prefix(test) else { return };
+    let source = prefix.join("first-socket.c");
+    let text = "#include <stdio.h>\n#include <sys/socket.h>\n\
+                int main(void)\n{\n    for (int i = 0; i < 3; i++)\n\
+                \x20       if (socket(AF_INET, SOCK_STREAM, 0) < 0)\n\
+                \x20           perror(\"socket\");\n    return 0;\n}\n";
+    std::fs::write(&source, text).expect("a file");
+    let program = compile(prefix, &source, "first-socket", OURS);
+    let cases: [(&[(&str, &str)], &str); 6] = [
+        (
+            &[("MEGAPIPE_BACKEND", "lokal")],
+            "no sockets: MEGAPIPE_BACKEND = lokal: must be kernel or local",
+        ),
+        (&[("MEGAPIPE_BACKEND", "local")], "no sockets: MEGAPIPE_LINK is not set: the local"),
+        (
+            &[("MEGAPIPE_BACKEND", "local"), ("MEGAPIPE_LINK", "tap:nosuch-device-name")],
+            "no sockets: MEGAPIPE_LINK = tap:nosuch-device-name: ",
+        ),
+        (
+            &[("MEGAPIPE_BACKEND", "local"), ("MEGAPIPE_LINK", "pigeon")],
+            "no sockets: MEGAPIPE_LINK = pigeon: \"pigeon\" is no link: pair, tap, ",
+        ),
+        (
+            &[("MEGAPIPE_SOCKETS", "all")],
+            "no sockets: MEGAPIPE_SOCKETS = all: must be shared, thread or select",
+        ),
+        (
+            &[
+                ("MEGAPIPE_BACKEND", "local"),
+                ("MEGAPIPE_LINK", "tap:x"),
+                ("MEGAPIPE_ADDRESS", "10.0.0.2"),
+            ],
+            "no sockets: MEGAPIPE_ADDRESS: \"10.0.0.2\" is not ADDRESS/BITS, as 10.0.0.2/24",
+        ),
+    ];
+    for (environment, expected) in cases {
+        let (status, text) = run(Command::new(&program).envs(environment.iter().copied()));
+        assert!(status.success(), "{environment:?}: {status}\n{text}");
+        assert_eq!(text.matches("megapipe: ").count(), 1, "{environment:?}: {text}");
+        assert!(text.contains(expected), "{environment:?}: {text}");
+        assert_eq!(text.matches("socket: ").count(), 3, "{environment:?}: {text}");
+    }
+}
+
+#[test]
 fn a_program_of_linux_says_the_same_on_our_sockets() {
     let Some(prefix) = prefix("a_program_of_linux_says_the_same_on_our_sockets") else { return };
     for whose in ["shared", "thread"] {

@@ -215,6 +215,14 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
+/// Prints a line for people on standard error, for programs that do not know `mp_last_error()`.
+pub(crate) fn print(text: fmt::Arguments<'_>) {
+    let errno = Errno::now();
+    // Standard error that is closed is no reason to fail.
+    let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("megapipe: {text}\n"));
+    errno.put_back();
+}
+
 /// Remembers the failure for `mp_last_error()` and sets errno.
 #[cold]
 pub(crate) fn set_last(call: &str, error: &CallError) {

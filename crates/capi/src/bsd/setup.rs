@@ -16,7 +16,7 @@ use crate::abi::mp_config;
 use crate::border::caught;
 use crate::calls::lifecycle::{defaults, translate};
 use crate::calls::read_sized;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, Failure, WithCauses, print};
 use crate::fork::ProcessMark;
 use crate::limits::{BSD_DESCRIPTORS_FOR_SELECT, BSD_FIRST, BSD_FIRST_FOR_SELECT};
 use crate::network::{self, Wanted};
@@ -131,8 +131,15 @@ pub(super) fn make() -> Result<(), Refusal> {
         mark.check()?;
         Ok((Carrier::Shared(shared.clone()), None))
     };
-    let (carrier, place) = caught(made)?;
+    let (carrier, place) = caught(made).inspect_err(print_once)?;
     context::settle(carrier, place)
+}
+
+/// Prints why there are no sockets, the first time only: a program that was written for Linux shows
+/// errno and nothing else.
+fn print_once(failure: &Failure) {
+    static PRINTED: Once = Once::new();
+    PRINTED.call_once(|| print(format_args!("no sockets: {}", WithCauses(failure.why()))));
 }
 
 /// Whether threads share sockets, and there are some, of which the calling thread has not heard.

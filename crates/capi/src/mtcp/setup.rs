@@ -9,7 +9,7 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ use super::conf::{BUFFER_BYTES_MAX, Conf, Io, Numbers};
 use super::context::{self, Sources, mctx_t, with_context};
 use super::tables;
 use crate::border::{caught, finish, status};
-use crate::error::{CallError, Errno, Failure, WithCauses, set_last};
+use crate::error::{CallError, Failure, WithCauses, print, set_last};
 use crate::limits::{
     MTCP_BUFFERS_MAX, MTCP_BUFFERS_MIN, MTCP_DESCRIPTORS_BESIDE, MTCP_FILE_BYTES_MAX,
 };
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
     };
     let result = caught(init);
     if let Err(failure) = &result {
-        tell(format_args!("mtcp_init: {}", WithCauses(failure.why())));
+        print(format_args!("mtcp_init: {}", WithCauses(failure.why())));
     }
     status("mtcp_init", result)
 }
@@ -132,7 +132,7 @@ fn init_from(path: &Path) -> Result<(), Failure> {
     read_tables(&mut conf)?;
     description(&conf)?;
     for warning in mem::take(&mut conf.warnings) {
-        tell(format_args!("{}: {warning}", path.display()));
+        print(format_args!("{}: {warning}", path.display()));
     }
     setup.forget_network();
     *setup = Setup { conf: Some(conf), is_initialised: true, carrier: None };
@@ -364,7 +364,7 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
     };
     let result = caught(create);
     if let Err(failure) = &result {
-        tell(format_args!("mtcp_create_context: {}", WithCauses(failure.why())));
+        print(format_args!("mtcp_create_context: {}", WithCauses(failure.why())));
     }
     finish("mtcp_create_context", result)
 }
@@ -381,7 +381,7 @@ pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) {
         return set_last("mtcp_destroy_context", failure.why());
     }
     if let Ok(Some((told_as, (core, counters)))) = told {
-        tell(format_args!("context of core {core}, {told_as}: {}", listed(&counters)));
+        print(format_args!("context of core {core}, {told_as}: {}", listed(&counters)));
     }
 }
 
@@ -433,14 +433,6 @@ fn first_address() -> Option<u32> {
         IpAddr::V4(ip) => Some(ip.to_bits()),
         IpAddr::V6(_) => None,
     })
-}
-
-/// What a person has to know. A program that was written for mTCP asks nobody for warnings.
-fn tell(text: std::fmt::Arguments<'_>) {
-    let errno = Errno::now();
-    // Standard error that is closed is no reason to fail.
-    let _ = writeln!(io::stderr(), "megapipe: {text}");
-    errno.put_back();
 }
 
 /// The link in the words of link descriptions; none: Linux does TCP.
