@@ -7,6 +7,7 @@
 //! - Only the owner of an entry changes it, so a thread that finds its own number in `owner` may
 //!   trust `channel`. Any other thread reads nothing but `owner`.
 //! - Thread numbers are never reused, so that a new thread can never pass for one that ended.
+//! - A thread that ends has no channels any more: those that it did not destroy are destroyed.
 
 use std::cell::Cell;
 use std::ptr;
@@ -53,6 +54,38 @@ static ENTRIES: [Entry; CHANNEL_TAGS] =
     [const { Entry { owner: AtomicU64::new(0), channel: AtomicPtr::new(ptr::null_mut()) } };
         CHANNEL_TAGS];
 
+thread_local! {
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+/// Destroys the channels of a thread when the thread ends: no other thread can, and each holds
+/// descriptors of the process.
+struct AtEnd;
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        if is_main_thread() {
+            // The process ends, and the kernel takes everything back.
+            return;
+        }
+        let owner = ThreadNumber::current().0;
+        // Relaxed: a thread sees its own stores in order, and takes no other thread's entries.
+        let own = ENTRIES.iter().filter(|entry| entry.owner.load(Ordering::Relaxed) == owner);
+        for entry in own {
+            // SAFETY: the registry holds the channels of this thread that are not destroyed. One
+            // that a call is inside of, because a signal handler ends the thread, is left.
+            let _ = unsafe { mp_channel::destroy(entry.channel.load(Ordering::Relaxed)) };
+        }
+    }
+}
+
+fn is_main_thread() -> bool {
+    // SAFETY: the call takes nothing and returns a number.
+    let thread = unsafe { libc::gettid() };
+    // SAFETY: the same.
+    thread == unsafe { libc::getpid() }
+}
+
 /// Enters a channel of the calling thread: `false` if another channel has the tag.
 pub(crate) fn enter(tag: u16, channel: *mut mp_channel) -> bool {
     let entry = &ENTRIES[usize::from(tag) % CHANNEL_TAGS];
@@ -62,6 +95,9 @@ pub(crate) fn enter(tag: u16, channel: *mut mp_channel) -> bool {
     let won = entry.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
     if won.is_ok() {
         entry.channel.store(channel, Ordering::Relaxed);
+        // The first use in a thread registers the destructor. In a thread that is at its end
+        // already nothing runs after this, and the channel is its maker's to destroy.
+        let _ = AT_END.try_with(|_| ());
     }
     won.is_ok()
 }

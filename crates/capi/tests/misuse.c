@@ -312,6 +312,43 @@ static void other_threads(void)
     CHECK(mp_destroy(channel) == 0);
 }
 
+/* Descriptors of the process. */
+static int descriptors(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) != -1;
+    return count;
+}
+
+static void *ends_without_destroying(void *argument)
+{
+    mp_channel_t *one = create(), *other = create();
+    struct pair pair = stream_pair(one, NULL);
+
+    CHECK(mp_read(pair.handle, NULL, 8) == 0);
+    CHECK(mp_flush(one) == 0);
+    CHECK(mp_timer(other, 1000, 0, NULL) != MP_NO_HANDLE);
+    close(pair.peer);
+    *(mp_handle_t *)argument = pair.handle;
+    return NULL;
+}
+
+static void a_thread_that_ends_destroys_its_channels(void)
+{
+    int before = descriptors();
+    mp_handle_t handle;
+    pthread_t thread;
+
+    for (int i = 0; i < 8; i++) {
+        CHECK(pthread_create(&thread, NULL, ends_without_destroying, &handle) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        FAILS(mp_unregister(handle, NULL), -1, EBADF);
+    }
+    CHECK(descriptors() == before);
+}
+
 static void in_the_child(mp_channel_t *channel, const struct pair *pair)
 {
     mp_channel_t *own;
@@ -433,6 +470,7 @@ int main(int argc, char **argv)
     RUN(wrong_kinds);
     RUN(values_out_of_range);
     RUN(other_threads);
+    RUN(a_thread_that_ends_destroys_its_channels);
     RUN_UNLESS_VALGRIND(after_fork);
     RUN(destroyed_with_everything_under_way);
     RUN(many_channels_come_and_go);
