@@ -151,6 +151,78 @@ fn calls_used_wrongly_answer_as_linuxs_do() {
     assert!(status.success(), "{status}\n{text}");
 }
 
+/// The commands that `mtcp(7)` prints in its example, with lines that go on joined.
+fn commands_of_the_manual() -> Vec<String> {
+    let page = fs::read_to_string(sources().join("man/mtcp.7")).expect("the page");
+    let example = page.split(".EX\n").nth(1).expect("an example");
+    let text = example.split("\n.EE").next().expect("its end");
+    let text = text.replace("\\fB", "").replace("\\fP", "").replace("\\-", "-");
+    let text = text.replace("\\e\n", " ");
+    text.lines().filter_map(|line| Some(line.strip_prefix("$ ")?.to_owned())).collect()
+}
+
+#[test]
+fn manual_example_builds_a_tree_like_mtcps() {
+    let test = "manual_example_builds_a_tree_like_mtcps";
+    let Some(prefix) = prefix(test) else { return };
+    if !is_installed("pkg-config") {
+        println!("skipped: {test}: pkg-config is not installed");
+        return;
+    }
+    let scratch = Scratch::new("tree");
+    for folder in ["util/include", "apps/example"] {
+        fs::create_dir_all(scratch.0.join(folder)).expect("a directory");
+    }
+    // As in mTCP, a header that several files include defines a variable.
+    scratch.write("util/include/netlib.h", b"struct Options { int count; } Options;\n");
+    let uses = "#include \"netlib.h\"\n#include \"eventpoll.h\"\n";
+    for (file, body) in [
+        ("util/http_parsing.c", "int parse(void) { return Options.count; }\n"),
+        ("util/tdate_parse.c", "int date(void) { return Options.count; }\n"),
+        ("util/netlib.c", "int options(void) { return Options.count; }\n"),
+        ("util/cpu.c", "#include <mtcp_api.h>\nint cpus(void) { return INPORT_ANY; }\n"),
+        (
+            "apps/example/epserver.c",
+            "#include <mtcp_epoll.h>\nint main(void)\n{\n    struct mtcp_epoll_event event = \
+             {.events = MTCP_EPOLLIN};\n    return mtcp_epoll_wait(NULL, 1, &event, 1, 0) + 1;\n}\n",
+        ),
+    ] {
+        scratch.write(file, format!("{uses}{body}").as_bytes());
+    }
+    let compiles = commands_of_the_manual().into_iter().find(|command| command.starts_with("cc "));
+    let compiles = compiles.expect("a command that compiles");
+    // mTCP's tree wants libnuma; this one does not.
+    let compiles = compiles.replace(" -lnuma", "");
+    let mut shell = Command::new("sh");
+    shell.args(["-e", "-c", &format!("{compiles} -Wl,-rpath,{}/lib", prefix.display())]);
+    shell.current_dir(scratch.0.join("util"));
+    let (status, text) = run(shell.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+    assert!(status.success(), "{compiles}: {status}\n{text}");
+    let (status, text) = run(&mut Command::new(scratch.0.join("util/epserver")));
+    assert!(status.success(), "{status}\n{text}");
+}
+
+#[test]
+fn headers_define_no_variables() {
+    let Some(prefix) = prefix("headers_define_no_variables") else { return };
+    let scratch = Scratch::new("headers");
+    let includes = "#include <eventpoll.h>\n#include <mtcp_api.h>\n#include <mtcp_epoll.h>\n\
+                    #include <megapipe.h>\n#include <megapipe_sockets.h>\n";
+    let other = scratch.write(
+        "other.c",
+        format!(
+            "{includes}int other(void);\n\
+                                                  int other(void) {{ return 0; }}\n"
+        )
+        .as_bytes(),
+    );
+    let main = format!("{includes}int other(void);\nint main(void) {{ return other(); }}\n");
+    let main = scratch.write("main.c", main.as_bytes());
+    let other = other.to_string_lossy();
+    let program = compile(prefix, &main, "headers", &["-std=gnu11", "-fno-common", &other]);
+    assert!(run(&mut Command::new(program)).0.success());
+}
+
 #[test]
 fn contexts_listen_at_one_port_and_closed_numbers_rest_as_in_mtcp() {
     let test = "contexts_listen_at_one_port_and_closed_numbers_rest_as_in_mtcp";
