@@ -184,7 +184,8 @@ fn manual_example_builds_a_tree_like_mtcps() {
         (
             "apps/example/epserver.c",
             "#include <mtcp_epoll.h>\nint main(void)\n{\n    struct mtcp_epoll_event event = \
-             {.events = MTCP_EPOLLIN};\n    return mtcp_epoll_wait(NULL, 1, &event, 1, 0) + 1;\n}\n",
+             {.events = MTCP_EPOLLIN};\n    return mtcp_epoll_wait(NULL, 1, &event, 1, 0) + 1;\n\
+             }\n",
         ),
     ] {
         scratch.write(file, format!("{uses}{body}").as_bytes());

@@ -128,8 +128,8 @@ const ONLY_LOCAL: &str = "only the local back end has this";
 const LINK_NEEDED: &str =
     "the local back end needs a link, such as tap:tap0, packet:eth0, xdp:eth0 or memif:PATH";
 const BACKENDS: &str = "must be MP_BACKEND_DEFAULT, MP_BACKEND_KERNEL or MP_BACKEND_LOCAL";
-const PLACEMENTS: &str = "must be MP_PLACEMENT_DEFAULT, MP_PLACEMENT_INLINE, MP_PLACEMENT_THREAD or \
-                          MP_PLACEMENT_CORE";
+const PLACEMENTS: &str =
+    "must be MP_PLACEMENT_DEFAULT, MP_PLACEMENT_INLINE, MP_PLACEMENT_THREAD or MP_PLACEMENT_CORE";
 
 /// Whether a configuration chooses our own stack.
 fn is_local(config: &mp_config) -> Result<bool, Failure> {
