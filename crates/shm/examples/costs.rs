@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use megapipe_shm::record::{Command, Id, Ids, Op, Record};
-use megapipe_shm::{Pool, PoolLayout, Region, RingLayout, checksum, doorbell, ring};
+use megapipe_shm::{Pool, PoolLayout, Region, RingLayout, doorbell, ring};
 
 const RUNS: usize = 15;
 
@@ -40,17 +40,13 @@ fn main() {
     for len in [64, 512, 1460] {
         let mut bytes = vec![0x5a; len];
         let ns = cost_ns(100_000, || {
-            black_box(pool.copy_in(buf, 0, black_box(&bytes)).expect("in bounds"));
+            pool.copy_in(buf, 0, black_box(&bytes)).expect("in bounds");
         });
-        print(&format!("copy in with checksum, {len} bytes"), ns);
+        print(&format!("copy in, {len} bytes"), ns);
         let ns = cost_ns(100_000, || {
-            black_box(pool.copy_out(buf, 0, black_box(&mut bytes)).expect("in bounds"));
+            pool.copy_out(buf, 0, black_box(&mut bytes)).expect("in bounds");
         });
-        print(&format!("copy out with checksum, {len} bytes"), ns);
-        let ns = cost_ns(100_000, || {
-            black_box(checksum::sum(black_box(&bytes)));
-        });
-        print(&format!("checksum alone, {len} bytes"), ns);
+        print(&format!("copy out, {len} bytes"), ns);
     }
     let ns = cost_ns(100_000, || {
         let buf = pool.alloc().expect("free");

@@ -12,8 +12,7 @@
 //!
 //! Threads that a library starts to be at the other end take no signals ([`without_signals`]).
 //!
-//! Bytes go in and come out by copies, with the Internet checksum in the same pass; records go
-//! through rings, in batches.
+//! Bytes go in and come out by copies; records go through rings, in batches.
 //!
 //! Read first: `region.rs`, then `ring.rs`; `docs/UNSAFE.md`, "Memory that somebody else writes".
 //!
@@ -35,7 +34,6 @@ mod biased;
 mod bip;
 mod bytes;
 #[cfg(not(loom))]
-pub mod checksum;
 mod cursor;
 #[cfg(not(loom))]
 mod doorbell;

@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::region::{Backing, OutOfRegion, Region};
-use crate::{bytes, checksum, limits};
+use crate::{bytes, limits};
 
 pub use lent::{Lent, Writer};
 
@@ -300,12 +300,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Copies `from` into a buffer; the folded sum of what was copied (`checksum.rs`).
+    /// Copies `from` into a buffer.
     ///
     /// # Errors
     /// [`BufError`]; nothing was copied.
     #[inline]
-    pub fn copy_in(&self, buf: BufId, offset: u32, from: &[u8]) -> Result<u16, BufError> {
+    pub fn copy_in(&self, buf: BufId, offset: u32, from: &[u8]) -> Result<(), BufError> {
         let to = self.range(buf, offset, from.len())?;
         let lent_bytes = self.states[buf.index() as usize].lent_bytes.get();
         if lent_bytes > offset {
@@ -315,16 +315,16 @@ impl Pool {
         // exists: those of `lend` lie below `lent_bytes`, a writer's buffer has been refused above,
         // so `from` is elsewhere too.
         unsafe { bytes::copy_in(from, to.as_ptr()) };
-        Ok(checksum::sum(from))
+        Ok(())
     }
 
-    /// Copies bytes of a buffer to `to`; the folded sum of what was copied, whatever happens to the
-    /// buffer meanwhile.
+    /// Copies bytes of a buffer to `to`. Who sums or reads them does so of the copy, whatever
+    /// happens to the buffer meanwhile.
     ///
     /// # Errors
     /// [`BufError`]; nothing was copied.
     #[inline]
-    pub fn copy_out(&self, buf: BufId, offset: u32, to: &mut [u8]) -> Result<u16, BufError> {
+    pub fn copy_out(&self, buf: BufId, offset: u32, to: &mut [u8]) -> Result<(), BufError> {
         let from = self.range(buf, offset, to.len())?;
         if self.states[buf.index() as usize].lent_bytes.get() == WITH_WRITER {
             return Err(self.refused(BufError::Lent(buf)));
@@ -332,8 +332,7 @@ impl Pool {
         // SAFETY: `range` has checked that these bytes lie in the buffer; no exclusive reference to
         // them exists, because a writer's buffer has been refused, so `to` is elsewhere.
         unsafe { bytes::copy_out(from.as_ptr(), to) };
-        // Of the copy and not of the buffer: what is summed is what was taken.
-        Ok(checksum::sum(to))
+        Ok(())
     }
 
     /// Whether `len` bytes at `offset` lie in `buf` and the buffer is in use: what a record from

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use megapipe_shm::record::{Bufs, Chunk, Command, Completion, Event, Id, Op, Record, RecordFault};
 use megapipe_shm::{
     BufError, BufId, Consumer, DoorbellError, Pool, PoolLayout, Producer, Region, RingFault,
-    RingLayout, Ringer, Sleeper, bell_sockets, checksum,
+    RingLayout, Ringer, Sleeper, bell_sockets,
 };
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -43,6 +43,11 @@ enum End {
     Buf(#[from] BufError),
     #[error(transparent)]
     Doorbell(#[from] DoorbellError),
+}
+
+/// Says which bytes arrived.
+fn digest(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |sum: u32, byte| sum.rotate_left(5) ^ u32::from(*byte))
 }
 
 /// Hands descriptors over.
@@ -122,9 +127,8 @@ impl Server {
                 Op { command: Command::Send { conn, chunk }, .. } => {
                     let mut bytes = [0; 2048];
                     let bytes = &mut bytes[..2048.min(chunk.len as usize)];
-                    let sum = self.pool.copy_out(chunk.buf, chunk.offset, bytes)?;
-                    assert_eq!(sum, checksum::sum(bytes));
-                    Event::Acked { conn, chunks: 1, queued_bytes: sum.into() }
+                    self.pool.copy_out(chunk.buf, chunk.offset, bytes)?;
+                    Event::Acked { conn, chunks: 1, queued_bytes: digest(bytes) }
                 }
                 Op { command: Command::Return { bufs }, .. } => {
                     for buf in bufs.iter() {
@@ -240,7 +244,7 @@ fn an_honest_application_and_a_server_exchange_buffers() {
             application.region.write(place(buf) + 8, &bytes).expect("in bounds");
             let chunk = Chunk { buf, offset: 8, len: bytes.len() as u32 };
             application.ask(cookie, Command::Send { conn: CONN, chunk });
-            let queued_bytes = checksum::sum(&bytes).into();
+            let queued_bytes = digest(&bytes);
             let event = Event::Acked { conn: CONN, chunks: 1, queued_bytes };
             assert_eq!(application.answer(), Completion { cookie, event });
         }
@@ -284,8 +288,7 @@ fn scribbling_over_all_of_the_memory_ends_the_session_and_harms_nothing() {
         let end = loop {
             assert!(start.elapsed() < PATIENCE, "the session goes on");
             // Whatever is in them, the buffers can be used, by the bookkeeping that is ours alone.
-            let sum = server.pool.copy_in(buf, 0, &[0xab; 1460]).expect("ours");
-            assert_eq!(sum, checksum::sum(&[0xab; 1460]));
+            server.pool.copy_in(buf, 0, &[0xab; 1460]).expect("ours");
             if let Err(end) = server.turn() {
                 break end;
             }

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::chunk::Chunk;
 use crate::id::{BufId, PoolId};
 use crate::memory::Memory;
+use crate::wire::checksum;
 
 /// Buffers of one size on the heap; all pools share them.
 #[derive(Debug)]
@@ -84,28 +85,16 @@ impl Memory for HeapMemory {
         if let Some(to) = self.bytes.get_mut(start..start + len) {
             to.copy_from_slice(&from[..len]);
         }
-        sum(from)
+        checksum::sum(from)
     }
 
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
         let from = self.bytes(chunk);
         let len = from.len().min(to.len());
-        to[..len].copy_from_slice(&from[..len]);
         to[len..].fill(0);
-        sum(to)
+        // Zeroes add nothing.
+        checksum::copy(from, to)
     }
-}
-
-/// The one's complement sum of big-endian pairs (RFC 1071), written to be read.
-fn sum(bytes: &[u8]) -> u16 {
-    let mut sum = 0_u64;
-    for pair in bytes.chunks(2) {
-        sum += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! - A payload is here from its write until the stack frees it, or gives it back.
 //! - A buffer of the reserve is the stack's until it is freed or taken for a completion.
 
-use megapipe_shm::checksum;
+use megapipe_stack::wire::checksum;
 use megapipe_stack::{BufId, Chunk};
 use slab::Slab;
 

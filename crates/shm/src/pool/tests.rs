@@ -63,28 +63,28 @@ fn ranges_outside_a_buffer_are_refused() {
     let outside = |offset, len| Err(BufError::OutOfBuf { offset, len });
     assert_eq!(pool.copy_in(buf, 255, b"ab"), outside(255, 2));
     assert_eq!(pool.copy_in(buf, u32::MAX, b""), outside(u32::MAX, 0));
-    assert_eq!(pool.copy_in(buf, 256, b""), Ok(0));
+    assert_eq!(pool.copy_in(buf, 256, b""), Ok(()));
     assert_eq!(pool.copy_out(buf, 0, &mut [0; 257]), outside(0, 257));
     assert_eq!(pool.check(buf, 1, 255), Ok(()));
     assert!(pool.check(buf, 1, u32::MAX).is_err());
 }
 
 #[test]
-fn buffers_do_not_overlap_and_the_sum_is_of_what_was_copied() {
+fn pool_buffers_do_not_overlap() {
     let pool = pool(3);
     let ids: Vec<BufId> = std::iter::from_fn(|| pool.alloc()).collect();
     for (fill, id) in (1..).zip(&ids) {
         let bytes = [fill; 256];
-        assert_eq!(pool.copy_in(*id, 0, &bytes), Ok(checksum::sum(&bytes)));
+        assert_eq!(pool.copy_in(*id, 0, &bytes), Ok(()));
     }
     for (fill, id) in (1..).zip(&ids) {
         let mut bytes = [0; 256];
-        assert_eq!(pool.copy_out(*id, 0, &mut bytes), Ok(checksum::sum(&[fill; 256])));
+        assert_eq!(pool.copy_out(*id, 0, &mut bytes), Ok(()));
         assert_eq!(bytes, [fill; 256]);
     }
-    assert_eq!(pool.copy_in(ids[0], 3, &[0x12, 0x34, 0x56]), Ok(0x1234 + 0x5600));
+    assert_eq!(pool.copy_in(ids[0], 3, &[0x12, 0x34, 0x56]), Ok(()));
     let mut part = [0; 4];
-    assert_eq!(pool.copy_out(ids[0], 2, &mut part), Ok(0x0112 + 0x3456));
+    assert_eq!(pool.copy_out(ids[0], 2, &mut part), Ok(()));
     assert_eq!(part, [1, 0x12, 0x34, 0x56]);
 }
 

@@ -4,15 +4,24 @@
 //! in a header, which is the sum's complement. An odd last byte counts as the high half of a
 //! pair. Data with its right checksum in place sums to `0xffff`.
 //!
+//! The one implementation for everything above links: stacks, channels and their memory, which copy
+//! and sum in one pass ([`copy`]).
+//!
 //! Invariant: sums of parts combine to the sum of the whole, in any order ([`combine`]); a part
 //! that begins at an odd offset has its halves swapped ([`append`]).
 
 use core::net::IpAddr;
 
-/// The sum of `bytes`.
+/// Below this, setting up the lanes of [`Wide`] costs more than they gain.
+const WIDE_BYTES_MIN: usize = 192;
+
+/// Returns the sum of `bytes`.
 #[must_use]
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
+    if bytes.len() >= WIDE_BYTES_MIN {
+        return sum_wide(bytes);
+    }
     // The order of the bytes in a pair does not matter for one's complement addition, but for
     // the order of the bytes of the result (RFC 1071 §2 (B)): so we add native words, and swap
     // once. A carry out of 64 bits is worth one, as it is out of 16.
@@ -28,6 +37,103 @@ pub fn sum(bytes: &[u8]) -> u16 {
         total = add(total, padded(tail));
     }
     u16::from_be(fold(total))
+}
+
+/// Copies `from` to `to`, as far as both go, and returns the sum of what was copied, in one pass.
+#[inline]
+pub fn copy(from: &[u8], to: &mut [u8]) -> u16 {
+    let len = from.len().min(to.len());
+    let (from, to) = (&from[..len], &mut to[..len]);
+    if len >= WIDE_BYTES_MIN { copy_wide(from, to) } else { copy_words(from, to) }
+}
+
+/// [`copy`] of few bytes.
+#[inline]
+fn copy_words(from: &[u8], to: &mut [u8]) -> u16 {
+    let (words, tail) = from.as_chunks::<8>();
+    let (places, tail_place) = to.as_chunks_mut::<8>();
+    let mut total = 0;
+    for (word, place) in words.iter().zip(places) {
+        *place = *word;
+        total = add(total, *word);
+    }
+    if !tail.is_empty() {
+        tail_place.copy_from_slice(tail);
+        total = add(total, padded(tail));
+    }
+    u16::from_be(fold(total))
+}
+
+#[inline(never)]
+fn sum_wide(bytes: &[u8]) -> u16 {
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    let mut wide = Wide::default();
+    for block in blocks {
+        wide.add(block);
+    }
+    combine(wide.sum(), sum(rest))
+}
+
+#[inline(never)]
+fn copy_wide(from: &[u8], to: &mut [u8]) -> u16 {
+    let (blocks, rest) = from.as_chunks::<64>();
+    let (places, rest_place) = to.as_chunks_mut::<64>();
+    let mut wide = Wide::default();
+    for (block, place) in blocks.iter().zip(places) {
+        *place = *block;
+        wide.add(block);
+    }
+    combine(wide.sum(), copy_words(rest, rest_place))
+}
+
+/// Sums of native words of 64 bits in lanes that fit vector registers of 128 bits, which every
+/// `x86_64` and `aarch64` has. The shape matters to the compiler: four lanes apart, two words each.
+#[derive(Default)]
+struct Wide {
+    lanes: [Lane; 4],
+}
+
+/// Of two series of words, both modulo 2^64: the words' sum, and that of their upper halves. The
+/// latter never overflows, and together they give the sum of the lower halves, too: three
+/// instructions for each register, where separate halves take four.
+#[derive(Default, Clone, Copy)]
+struct Lane {
+    words: [u64; 2],
+    upper: [u64; 2],
+}
+
+impl Wide {
+    #[inline(always)]
+    fn add(&mut self, block: &[u8; 64]) {
+        let (pairs, _) = block.as_chunks::<16>();
+        let [a, b, c, d] = self.lanes;
+        self.lanes = [a.add(&pairs[0]), b.add(&pairs[1]), c.add(&pairs[2]), d.add(&pairs[3])];
+    }
+
+    #[inline(always)]
+    fn sum(self) -> u16 {
+        let [a, b, c, d] = self.lanes;
+        let Lane { words, upper } = a.join(b).join(c.join(d));
+        let upper = upper[0].wrapping_add(upper[1]);
+        let lower = words[0].wrapping_add(words[1]).wrapping_sub(upper << 32);
+        // Each is below 2^32 for each word that was added, so that this overflows for none.
+        u16::from_be(fold(lower.wrapping_add(upper)))
+    }
+}
+
+impl Lane {
+    #[inline(always)]
+    fn add(self, pair: &[u8; 16]) -> Self {
+        let (words, _) = pair.as_chunks::<8>();
+        let words = [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])];
+        self.join(Self { words, upper: words.map(|word| word >> 32) })
+    }
+
+    #[inline(always)]
+    fn join(self, other: Self) -> Self {
+        let add = |a: [u64; 2], b: [u64; 2]| [a[0].wrapping_add(b[0]), a[1].wrapping_add(b[1])];
+        Self { words: add(self.words, other.words), upper: add(self.upper, other.upper) }
+    }
 }
 
 /// One's complement addition of eight bytes.

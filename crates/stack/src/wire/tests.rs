@@ -44,6 +44,32 @@ fn sums_are_those_of_rfc_1071() {
     assert_eq!(checksum::sum(&[0xff; 65_535]), slow_sum(&[0xff; 65_535]));
 }
 
+/// Both ways of summing, for few and for many bytes, and copies.
+#[test]
+fn checksum_of_any_length_matches_definition() {
+    let mut seed = 1_u32;
+    let mut byte = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Many ones, so that carries run.
+        if seed >> 31 == 0 { 0xff } else { (seed >> 24) as u8 }
+    };
+    let bytes: Vec<u8> = (0..70_000).map(|_| byte()).collect();
+    for len in (0..700).chain([1448, 1460, 2048, 65_535, 65_536]) {
+        for start in [0, 1, 7] {
+            let bytes = &bytes[start..start + len];
+            let expected = slow_sum(bytes);
+            assert_eq!(checksum::sum(bytes), expected, "{len} from {start}");
+            let mut copied = vec![0xee; len + 9];
+            assert_eq!(checksum::copy(bytes, &mut copied), expected, "{len} from {start}");
+            assert_eq!(&copied[..len], bytes);
+            assert_eq!(copied[len..], [0xee; 9]);
+        }
+    }
+    let mut short = [0; 300];
+    assert_eq!(checksum::copy(&bytes, &mut short), slow_sum(&bytes[..300]));
+    assert_eq!(short, bytes[..300]);
+}
+
 #[test]
 fn a_checksum_follows_a_field_that_changed() {
     let mut bytes = [0x12, 0x34, 0xff, 0xff, 0x00, 0x00, 0x56, 0x78];

@@ -179,7 +179,7 @@ impl Buffers {
         // SAFETY: `to` is valid for `len` bytes as shown above, which the kernel zeroed at first
         // touch; nobody else has a reference into a buffer that is held, and this one ends here.
         let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len) };
-        megapipe_shm::checksum::copy(from, to)
+        megapipe_stack::wire::checksum::copy(from, to)
     }
 
     /// Lets `fill` write the first `len` bytes of a buffer that is held and has no owner yet. Of
