@@ -29,7 +29,6 @@
 mod attachment;
 mod shard_link;
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -37,7 +36,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use megapipe_link::{Caps, Link, LinkError, Medium, Ownership};
 use megapipe_shm::{BipError, DoorbellError, Region, RegionError, Ringer, Sleeper, doorbell};
 use megapipe_stack as stack;
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use stack::Received;
 
 use crate::clock::Clock;
@@ -148,8 +146,9 @@ struct Shared {
     steering: Steering,
     fragments: Mutex<Fragments>,
     control: Mutex<Control>,
-    /// By shard: goes off when it is time to see whether those who are awake look after the link.
-    watches: Box<[OwnedFd]>,
+    /// Set by the first shard to wake while all sleep, off while all sleep: wakes the others if
+    /// that shard stays awake.
+    alarm: OwnedFd,
 }
 
 /// How often those whose queue it is came to it, on a cache line of its own.
@@ -241,9 +240,6 @@ pub fn switch(
         }))
     };
     let queues: Result<Box<[_]>, SwitchError> = queues.into_iter().map(queue).collect();
-    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let watch = |_| Ok(timerfd_create(TimerfdClockId::Monotonic, flags)?);
-    let watches: io::Result<Box<[_]>> = (0..shards).map(watch).collect();
     let shared = Arc::new(Shared {
         queues: queues?,
         visits: (0..queue_count).map(|_| Visits::default()).collect(),
@@ -261,7 +257,7 @@ pub fn switch(
             bindings: Bindings::new(shards),
             owned: vec![None; shards.into()],
         }),
-        watches: watches.map_err(|source| LinkError::Io { what: "make a timer", source })?,
+        alarm: shard_link::make_timer()?,
     });
     let links = (0..).zip(inboxes);
     links.map(|(shard, inboxes)| ShardLink::new(&shared, shard, inboxes)).collect()

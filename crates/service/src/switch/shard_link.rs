@@ -5,6 +5,10 @@
 //! - While it sleeps, `asleep` says so in every queue, and its doorbells are armed.
 //! - A queue whose own shards all sleep is armed, and the last of them to lie down listens to it:
 //!   whoever else reads it arms it again.
+//! - A shard that sleeps while another is awake has a timer that wakes it: its own watch, set when
+//!   it lies down, or the shared alarm, set by the first shard to wake while all sleep. The alarm
+//!   is changed under the lock of queue 0 and is off while all shards sleep, so idle shards do not
+//!   wake each other.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,10 +17,13 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, Counters, LinkError, Ownership, Transmit};
 use megapipe_stack::Received;
+use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use super::{Attachment, Inbox, Queue, Shared, SwitchError, Taker, lock, try_lock, union};
 use crate::limits::{LOCK_TRIES, LOOKS_BEFORE_READING, WATCH_PERIOD, WATCH_PERIOD_MAX};
@@ -28,6 +35,7 @@ const DRIVER: &str = "switch";
 const BELL: u64 = 0;
 const QUEUE: u64 = 1;
 const WATCH: u64 = 2;
+const ALARM: u64 = 3;
 
 /// What a shard knows of a queue.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,8 +62,11 @@ pub struct ShardLink {
     shard: u16,
     caps: Caps,
     inboxes: Vec<Inbox>,
-    /// Doorbells, queues and the watch in one.
+    /// Doorbells, queues, the watch and the alarm in one. The two timers are edge-triggered: a
+    /// wake-up consumes their expirations by reading the set.
     set: OwnedFd,
+    /// Goes off when it is time to see whether those who are awake look after the link.
+    watch: OwnedFd,
     is_armed: bool,
     /// The last transmit found the queue taken, and frames may be left.
     is_refused: bool,
@@ -88,7 +99,10 @@ impl ShardLink {
         for queue in &shared.queues {
             add(lock(queue).link.wait_fd(), QUEUE, epoll::EventFlags::empty())?;
         }
-        add(shared.watches[usize::from(shard)].as_fd(), WATCH, epoll::EventFlags::IN)?;
+        let watch = make_timer()?;
+        let timer = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        add(watch.as_fd(), WATCH, timer)?;
+        add(shared.alarm.as_fd(), ALARM, timer)?;
         let queues = shared.queues.len();
         let own = |index| owns(shard, shared.steering.shards().into(), (index, queues));
         let looks = (0..queues).map(|index| Look { is_own: own(index), ..Look::default() });
@@ -105,6 +119,7 @@ impl ShardLink {
             caps,
             inboxes,
             set,
+            watch,
             // Until it first asks for frames it is as good as asleep.
             is_armed: true,
             is_refused: false,
@@ -287,7 +302,7 @@ impl ShardLink {
             return Ok(false);
         };
         if others_are_awake {
-            set_watch(&self.shared.watches[usize::from(self.shard)], self.watch_period)?;
+            set_timer(&self.watch, self.watch_period)?;
             self.watch_period = WATCH_PERIOD_MAX.min(self.watch_period * 2);
         }
         Ok(true)
@@ -309,6 +324,10 @@ impl ShardLink {
                 own_sleep &= !owns(other, shards, (index, queues));
             }
             others_are_awake |= !all_sleep;
+            if index == 0 && all_sleep {
+                // The link wakes this shard: nobody else's sleep has to be watched.
+                set_timer(&shared.alarm, Duration::ZERO)?;
+            }
             let listens = all_sleep || own_sleep;
             if listens {
                 if !queue.link.arm()? {
@@ -338,23 +357,21 @@ impl ShardLink {
             inbox.bell.disarm();
             inbox.bell.clear().map_err(|_| broken())?;
         }
-        let mut ticks = [0; 8];
+        // Timers that went off are seen: they are edge-triggered. All else stays readable.
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(2 * self.looks.len() + 2);
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        epoll::wait(&self.set, spare_capacity(&mut events), Some(&now))
+            .map_err(|errno| LinkError::Io { what: "epoll_wait", source: errno.into() })?;
         let place = usize::from(self.shard);
-        // Nothing to read: it did not go off.
-        let _ = rustix::io::read(&self.shared.watches[place], &mut ticks);
-        let mut is_first = false;
         for (index, queue) in self.shared.queues.iter().enumerate() {
             // For a moment: whoever has it is about to let go.
             let mut queue = lock(queue);
-            is_first |= index == 0 && !queue.asleep.contains(&false);
+            if index == 0 && queue.asleep.len() > 1 && !queue.asleep.contains(&false) {
+                // The others sleep on the link alone, which this shard is about to read: should it
+                // be busy afterwards, they are to see that for themselves.
+                set_timer(&self.shared.alarm, WATCH_PERIOD)?;
+            }
             queue.asleep[place] = false;
-        }
-        if is_first {
-            // The others sleep on the link alone, which this shard is about to read: should it be
-            // busy afterwards, they are to see that for themselves.
-            let watches = self.shared.watches.iter().enumerate();
-            let mut others = watches.filter(|(at, _)| *at != place);
-            others.try_for_each(|(_, watch)| set_watch(watch, WATCH_PERIOD))?;
         }
         Ok(())
     }
@@ -415,13 +432,19 @@ fn listen(set: &OwnedFd, queue: BorrowedFd<'_>, listens: bool) -> Result<(), Lin
         .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
 }
 
-/// A watch goes off once, after a while.
-fn set_watch(watch: &OwnedFd, period: Duration) -> Result<(), LinkError> {
+/// A timer that is off.
+pub(super) fn make_timer() -> Result<OwnedFd, LinkError> {
+    timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+        .map_err(|errno| LinkError::Io { what: "make a timer", source: errno.into() })
+}
+
+/// Lets a timer expire once, after `period`; zero turns it off.
+fn set_timer(timer: &OwnedFd, period: Duration) -> Result<(), LinkError> {
     let once = Itimerspec {
         it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
         it_value: Timespec { tv_sec: 0, tv_nsec: period.subsec_nanos().into() },
     };
-    timerfd_settime(watch, TimerfdTimerFlags::empty(), &once)
+    timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)
         .map(drop)
         .map_err(|errno| LinkError::Io { what: "set a timer", source: errno.into() })
 }

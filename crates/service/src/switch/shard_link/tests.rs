@@ -1,5 +1,7 @@
 //! What wakes a shard that sleeps: looked at in its set, where its own descriptors tell who it was.
 
+use std::time::Instant;
+
 use megapipe_link::{Link, Medium, Pair, PairConfig, pair};
 use rustix::buffer::spare_capacity;
 
@@ -22,6 +24,12 @@ impl Taker for Nobody {
 
 /// The peer's end of each of `queues` queues, and the links of two shards, which are awake.
 fn network(queues: usize) -> (Vec<Pair>, [ShardLink; 2]) {
+    let (peers, links) = network_of(queues, 2);
+    (peers, links.try_into().ok().unwrap())
+}
+
+/// The peer's end of each of `queues` queues, and the links of `shards` shards, which are awake.
+fn network_of(queues: usize, shards: u16) -> (Vec<Pair>, Vec<ShardLink>) {
     let config = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
     let (ours, peers): (Vec<Box<dyn Link>>, Vec<Pair>) = (0..queues)
         .map(|_| {
@@ -29,8 +37,7 @@ fn network(queues: usize) -> (Vec<Pair>, [ShardLink; 2]) {
             (Box::new(ours) as Box<dyn Link>, peer)
         })
         .unzip();
-    let links = switch(ours, 2, &KEY).unwrap();
-    let mut links: [ShardLink; 2] = links.try_into().ok().unwrap();
+    let mut links = switch(ours, shards, &KEY).unwrap();
     links.iter_mut().for_each(look);
     (peers, links)
 }
@@ -103,7 +110,7 @@ fn who_wakes_while_all_sleep_has_the_others_watch() {
     let mut fds = [PollFd::new(&links[1].set, PollFlags::IN)];
     let long = Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(poll(&mut fds, Some(&long)), Ok(1), "it would have slept for ever");
-    assert!(is_rung(&links[1], WATCH));
+    assert!(is_rung(&links[1], ALARM));
     assert_eq!(links[1].receive(16, &mut Nobody).unwrap(), 1);
 }
 
@@ -115,4 +122,67 @@ fn all_are_woken_by_any_queue_where_all_sleep() {
     assert!(!is_rung(&links[0], QUEUE) && !is_rung(&links[1], QUEUE));
     send(&mut peers[0]);
     assert!(is_rung(&links[0], QUEUE) && is_rung(&links[1], QUEUE));
+}
+
+/// Lets all shards sleep for `time`, each woken by what its set shows. How often one was woken.
+fn wake_ups(links: &mut [ShardLink], time: Duration) -> usize {
+    let end = Instant::now() + time;
+    let mut count = 0;
+    loop {
+        let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).unwrap();
+        let mut fds: Vec<_> =
+            links.iter().map(|link| PollFd::new(&link.set, PollFlags::IN)).collect();
+        if poll(&mut fds, Some(&left)).unwrap() == 0 {
+            return count;
+        }
+        let is_woken: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (link, _) in links.iter_mut().zip(is_woken).filter(|(_, is_woken)| *is_woken) {
+            count += 1;
+            look(link);
+            assert!(link.arm().unwrap(), "there is no work");
+        }
+    }
+}
+
+#[test]
+fn idle_shards_sleep_until_a_frame_arrives() {
+    for (queues, shards) in [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (3, 8), (4, 2)] {
+        let (mut peers, mut links) = network_of(queues, shards);
+        for link in &mut links {
+            assert!(link.arm().unwrap());
+        }
+        // Each watch that was set while others were awake goes off once, and the shard that it
+        // wakes finds all others asleep.
+        let settled = wake_ups(&mut links, 10 * WATCH_PERIOD_MAX);
+        assert!(settled <= 2 * links.len(), "{settled} wake-ups: {queues} queues, {shards} shards");
+        assert_eq!(wake_ups(&mut links, Duration::from_millis(100)), 0, "{queues}, {shards}");
+        // After a frame, too.
+        send(&mut peers[0]);
+        let woken = wake_ups(&mut links, 10 * WATCH_PERIOD_MAX);
+        assert!((1..=3 * links.len()).contains(&woken), "{woken}: {queues}, {shards}");
+        assert_eq!(wake_ups(&mut links, Duration::from_millis(100)), 0, "{queues}, {shards}");
+    }
+}
+
+#[test]
+fn shards_that_sleep_beside_a_busy_one_keep_looking() {
+    let (mut peers, mut links) = network_of(1, 3);
+    for link in &mut links {
+        assert!(link.arm().unwrap());
+    }
+    // Awake, and then busy with something else.
+    look(&mut links[0]);
+    for _ in 0..3 {
+        let began = wake_ups(&mut links[1..], Duration::from_millis(50));
+        assert!(began >= 2, "{began} wake-ups");
+    }
+    send(&mut peers[0]);
+    let frames =
+        |links: &[ShardLink]| links.iter().map(|link| link.counters().rx_frames).sum::<u64>();
+    let before = frames(&links);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while frames(&links) == before {
+        assert!(Instant::now() < deadline, "nobody reads the link");
+        wake_ups(&mut links[1..], Duration::from_millis(10));
+    }
 }
