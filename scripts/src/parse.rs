@@ -4,8 +4,9 @@
 //! error with its line and column. The language is packetdrill's, as google/packetdrill and the
 //! FreeBSD fork of it have it; what only one of the two knows is accepted in both.
 //!
-//! Read first: `script.rs`, the tree; then `event` below. `packet.rs` has the packets, `option.rs`
-//! the TCP options, `call.rs` the system calls.
+//! Read first: `script.rs`, the tree; then `event` below. `conditional.rs` has the parts
+//! that depend on the system, `packet.rs` the packets, `option.rs` the TCP options, `call.rs` the
+//! system calls.
 //!
 //! Invariants
 //! - Total: any bytes give a tree or an error, in time linear in their number, without a panic.
@@ -13,6 +14,7 @@
 //!   names it, never something skipped.
 
 mod call;
+mod conditional;
 mod cursor;
 mod option;
 mod packet;
@@ -125,11 +127,12 @@ pub fn parse(text: &[u8], definitions: &mut Definitions) -> Result<Script, Parse
     if text.len() > SCRIPT_BYTES_MAX {
         return Err(ParseError { line: 1, column: 1, problem: Problem::TooMuch("the script") });
     }
-    let mut cursor = Cursor::new(text);
-    let mut script = Script { settings: settings(&mut cursor)?, ..Script::default() };
-    for setting in script.settings.iter().filter(|one| one.name == "define") {
+    for setting in settings(&mut Cursor::new(text))?.iter().filter(|one| one.name == "define") {
         definitions.define(&setting.value);
     }
+    let text = conditional::select(text, definitions)?;
+    let mut cursor = Cursor::new(&text);
+    let mut script = Script { settings: settings(&mut cursor)?, ..Script::default() };
     cursor.skip_blank();
     while !cursor.is_at_end() {
         script.events.push(event(&mut cursor, definitions)?);
