@@ -5,7 +5,8 @@
 //! came true, and if not, what came first that did not.
 //!
 //! The same file runs on two systems: `System::Linux` is the kernel, in a network namespace over a
-//! TUN device and in real time; `System::Stack` is `megapipe-stack`, in virtual time.
+//! TUN device and in real time; `System::Stack` is
+//! `megapipe-sockets` over our stack, in virtual time (`world.rs`).
 //!
 //! Read first: `script`, the language as a tree; then `run.rs`, what the tree means.
 //!
@@ -36,6 +37,7 @@ mod stack;
 mod symbols;
 mod system;
 mod wire;
+pub mod world;
 
 use crate::dialect::Dialect;
 use crate::parse::{Definitions, ParseError};
@@ -43,6 +45,7 @@ use crate::report::{Outcome, Verdict};
 use crate::script::{Script, Setting};
 use crate::settings::Settings;
 
+pub use crate::settings::DEFAULT_ADDRESSES;
 pub use crate::stack::{UnknownKnob, tcp_for_scripts};
 
 /// What a script can run on.
@@ -93,7 +96,7 @@ pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseEr
 }
 
 /// The names that the runner of Linux's own tests defines, by the version of IP, and after them
-/// what an invocation does. A cookie of Fast Open is never looked at: there is nobody to take it.
+/// what an invocation does. A cookie of Fast Open is never compared: no system here makes one.
 fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
     let is_version = |setting: &&Setting| setting.name == "ip_version";
     let outside = invocation.settings.iter().rfind(is_version).map(|it| it.value.as_bytes());
@@ -132,7 +135,16 @@ impl Prepared {
     }
 }
 
-/// An outcome for what never began.
+/// An outcome for what never began: this machine lacks something.
 fn skipped(why: String) -> Outcome {
-    Outcome { verdict: Verdict::Skipped(why), event_count: 0, code_count: 0, notes: Vec::new() }
+    not_begun(Verdict::Skipped(why))
+}
+
+/// An outcome for what never began: the system lacks something.
+fn refused(line: u32, what: String) -> Outcome {
+    not_begun(Verdict::Unsupported { line, what })
+}
+
+fn not_begun(verdict: Verdict) -> Outcome {
+    Outcome { verdict, event_count: 0, code_count: 0, notes: Vec::new() }
 }

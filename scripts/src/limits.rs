@@ -1,5 +1,7 @@
 //! Every bound of the interpreter, and how they relate.
 
+use std::time::Duration;
+
 /// The longest script that is read. The longest in the wild has about 60 KiB.
 pub(crate) const SCRIPT_BYTES_MAX: usize = 1 << 20;
 
@@ -35,20 +37,20 @@ pub(crate) const CALL_US_MAX: i64 = 5_000_000;
 /// How long the end of a blocking call is waited for after its latest time.
 pub(crate) const BLOCKED_CALL_US: i64 = 2_000_000;
 
-/// Connections, TIME-WAITs, listeners and endpoints of the stack under test: scripts have few.
-pub(crate) const CONNECTIONS: u32 = 64;
+/// Descriptors and connections of the host under test.
+pub(crate) const DESCRIPTORS: u32 = 4096;
 
-/// Messages of a socket's error queue, and bytes that it waits for.
-pub(crate) const ERROR_MESSAGES_MAX: usize = 1024;
+/// Packets on their way to the stack under test, or from it; more are lost, and counted.
+pub(crate) const PACKETS_MAX: usize = 4096;
 
-/// Buffers of the stack under test.
-pub(crate) const POOL_BUFFERS: u32 = 1024;
+/// Real time that a thread whose call was woken gets to come back, at most.
+pub(crate) const RETURN_TIME: Duration = Duration::from_secs(10);
 
-/// A buffer's size: a large write is one chunk.
-pub(crate) const POOL_BUFFER_BYTES: u32 = 1 << 16;
+/// Real time that a call that still blocks gets to end when the script is over.
+pub(crate) const END_TIME: Duration = Duration::from_millis(100);
 
-/// How often the stack may ask to be called again at one point of time.
-pub(crate) const STALLS_MAX: usize = 10_000;
+/// Real time between two looks at a call under way.
+pub(crate) const LOOK_TIME: Duration = Duration::from_micros(50);
 
 const _: () = assert!(LATE_US < ANY_TIME_US && CALL_US_MAX < ANY_TIME_US);
 const _: () = assert!(PACKET_BYTES_MAX < CALL_BYTES_MAX);

@@ -2,12 +2,19 @@
 //!
 //! In: `--name=value` lines and the same from the command line. Out: `Settings`.
 //! The addresses are packetdrill's: 192.168.0.0/16 on our side, 192.0.2.0/24 (TEST-NET-1) on the
-//! other; fd3d:0a0b:17d6::/48 and 2001:db8::/32 for IPv6.
+//! other; fd3d:fa7b:d17d::/48 and 2001:db8::/32 for IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::dialect::Dialect;
 use crate::script::Setting;
+
+/// The addresses of the host under test with the bits of their prefix, unless a script says
+/// otherwise: packetdrill's own defaults, IPv4 and IPv6.
+pub const DEFAULT_ADDRESSES: [(IpAddr, u8); 2] = [
+    (IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)), 16),
+    (IpAddr::V6(Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1)), 48),
+];
 
 /// Which IP a script's sockets and packets use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,14 +123,14 @@ impl Settings {
     pub(crate) fn of(ip_version: IpVersion, dialect: Dialect) -> Self {
         let (local_ip, local_prefix_len, remote_ip, remote_prefix_len) = match ip_version {
             IpVersion::V4 | IpVersion::V4Mapped => (
-                IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)),
-                16,
+                DEFAULT_ADDRESSES[0].0,
+                DEFAULT_ADDRESSES[0].1,
                 IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
                 24,
             ),
             IpVersion::V6 => (
-                IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1)),
-                48,
+                DEFAULT_ADDRESSES[1].0,
+                DEFAULT_ADDRESSES[1].1,
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0x0db8, 0, 0, 0, 0, 0, 1)),
                 32,
             ),

@@ -1,30 +1,26 @@
 //! Our own stack as a system under test, in virtual time.
 //!
-//! In: a script. Out: its outcome on `megapipe-stack`. Nothing here waits: when the script lets
-//! time pass, the clock jumps from one of the stack's timeouts to the next, and what the stack
-//! sends carries the exact time at which it was sent.
+//! In: a script. Out: its outcome on `megapipe-sockets` over our stack. When the script lets time
+//! pass, the clock jumps from one thing that is due to the next, and what the stack sends carries
+//! the exact time at which it was sent.
 //!
-//! Read first: `megapipe_stack::Stack`, whose order of calls `host.rs` keeps; `sockets.rs`, which
-//! makes BSD calls of its commands and events.
+//! Read first: `world.rs`, the host that packetdrill's plug-in drives as well.
 //!
-//! Invariants
-//! - After every input the stack's events are taken, then its frames, before anything else happens.
-//! - A call that blocks is tried again after everything that happens, and ends at that very time.
+//! Invariant: a call that blocks is made by a thread of its own, and time stands still until it is
+//! over or sleeps, so a script runs the same way each time.
 
-mod datagram;
-mod error_queue;
-mod host;
+mod calls;
+mod fast_open;
 mod knobs;
-mod options;
 mod personality;
-mod ready;
-mod sockets;
-mod stream;
-mod write;
+mod program;
 
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
+use megapipe_sockets::Error;
 use megapipe_stack::TcpConfig;
 
 use crate::dialect::Dialect;
@@ -32,12 +28,13 @@ use crate::knobs::{Knob, from_text};
 use crate::report::Outcome;
 use crate::run::run;
 use crate::script::Script;
-use crate::settings::{IpVersion, Settings};
-use crate::skipped;
-use crate::stack::host::Host;
-use crate::stack::sockets::Sockets;
+use crate::settings::Settings;
+use crate::stack::knobs::Knobs;
+use crate::stack::program::Program;
 use crate::system::{Call, Injected, Returned, Sent, System, SystemError, Turned};
 use crate::wire::Checksums;
+use crate::world::{World, host};
+use crate::{refused, skipped};
 
 /// A knob that the stack does not have, or not with that value, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +47,7 @@ pub struct UnknownKnob(pub String);
 /// # Errors
 /// [`UnknownKnob`] names the first that is none.
 pub fn tcp_for_scripts(knobs: &str) -> Result<TcpConfig, UnknownKnob> {
-    let mut config = host::config(&Settings::of(IpVersion::V4, Dialect::Linux));
+    let mut config = Knobs { tcp: personality::of(Dialect::Linux), mtu: 0 };
     for knob in from_text(knobs) {
         if knobs::turn(&mut config, &knob) != Turned::Done {
             return Err(UnknownKnob(format!("{}={}", knob.name, knob.value)));
@@ -71,63 +68,77 @@ pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
             return skipped(format!("{KNOBS_VARIABLE}: no knob {}={}", knob.name, knob.value));
         }
     }
+    if let Some(line) = fast_open::needed_in_line(script) {
+        let what = SystemError::Unsupported("TCP Fast Open".to_owned()).to_string();
+        return refused(line, what);
+    }
     run(script, settings, &mut system)
 }
 
 /// A host with our stack, and a program with sockets on it.
 struct OurStack {
-    host: Host,
-    sockets: Sockets,
-    /// The call under way.
-    pending: Option<Call>,
-    finished: Option<(Returned, i64)>,
+    settings: Settings,
+    knobs: Knobs,
+    running: Option<Running>,
+    /// The script's time as long as nothing runs.
+    now_us: i64,
+}
+
+/// What runs from the first call or packet on.
+struct Running {
+    world: World,
+    program: Program,
+    /// When it began: the script's time, and the world's.
+    began: (i64, Duration),
 }
 
 impl OurStack {
     fn new(settings: &Settings) -> Self {
-        Self {
-            host: Host::new(settings),
-            sockets: Sockets::default(),
-            pending: None,
-            finished: None,
-        }
+        let knobs = Knobs { tcp: personality::of(settings.dialect), mtu: settings.mtu };
+        Self { settings: settings.clone(), knobs, running: None, now_us: 0 }
     }
 
-    /// Tries the call under way again and takes what the stack has to say, until it is quiet.
-    fn settle(&mut self) -> Result<(), SystemError> {
-        loop {
-            self.sockets.look_at_edges(&self.host);
-            self.try_call()?;
-            let events = self.host.events();
-            let is_quiet = events.is_empty();
-            for event in events {
-                self.sockets.on_event(event, &mut self.host);
-            }
-            self.host.transmit();
-            self.sockets.look_at_sent(&self.host);
-            if is_quiet {
-                return Ok(());
-            }
+    /// The world, made when it is first needed: from then on its knobs stay as they are.
+    fn running(&mut self) -> Result<&mut Running, SystemError> {
+        if self.running.is_none() {
+            let address = (self.settings.local_ip, self.settings.local_prefix_len);
+            let config = host(vec![address], self.knobs.mtu, self.knobs.tcp.clone());
+            let world = World::new(config, Duration::ZERO);
+            let world = world.map_err(|error| SystemError::Unsupported(error.to_string()))?;
+            let program = Program::start(&world)?;
+            let began = (self.now_us, world.elapsed());
+            self.running = Some(Running { world, program, began });
         }
+        self.running.as_mut().ok_or_else(|| broken("it does not run"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.program.end(&self.world);
+    }
+}
+
+impl Running {
+    fn to_us(&self, at: Duration) -> i64 {
+        let (us, began) = self.began;
+        let since_us = at.saturating_sub(began).as_micros();
+        us.saturating_add(i64::try_from(since_us).unwrap_or(i64::MAX))
     }
 
-    /// Ends the call under way if it can.
-    fn try_call(&mut self) -> Result<(), SystemError> {
-        let Some(call) = &self.pending else { return Ok(()) };
-        if let Some(returned) = self.sockets.attempt(call, &mut self.host)? {
-            self.finished = Some((returned, self.host.now_us()));
-            self.pending = None;
-        }
-        Ok(())
+    /// The world's time at a time of the script.
+    fn at(&self, at_us: i64) -> Duration {
+        let (us, began) = self.began;
+        began + Duration::from_micros(u64::try_from(at_us - us).unwrap_or(0))
     }
+}
 
-    /// Goes on to the stack's next timeout, but not beyond `until_us`. Whether there was one.
-    fn step(&mut self, until_us: i64) -> Result<bool, SystemError> {
-        let wake_us = self.sockets.wake_us();
-        let has_timeout = self.host.step(until_us, wake_us)?;
-        self.settle()?;
-        Ok(has_timeout)
-    }
+fn broken(why: impl ToString) -> SystemError {
+    SystemError::Broken { what: "the stack", why: why.to_string() }
+}
+
+fn gone(error: Error) -> SystemError {
+    broken(error)
 }
 
 impl System for OurStack {
@@ -136,9 +147,16 @@ impl System for OurStack {
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
-        let turned = self.host.turn(knob);
-        self.sockets.listen_anew(&mut self.host)?;
-        Ok(turned)
+        let mut knobs = self.knobs.clone();
+        Ok(match knobs::turn(&mut knobs, knob) {
+            // As when a script puts everything back at its end.
+            Turned::Done if self.running.is_some() && knobs != self.knobs => Turned::TooLate,
+            Turned::Done => {
+                self.knobs = knobs;
+                Turned::Done
+            }
+            other => other,
+        })
     }
 
     fn begin(&mut self) -> Result<(), SystemError> {
@@ -146,43 +164,40 @@ impl System for OurStack {
     }
 
     fn now_us(&mut self) -> i64 {
-        self.host.now_us()
+        self.running.as_ref().map_or(self.now_us, |running| running.to_us(running.world.elapsed()))
     }
 
     fn wait_until_us(&mut self, at_us: i64) -> Result<(), SystemError> {
-        while self.step(at_us)? {}
-        Ok(())
+        let Some(running) = &self.running else {
+            self.now_us = self.now_us.max(at_us);
+            return Ok(());
+        };
+        let waited = running.world.run_until(running.at(at_us), || None::<()>);
+        waited.map(drop).map_err(gone)
     }
 
     fn start_call(&mut self, call: Call) -> Result<(), SystemError> {
-        self.finished = None;
-        self.sockets.begin(&call, self.host.now_us());
-        self.pending = Some(call);
-        self.settle()
+        if let Call::Splice { .. } = call {
+            return Err(SystemError::Unsupported("splice".to_owned()));
+        }
+        let Running { world, program, .. } = self.running()?;
+        program.start_call(world, call)?;
+        world.turn().map(drop).map_err(gone)
     }
 
     fn await_call(&mut self, until_us: i64) -> Result<Option<(Returned, i64)>, SystemError> {
-        while self.finished.is_none() && self.step(until_us)? {}
-        let finished = self.finished.take();
-        if finished.is_none() {
-            self.pending = None;
-        }
-        Ok(finished)
+        let Some(running) = &self.running else { return Ok(None) };
+        let ended = running.world.run_until(running.at(until_us), || running.program.ended());
+        Ok(ended.map_err(gone)?.map(|(returned, at)| (returned, running.to_us(at))))
     }
 
     fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
-        self.host.on_packet(packet)?;
-        self.settle()
+        self.running()?.world.send(packet.bytes, packet.segment_bytes).map_err(gone)
     }
 
     fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError> {
-        loop {
-            if let Some(sent) = self.host.next_sent() {
-                return Ok(Some(sent));
-            }
-            if !self.step(until_us)? {
-                return Ok(self.host.next_sent());
-            }
-        }
+        let running = self.running()?;
+        let sent = running.world.receive(running.at(until_us)).map_err(gone)?;
+        Ok(sent.map(|sent| Sent { at_us: running.to_us(sent.at), bytes: sent.bytes }))
     }
 }

@@ -171,6 +171,28 @@ pub(crate) struct Control {
     pub(crate) data: Vec<u8>,
 }
 
+/// Room for control messages: two of the error queue and one of each option.
+pub(crate) const CONTROL_BYTES: usize = 512;
+
+impl Control {
+    /// Takes control messages apart: a length with the header's, a level, a type, and data that is
+    /// filled up to whole words.
+    pub(crate) fn parse(mut bytes: &[u8]) -> Vec<Self> {
+        const WORD: usize = size_of::<usize>();
+        const HEADER: usize = WORD + 8;
+        let int = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_ne_bytes);
+        let mut messages = Vec::new();
+        while let Some((header, _)) = bytes.split_at_checked(HEADER) {
+            let len = header[..WORD].try_into().map_or(0, usize::from_ne_bytes);
+            let Some(data) = bytes.get(HEADER..len) else { break };
+            let (level, kind) = (int(&header[WORD..WORD + 4]), int(&header[WORD + 4..]));
+            messages.push(Self { level, kind, data: data.to_vec() });
+            bytes = bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default();
+        }
+        messages
+    }
+}
+
 impl Returned {
     pub(crate) fn success(result: i64) -> Self {
         Self { result, ..Self::default() }

@@ -18,8 +18,9 @@ use megapipe_sockets::{
     Bsd, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, Received, Shutdown,
 };
 
-use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX};
-use crate::world::World;
+use megapipe_scripts::world::World;
+
+use crate::limits::{EPOCH_US, MOVED_BYTES_MAX, PARTS_MAX, RECEIVE_TIME};
 
 /// A pointer is null that must not be.
 const FAULT: Error = Error::Os(libc::EFAULT);
@@ -396,7 +397,7 @@ pub(crate) unsafe extern "C" fn netdev_send(
 ) -> c_int {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `size` readable bytes.
-        zero(world.send(unsafe { memory(packet, size) }?))
+        zero(world.send(unsafe { memory(packet, size) }?, 0))
     })
 }
 
@@ -411,20 +412,20 @@ pub(crate) unsafe extern "C" fn netdev_receive(
         let size = unsafe { size.as_mut() }.ok_or(FAULT)?;
         // SAFETY: it promises as many writable bytes.
         let room = unsafe { memory_mut(buffer, *size) }?;
-        let sent = world.receive()?;
+        let sent = world.receive(world.elapsed() + RECEIVE_TIME)?.ok_or(Error::TimedOut)?;
         let kept = sent.bytes.len().min(room.len());
         room[..kept].copy_from_slice(&sent.bytes[..kept]);
         *size = kept;
         // SAFETY: it promises a writable time, or null.
         if let Some(time_us) = unsafe { time_us.as_mut() } {
-            *time_us = c_longlong::try_from(World::to_us(sent.at)).unwrap_or(c_longlong::MAX);
+            *time_us = c_longlong::try_from(epoch_us(sent.at)).unwrap_or(c_longlong::MAX);
         }
         Ok(0)
     })
 }
 
 pub(crate) extern "C" fn usleep(userdata: *mut c_void, time_us: useconds_t) -> c_int {
-    answer(userdata, |world| zero(world.run_for(Duration::from_micros(time_us.into()))))
+    answer(userdata, |world| zero(run_for(world, Duration::from_micros(time_us.into()))))
 }
 
 pub(crate) unsafe extern "C" fn gettimeofday(
@@ -434,8 +435,8 @@ pub(crate) unsafe extern "C" fn gettimeofday(
 ) -> c_int {
     answer(userdata, |world| {
         // Whoever asks again and again waits for time to pass.
-        world.run_for(Duration::from_micros(1))?;
-        let now_us = world.now_us();
+        run_for(world, Duration::from_micros(1))?;
+        let now_us = epoch_us(world.elapsed());
         // SAFETY: packetdrill promises a writable record, or null.
         if let Some(time) = unsafe { time.as_mut() } {
             time.tv_sec = i64::try_from(now_us / 1_000_000).unwrap_or(i64::MAX);
@@ -527,6 +528,16 @@ pub(crate) extern "C" fn splice(
     _: c_uint,
 ) -> ssize_t {
     answer(userdata, |_| Err(Error::Os(libc::ENOSYS)))
+}
+
+/// Lets time pass.
+fn run_for(world: &World, time: Duration) -> Result<(), Error> {
+    world.run_until(world.elapsed() + time, || None::<()>).map(drop)
+}
+
+/// A time of the world's clock in microseconds since 1970.
+fn epoch_us(at: Duration) -> u64 {
+    EPOCH_US + u64::try_from(at.as_micros()).unwrap_or(u64::MAX - EPOCH_US)
 }
 
 /// A time-out in milliseconds; below zero: for ever.

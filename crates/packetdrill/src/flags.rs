@@ -5,10 +5,11 @@
 //! `local_ip=ADDRESS/BITS` (several add up) and `mtu=BYTES` are the wire's; every other key is a
 //! knob of the stack, by the names of `docs/SCRIPTS.md` and of `MEGAPIPE_KNOBS`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use megapipe::{Prefixed, ServerConfig};
-use megapipe_scripts::{UnknownKnob, tcp_for_scripts};
+use megapipe_scripts::world::host;
+use megapipe_scripts::{DEFAULT_ADDRESSES, UnknownKnob, tcp_for_scripts};
 
 /// What the flags say.
 #[derive(Debug, Clone)]
@@ -38,11 +39,6 @@ pub enum FlagError {
     Knob(#[from] UnknownKnob),
 }
 
-/// Where packetdrill's scripts expect the host that is tested, unless they say otherwise.
-const ADDRESSES: [(IpAddr, u8); 2] = [
-    (IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)), 16),
-    (IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1)), 48),
-];
 const MTU: u16 = 1500;
 
 impl Flags {
@@ -72,7 +68,7 @@ impl Flags {
             }
         }
         if flags.addresses.is_empty() {
-            flags.addresses.extend(ADDRESSES);
+            flags.addresses.extend(DEFAULT_ADDRESSES);
         }
         tcp_for_scripts(&flags.knobs)?;
         Ok(flags)
@@ -83,20 +79,7 @@ impl Flags {
     /// # Errors
     /// [`FlagError::Knob`], which [`Flags::parse`] has found before.
     pub fn settings(&self) -> Result<ServerConfig, FlagError> {
-        let mut gateways: Vec<IpAddr> = Vec::new();
-        for (address, _) in &self.addresses {
-            if !gateways.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
-                gateways.push(beside(*address));
-            }
-        }
-        Ok(ServerConfig {
-            addresses: self.addresses.clone(),
-            gateways,
-            mtu: Some(self.mtu),
-            connections: crate::limits::DESCRIPTORS,
-            tcp: tcp_for_scripts(&self.knobs)?,
-            ..ServerConfig::default()
-        })
+        Ok(host(self.addresses.clone(), self.mtu, tcp_for_scripts(&self.knobs)?))
     }
 }
 
@@ -105,14 +88,6 @@ fn prefixed(text: &str) -> Option<(IpAddr, u8)> {
     let Prefixed { address, prefix_bits } = text.parse().ok()?;
     let width = if address.is_ipv4() { 32 } else { 128 };
     (prefix_bits < width).then_some((address, prefix_bits))
-}
-
-/// Another address of the same prefix. Nobody is asked for it: the wire has no link layer.
-fn beside(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() ^ 1).into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1).into(),
-    }
 }
 
 #[cfg(test)]
@@ -135,7 +110,9 @@ mod tests {
     #[test]
     fn without_flags_the_host_is_where_scripts_expect_it() {
         let flags = Flags::parse("").expect("no flags");
-        assert_eq!(flags.addresses, ADDRESSES);
+        assert_eq!(flags.addresses, DEFAULT_ADDRESSES);
+        let ipv6 = "fd3d:fa7b:d17d::1".parse().expect("packetdrill's own address");
+        assert_eq!(flags.addresses[1], (ipv6, 48));
         assert_eq!(flags.mtu, 1500);
     }
 

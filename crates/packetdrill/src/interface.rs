@@ -12,8 +12,11 @@ use libc::{
     timeval, timezone, useconds_t,
 };
 
+use megapipe_scripts::world::{World, WorldError};
+
 use crate::calls;
-use crate::world::World;
+use crate::flags::{FlagError, Flags};
+use crate::limits::NOTE_TIME;
 
 /// What packetdrill calls us by.
 ///
@@ -98,6 +101,15 @@ pub struct Interface {
     ) -> ssize_t,
 }
 
+/// Why there is no world.
+#[derive(Debug, thiserror::Error)]
+enum NoWorld {
+    #[error("so_flags: {0}")]
+    Flags(#[from] FlagError),
+    #[error(transparent)]
+    World(#[from] WorldError),
+}
+
 /// `userdata` and 32 functions.
 const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
 
@@ -149,11 +161,11 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     flags: *const c_char,
     interface: *mut Interface,
 ) {
-    let make = || {
+    let make = || -> Result<World, NoWorld> {
         // SAFETY: packetdrill promises text that ends with a NUL, or null.
         let text = (!flags.is_null()).then(|| unsafe { CStr::from_ptr(flags) });
         let text = text.unwrap_or_default().to_string_lossy();
-        World::new(&text)
+        Ok(World::new(Flags::parse(&text)?.settings()?, NOTE_TIME)?)
     };
     let userdata = match catch_unwind(AssertUnwindSafe(make)) {
         Ok(Ok(world)) => Box::into_raw(Box::new(world)).cast(),

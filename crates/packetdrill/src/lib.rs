@@ -4,12 +4,11 @@
 //! In: socket calls and IP packets, from packetdrill, with flags that turn the stack's knobs. Out:
 //! what the sockets answer, the packets that the stack sends, and the time, which is virtual:
 //! packetdrill's sleeping is what lets it pass. Read first: `docs/SCRIPTS.md`, "With packetdrill
-//! itself"; then `world.rs`.
+//! itself"; then `megapipe_scripts::world`: sockets, wire and clock, which our own runner of
+//! scripts drives, too.
 //!
 //! - `interface.rs`: the record that packetdrill hands us, and what is put into it.
 //! - `flags.rs`: the text of `--so_flags`, pure.
-//! - `wire.rs`: a link whose other end is packetdrill.
-//! - `world.rs`: sockets, wire and clock, and how time passes.
 //! - `calls.rs`: one function for each entry of the record.
 //!
 //! Invariants
@@ -28,8 +27,6 @@ mod calls;
 mod flags;
 mod interface;
 mod limits;
-mod wire;
-mod world;
 
 pub use flags::{FlagError, Flags};
 pub use interface::{Interface, packetdrill_interface_init};

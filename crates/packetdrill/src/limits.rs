@@ -2,16 +2,10 @@
 
 use std::time::Duration;
 
-/// Packets on their way to the stack, or from it to packetdrill; more are lost, and counted.
-pub(crate) const PACKETS_MAX: usize = 4096;
 /// Virtual time that `netdev_receive` lets pass before it gives up.
 pub(crate) const RECEIVE_TIME: Duration = Duration::from_secs(10);
-/// Real time that a thread whose call was woken gets to come back, at most.
-pub(crate) const RETURN_TIME: Duration = Duration::from_millis(200);
 /// Real time that the program gets to note when a call of its second thread was over.
 pub(crate) const NOTE_TIME: Duration = Duration::from_millis(1);
-/// Real time between two looks.
-pub(crate) const LOOK_TIME: Duration = Duration::from_micros(50);
 /// What the world's clock shows in the beginning, in microseconds since 1970: any time will do, as
 /// long as a difference to another of its times is a length.
 pub(crate) const EPOCH_US: u64 = 1_700_000_000_000_000;
@@ -19,5 +13,3 @@ pub(crate) const EPOCH_US: u64 = 1_700_000_000_000_000;
 pub(crate) const PARTS_MAX: usize = 1024;
 /// Bytes that one call moves at most, as on Linux (read(2), Notes).
 pub(crate) const MOVED_BYTES_MAX: usize = 0x7fff_f000;
-/// Descriptors of the world.
-pub(crate) const DESCRIPTORS: u32 = 4096;

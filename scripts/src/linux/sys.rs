@@ -7,15 +7,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::system::Control;
+use crate::system::{CONTROL_BYTES, Control};
 
 /// A timestamp of the last packet in two 64-bit words (Linux 5.1).
 const SIOCGSTAMPNS_NEW: libc::Ioctl = 0x8010_8907_u32 as libc::Ioctl;
 /// Lowest real-time priority: enough to come before everything that is not real-time.
 const REAL_TIME_PRIORITY: libc::c_int = 1;
 
-/// Room for control messages: two of the error queue and one of each option.
-const CONTROL_WORDS: usize = 64;
+/// Room for control messages, in words.
+const CONTROL_WORDS: usize = CONTROL_BYTES / 8;
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -81,24 +81,7 @@ pub(super) fn receive_message(
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let told = message.msg_controllen.min(bytes.len());
-    Ok((len, message.msg_flags, control_messages(&bytes[..told])))
-}
-
-/// Takes control messages apart (cmsg(3)): a length with the header's, a level, a type, and data
-/// that is filled up to whole words.
-fn control_messages(mut bytes: &[u8]) -> Vec<Control> {
-    const WORD: usize = size_of::<usize>();
-    const HEADER: usize = WORD + 8;
-    let int = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_ne_bytes);
-    let mut messages = Vec::new();
-    while let Some((header, _)) = bytes.split_at_checked(HEADER) {
-        let len = header[..WORD].try_into().map_or(0, usize::from_ne_bytes);
-        let Some(data) = bytes.get(HEADER..len) else { break };
-        let (level, kind) = (int(&header[WORD..WORD + 4]), int(&header[WORD + 4..]));
-        messages.push(Control { level, kind, data: data.to_vec() });
-        bytes = bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default();
-    }
-    messages
+    Ok((len, message.msg_flags, Control::parse(&bytes[..told])))
 }
 
 /// The requests that scripts make of sockets, all with a pointer to an int.

@@ -8,7 +8,8 @@ use crate::conversation::{Conversation, Stage};
 use crate::limits::{BLOCKED_CALL_US, CALL_US_MAX};
 use crate::report::seconds;
 use crate::script::{CallLine, Event, Expression};
-use crate::system::{Call, Fd, Output, Returned, System};
+use crate::symbols::option_name;
+use crate::system::{Call, Fd, Output, Returned, System, SystemError};
 use crate::wire;
 
 /// The kind of a socket without its flags.
@@ -109,7 +110,13 @@ impl<S: System> Run<'_, S> {
         line: &CallLine,
         returned: &Returned,
     ) -> Result<(), EventError> {
-        match verdict(line, returned, self.time.tolerance_us)? {
+        let difference = verdict(line, returned, self.time.tolerance_us)?;
+        if difference.is_some()
+            && let Some(name) = missing_option(call, returned)
+        {
+            return Err(SystemError::Unsupported(name).into());
+        }
+        match difference {
             Some(what) if self.settings.is_call_fatal => return Err(EventError::differs(what)),
             Some(what) => self.note(format!("went on after: {what}")),
             None => {}
@@ -188,6 +195,18 @@ impl<S: System> Run<'_, S> {
             self.descriptors.open(call::evaluate(script_write)?, *write);
         }
         Ok(())
+    }
+}
+
+/// The option that a call asked for and the system does not have.
+fn missing_option(call: &Call, returned: &Returned) -> Option<String> {
+    match call {
+        Call::SetOption { level, name, .. } | Call::GetOption { level, name, .. }
+            if returned.errno == libc::ENOPROTOOPT =>
+        {
+            Some(option_name(*level, *name))
+        }
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use megapipe_stack::{Config, Congestion, SynCookies, TcpConfig};
+use megapipe_stack::{Congestion, SynCookies, TcpConfig};
 
 use crate::knobs::Knob;
 use crate::system::Turned;
@@ -80,8 +80,15 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("net.ipv4.tcp_mtu_probing", &["2"], "path MTU discovery without ICMP (RFC 4821)"),
 ];
 
+/// What the stack under test is made with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Knobs {
+    pub(super) tcp: TcpConfig,
+    pub(super) mtu: u16,
+}
+
 /// Turns a knob of the configuration.
-pub(super) fn turn(config: &mut Config, knob: &Knob) -> Turned {
+pub(super) fn turn(config: &mut Knobs, knob: &Knob) -> Turned {
     let (name, value) = (knob.name.as_str(), knob.value.as_str());
     if let Some((_, _, what)) = REFUSED.iter().find(|(n, v, _)| *n == name && v.contains(&value)) {
         return Turned::Refused(what);
@@ -204,7 +211,7 @@ fn buffers(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
 }
 
 /// Things with names or several meanings.
-fn choice(config: &mut Config, name: &str, value: &str) -> Option<()> {
+fn choice(config: &mut Knobs, name: &str, value: &str) -> Option<()> {
     match (name, value) {
         // 2 answers a peer that asks, as 0 does here; 1 asks as well.
         ("net.ipv4.tcp_ecn", "0" | "2") => config.tcp.ecn = false,
@@ -219,20 +226,11 @@ fn choice(config: &mut Config, name: &str, value: &str) -> Option<()> {
         // Tail loss probes are what is left of early retransmit.
         ("net.ipv4.tcp_early_retrans", "0" | "1" | "2") => config.tcp.tail_loss_probes = false,
         ("net.ipv4.tcp_early_retrans", "3" | "4") => config.tcp.tail_loss_probes = true,
-        ("device.mtu", _) => {
-            let mtu = value.parse().ok()?;
-            (config.mtu, config.tx_frame_bytes) = (mtu, u32::from(mtu));
-        }
+        ("device.mtu", _) => config.mtu = value.parse().ok()?,
         ("net.ipv4.tcp_mtu_probing", "0") => config.tcp.black_hole_detection = false,
         ("net.ipv4.tcp_mtu_probing", "1") => config.tcp.black_hole_detection = true,
         ("net.ipv4.ip_no_pmtu_disc", "0") => config.tcp.path_mtu_discovery = true,
         ("net.ipv4.ip_no_pmtu_disc", "1") => config.tcp.path_mtu_discovery = false,
-        ("net.ipv4.ip_local_port_range", _) => {
-            let ports: Vec<u16> =
-                value.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-            let [first, last] = ports[..] else { return None };
-            config.ephemeral_ports = (first, last);
-        }
         _ => return None,
     }
     Some(())

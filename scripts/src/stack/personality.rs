@@ -47,8 +47,3 @@ pub(super) fn of(dialect: Dialect) -> TcpConfig {
         },
     }
 }
-
-/// The window that Linux makes of SO_RCVBUF: whole segments of `mss` bytes, if it holds one.
-pub(super) fn linux_window(bytes: u32, mss: u32) -> u32 {
-    if bytes > mss && mss > 0 { bytes - bytes % mss } else { bytes.max(1) }
-}

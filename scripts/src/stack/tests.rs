@@ -28,8 +28,8 @@ fn wrong_descriptors_and_states_have_the_errors_of_the_man_pages() {
          +0 accept(3, ..., ...) = -1 EINVAL\n+0 read(3, ..., 1) = -1 ENOTCONN\n\
          +0 write(3, ..., 1) = -1 EPIPE\n+0 shutdown(3, SHUT_WR) = -1 ENOTCONN\n\
          +0 bind(3, ..., ...) = 0\n+0 bind(3, ..., ...) = -1 EINVAL\n+0 listen(3, 1) = 0\n\
-         +0 socket(..., SOCK_STREAM, 0) = 4\n+0 bind(4, ..., ...) = 0\n\
-         +0 listen(4, 1) = -1 EADDRINUSE\n+0 close(4) = 0\n+0 close(3) = 0\n",
+         +0 socket(..., SOCK_STREAM, 0) = 4\n+0 bind(4, ..., ...) = -1 EADDRINUSE\n\
+         +0 close(4) = 0\n+0 close(3) = 0\n",
     );
 }
 
@@ -115,7 +115,7 @@ fn a_null_pointer_is_nowhere() {
 
 #[test]
 fn every_knob_that_scripts_turn_is_known() {
-    let mut config = Host::new(&Settings::new(&[], Dialect::Linux).expect("defaults")).config;
+    let mut config = Knobs { tcp: personality::of(Dialect::Linux), mtu: 1500 };
     let text = "tcp_ecn=1,tcp_sack=0,tcp_timestamps=0,tcp_window_scaling=0,tcp_rmem=1 2 3,\
                 tcp_wmem=1 2 3,tcp_syncookies=2,tcp_congestion_control=reno,tcp_rto_min_us=5000,\
                 initial_window_segments=4,window_scale=3,delayed_ack_ms=7,msl_ms=100,paws=0,\
@@ -135,4 +135,63 @@ fn every_knob_that_scripts_turn_is_known() {
             assert_eq!(turn(&mut config, &knob), Turned::Unknown, "{wrong}");
         }
     }
+}
+
+fn refusal(text: &str) -> String {
+    match outcome(text).verdict {
+        Verdict::Unsupported { line, what } => format!("{line}: {what}"),
+        other => panic!("{other:?}: {text}"),
+    }
+}
+
+#[test]
+fn fast_open_is_refused_by_name_before_anything_runs() {
+    let name = "not supported on this system: TCP Fast Open";
+    let listener = "0 socket(..., SOCK_STREAM, 0) = 3\n+0 bind(3, ..., ...) = 0\n";
+    let option = "+0 setsockopt(3, SOL_TCP, TCP_FASTOPEN, [1], 4) = 0\n";
+    assert_eq!(refusal(&format!("{listener}{option}")), format!("3: {name}"));
+    let call = "+0 sendto(3, ..., 9, MSG_FASTOPEN|MSG_NOSIGNAL, ..., ...) = 9\n";
+    assert_eq!(refusal(&format!("{listener}{call}")), format!("3: {name}"));
+    let packet = "+0 < S 0:0(0) win 9 <mss 1000,FO,nop,nop>\n";
+    assert_eq!(refusal(&format!("{listener}+0 listen(3, 1) = 0\n{packet}")), format!("4: {name}"));
+}
+
+#[test]
+fn an_option_that_the_sockets_do_not_have_is_refused_by_name() {
+    let text =
+        "0 socket(..., SOCK_STREAM, 0) = 3\n+0 setsockopt(3, SOL_TCP, TCP_MD5SIG, [1], 4) = 0\n";
+    assert_eq!(refusal(text), "2: not supported on this system: TCP_MD5SIG");
+    passes(
+        &text
+            .replace("= 0", "= -1 ENOPROTOOPT")
+            .replace("(..., SOCK_STREAM, 0) = -1 ENOPROTOOPT", "(..., SOCK_STREAM, 0) = 3"),
+    );
+}
+
+#[test]
+fn a_route_s_mss_is_what_a_listener_offers() {
+    passes(
+        "`ip route add 192.0.2.0/24 dev tun0 advmss 900`\n0 socket(..., SOCK_STREAM, 0) = 3\n\
+         +0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n+0 < S 0:0(0) win 32792 <mss 1300>\n\
+         +0 > S. 0:0(0) ack 1 <mss 900>\n+.1 < . 1:1(0) ack 1 win 32792\n\
+         +0 accept(3, ..., ...) = 4\n+0 write(4, ..., 1000) = 1000\n+0 > P. 1:1001(1000) ack 1\n",
+    );
+}
+
+#[test]
+fn a_call_that_still_blocks_at_the_end_is_named() {
+    let text = format!("{OPENED}+0...0.1 read(4, ..., 100) = 7\n");
+    match outcome(&text).verdict {
+        Verdict::Failed(failure) => assert_eq!(failure.what, "read still blocks"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn branches_of_other_systems_are_not_run() {
+    passes(
+        "#ifdef STANDARD\n0 listen(99, 1) = 0\n#else\n0 listen(99, 1) = -1 EBADF\n#endif\n\
+         #ifdef FreeBSD\n+0 listen(98, 1) = 0\n#endif\n\
+         #ifdef Linux\n+0 listen(97, 1) = -1 EBADF\n#endif\n",
+    );
 }

@@ -10,13 +10,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-link", &["megapipe-shm"]),
     ("megapipe-service", &["megapipe-stack", "megapipe-shm", "megapipe-link"]),
     ("megapipe-sim", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
-    ("megapipe-scripts", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
+    ("megapipe-scripts", &["megapipe", "megapipe-link", "megapipe-sockets", "megapipe-stack"]),
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
     ("megapipe-sockets", &["megapipe", "megapipe-link"]),
-    (
-        "megapipe-packetdrill",
-        &["megapipe", "megapipe-link", "megapipe-scripts", "megapipe-sockets"],
-    ),
+    ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
     ("megapipe-capi", &["megapipe", "megapipe-sockets"]),
     ("megapipe-apps", &["megapipe", "megapipe-sockets"]),
     (

@@ -1,4 +1,5 @@
-//! A link whose other end is packetdrill: IP packets in memory, stamped when they leave.
+//! A link whose other end is the script's interpreter: IP packets in memory, stamped when they
+//! leave.
 //!
 //! Invariant: neither direction holds more than [`PACKETS_MAX`] packets.
 
@@ -16,22 +17,24 @@ use crate::limits::PACKETS_MAX;
 
 /// A packet that the stack has sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sent {
-    pub(crate) bytes: Vec<u8>,
+pub struct Sent {
+    /// From the IP header on.
+    pub bytes: Vec<u8>,
     /// When it left, on the world's clock.
-    pub(crate) at: Duration,
+    pub at: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Packets {
-    to_stack: VecDeque<Vec<u8>>,
+    /// Each with the payload of its segments, where it is a train of them.
+    to_stack: VecDeque<(Vec<u8>, u16)>,
     from_stack: VecDeque<Sent>,
     counters: Counters,
 }
 
 /// The stack's end.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(super) struct Wire {
     packets: Arc<Mutex<Packets>>,
     caps: Caps,
     clock: Clock,
@@ -40,16 +43,16 @@ pub(crate) struct Wire {
     bell: OwnedFd,
 }
 
-/// Packetdrill's end.
+/// The interpreter's end.
 #[derive(Debug, Clone)]
-pub(crate) struct Far(Arc<Mutex<Packets>>);
+pub(super) struct Far(Arc<Mutex<Packets>>);
 
 impl Wire {
     /// Both ends of a wire that carries packets of at most `mtu` bytes.
-    pub(crate) fn new(mtu: u16, clock: Clock) -> io::Result<(Self, Far)> {
+    pub(super) fn new(mtu: u16, clock: Clock) -> io::Result<(Self, Far)> {
         let packets = Arc::new(Mutex::new(Packets::default()));
         let caps = Caps {
-            driver: "packetdrill",
+            driver: "script",
             medium: Medium::Ip,
             mac: [0; 6],
             mtu: mtu.into(),
@@ -73,11 +76,11 @@ fn lock(packets: &Mutex<Packets>) -> MutexGuard<'_, Packets> {
 
 impl Far {
     /// A packet arrives at the stack; `false`: too many do.
-    pub(crate) fn send(&self, packet: &[u8]) -> bool {
+    pub(super) fn send(&self, packet: &[u8], segment_bytes: u16) -> bool {
         let mut packets = lock(&self.0);
         let fits = packets.to_stack.len() < PACKETS_MAX;
         if fits {
-            packets.to_stack.push_back(packet.to_vec());
+            packets.to_stack.push_back((packet.to_vec(), segment_bytes));
         } else {
             packets.counters.rx_dropped_overrun += 1;
         }
@@ -85,7 +88,7 @@ impl Far {
     }
 
     /// The next packet that the stack has sent.
-    pub(crate) fn receive(&self) -> Option<Sent> {
+    pub(super) fn receive(&self) -> Option<Sent> {
         lock(&self.0).from_stack.pop_front()
     }
 }
@@ -102,13 +105,14 @@ impl Link for Wire {
     ) -> Result<usize, LinkError> {
         let mut packets = lock(&self.packets);
         let count = packets.to_stack.len().min(max);
-        let burst: Vec<Vec<u8>> = packets.to_stack.drain(..count).collect();
+        let burst: Vec<(Vec<u8>, u16)> = packets.to_stack.drain(..count).collect();
         packets.counters.rx_frames += count as u64;
-        packets.counters.rx_bytes += burst.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        packets.counters.rx_bytes +=
+            burst.iter().map(|(packet, _)| packet.len() as u64).sum::<u64>();
         // Whoever takes the frames must not find the lock taken.
         drop(packets);
-        for packet in &burst {
-            each(packet, Received::default());
+        for (packet, segment_bytes) in &burst {
+            each(packet, Received { segment_bytes: *segment_bytes, ..Received::default() });
         }
         Ok(count)
     }
@@ -172,7 +176,7 @@ mod tests {
     fn packets_go_both_ways_in_order_and_are_stamped() {
         let clock = Clock::by_hand();
         let (mut wire, far) = Wire::new(1500, clock.clone()).expect("an eventfd");
-        assert!(far.send(b"one") && far.send(b"two"));
+        assert!(far.send(b"one", 0) && far.send(b"two", 0));
         assert!(!wire.arm().expect("it never fails"), "there is work");
         let mut got = Vec::new();
         let count = wire.rx_burst(8, &mut |frame, _| got.push(frame.to_vec()));
@@ -190,7 +194,7 @@ mod tests {
     #[test]
     fn a_wire_holds_only_so_many_packets() {
         let (mut wire, far) = Wire::new(1500, Clock::by_hand()).expect("an eventfd");
-        let taken = (0..PACKETS_MAX + 5).filter(|_| far.send(b"x")).count();
+        let taken = (0..PACKETS_MAX + 5).filter(|_| far.send(b"x", 0)).count();
         assert_eq!((taken, wire.counters().rx_dropped_overrun), (PACKETS_MAX, 5));
         for _ in 0..PACKETS_MAX {
             assert_eq!(transmit(&mut wire, b"y"), 1);
