@@ -68,3 +68,6 @@ fn failed<T: Failed>(call: &str, error: &Failure) -> T {
     set_last(call, error.why());
     T::FAILED
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 //! and the cause in words. Nothing is formatted unless a call fails.
 
 use std::cell::Cell;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::fmt::{self, Write};
 use std::io;
 
@@ -19,11 +19,18 @@ use libc::{
 };
 use thiserror::Error;
 
-use crate::limits::LAST_ERROR_BYTES;
+use crate::limits::{KERNEL_TEXT_BYTES, LAST_ERROR_BYTES};
 
-/// That a call failed, and why. One word wide, so that the way of success pays nothing for it.
+/// That a call failed, and why.
+///
+/// Invariant: making one, reading its errno and its text allocate nothing ([`CallError`] is held in
+/// place), so that a call fails properly where no memory is left, and in a signal handler that
+/// interrupted malloc(3).
 #[derive(Debug)]
-pub(crate) struct Failure(Box<CallError>);
+pub(crate) struct Failure(CallError);
+
+// The result of a call that succeeds has room for one.
+const _: () = assert!(size_of::<Failure>() <= 96);
 
 impl Failure {
     /// Why.
@@ -35,7 +42,7 @@ impl Failure {
 impl<E: Into<CallError>> From<E> for Failure {
     #[cold]
     fn from(error: E) -> Self {
-        Self(Box::new(error.into()))
+        Self(error.into())
     }
 }
 
@@ -99,12 +106,12 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Operation(#[from] OpError),
     #[error("{name} = {link}")]
-    Network { name: &'static str, link: String, source: NetworkError },
+    Network { name: &'static str, link: String, source: Box<NetworkError> },
     #[error("{name}")]
     Address { name: &'static str, source: PrefixedError },
     #[error(transparent)]
     Move(#[from] MoveError),
-    #[error("{0}")]
+    #[error(transparent)]
     Kernel(#[from] io::Error),
 }
 
@@ -205,10 +212,13 @@ pub(crate) struct WithCauses<'a>(pub(crate) &'a CallError);
 
 impl fmt::Display for WithCauses<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        match self.0 {
+            CallError::Kernel(error) => write!(f, "{}", Cause(error))?,
+            error => write!(f, "{error}")?,
+        }
         let mut cause = std::error::Error::source(self.0);
         while let Some(source) = cause {
-            write!(f, ": {source}")?;
+            write!(f, ": {}", Cause(source))?;
             cause = source.source();
         }
         Ok(())
@@ -221,6 +231,22 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     // Standard error that is closed is no reason to fail.
     let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("megapipe: {text}\n"));
     errno.put_back();
+}
+
+/// The text of a cause, made without allocating: that of an [`io::Error`] is otherwise a `String`.
+struct Cause<'a>(&'a (dyn std::error::Error + 'static));
+
+impl fmt::Display for Cause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0.downcast_ref().and_then(io::Error::raw_os_error);
+        let Some(number) = number else { return write!(f, "{}", self.0) };
+        let mut text = [0_u8; KERNEL_TEXT_BYTES];
+        // SAFETY: `text` has so many writable bytes, and nothing else uses them.
+        let failed = unsafe { libc::strerror_r(number, text.as_mut_ptr().cast(), text.len()) } != 0;
+        let text = CStr::from_bytes_until_nul(&text).ok().and_then(|text| text.to_str().ok());
+        let text = text.filter(|_| !failed).unwrap_or("unknown error");
+        write!(f, "{text} (os error {number})")
+    }
 }
 
 /// Remembers the failure for `mp_last_error()` and sets errno.
@@ -322,7 +348,7 @@ mod tests {
 
     fn last_text() -> String {
         // SAFETY: `last` points to text of this thread that ends with a NUL.
-        unsafe { std::ffi::CStr::from_ptr(last()) }.to_str().unwrap().to_owned()
+        unsafe { CStr::from_ptr(last()) }.to_str().unwrap().to_owned()
     }
 
     #[test]

@@ -55,15 +55,17 @@ impl<T> Guarded<T> {
         let inner = unsafe { &mut *self.inner.get() };
         let errno = Errno::now();
         // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
-        let result = catch_unwind(AssertUnwindSafe(|| work(inner)));
+        // The result is written in place: it has room for a failure, which success must not copy.
+        let mut result = None;
+        let caught = catch_unwind(AssertUnwindSafe(|| result = Some(work(inner))));
         match result {
-            Ok(result) => {
+            Some(result) if caught.is_ok() => {
                 self.state.set(State::Idle);
                 // A failure sets it afterwards, in `border.rs`.
                 errno.put_back();
                 result
             }
-            Err(_) => {
+            _ => {
                 self.state.set(State::Broken);
                 Err(CallError::Broken.into())
             }

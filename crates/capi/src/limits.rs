@@ -4,6 +4,9 @@
 /// Bytes of the text that `mp_last_error()` gives, its NUL included.
 pub(crate) const LAST_ERROR_BYTES: usize = 512;
 
+/// Bytes of the text of one error number of the kernel, its NUL included.
+pub(crate) const KERNEL_TEXT_BYTES: usize = 128;
+
 /// Completions that one `mp_dispatch_many()` fetches at most.
 pub(crate) const DISPATCH_MANY_MAX: usize = 1024;
 

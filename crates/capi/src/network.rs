@@ -285,7 +285,11 @@ pub(crate) fn on<T>(
         }
     }
     let network = LocalNetwork::open(&wanted.link, wanted.settings.clone()).map_err(|source| {
-        CallError::Network { name: wanted.link_named_by, link: wanted.link.clone(), source }
+        CallError::Network {
+            name: wanted.link_named_by,
+            link: wanted.link.clone(),
+            source: Box::new(source),
+        }
     })?;
     let made = on(&network)?;
     if networks.len() == NETWORKS_MAX {

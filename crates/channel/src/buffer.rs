@@ -8,6 +8,7 @@
 //!
 //! Lengths are bytes. Nothing here blocks or fails.
 
+use std::collections::TryReserveError;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
@@ -119,12 +120,27 @@ enum WriteMemory {
 
 impl WriteBuf {
     pub(crate) fn with_capacity(pool: &Rc<Pool>, capacity: usize) -> Self {
-        let from_pool = if capacity <= pool.buffer_len() { pool.take() } else { None };
-        let memory = match from_pool {
-            Some(buffer) => WriteMemory::Pool { buffer, len: 0 },
-            None => WriteMemory::Heap(Vec::with_capacity(capacity)),
-        };
-        Self { memory }
+        Self::in_pool(pool, capacity)
+            .unwrap_or_else(|| Self { memory: WriteMemory::Heap(Vec::with_capacity(capacity)) })
+    }
+
+    pub(crate) fn try_with_capacity(
+        pool: &Rc<Pool>,
+        capacity: usize,
+    ) -> Result<Self, TryReserveError> {
+        if let Some(buffer) = Self::in_pool(pool, capacity) {
+            return Ok(buffer);
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(capacity)?;
+        Ok(Self { memory: WriteMemory::Heap(bytes) })
+    }
+
+    /// A buffer of the pool, if one is free and `capacity` fits into it.
+    #[inline]
+    fn in_pool(pool: &Rc<Pool>, capacity: usize) -> Option<Self> {
+        let buffer = if capacity <= pool.buffer_len() { pool.take() } else { None };
+        buffer.map(|buffer| Self { memory: WriteMemory::Pool { buffer, len: 0 } })
     }
 
     /// What was appended, to be read only, if it lies in a pool buffer.
@@ -368,7 +384,10 @@ fn clamp(range: Range<usize>, len: usize) -> Range<usize> {
 
 impl From<WriteBuf> for Payload {
     fn from(buffer: WriteBuf) -> Self {
-        Self::Write(buffer)
+        match buffer.memory {
+            WriteMemory::Heap(bytes) => Self::Vec(bytes),
+            memory @ WriteMemory::Pool { .. } => Self::Write(WriteBuf { memory }),
+        }
     }
 }
 

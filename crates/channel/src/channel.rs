@@ -9,6 +9,7 @@
 //! - Operations go to the kernel when (i) a batch is full (and due: `uring/batch.rs`), (ii) no
 //!   completion is left to hand out, (iii) `flush` is called [MP 3.4.3].
 
+use std::collections::TryReserveError;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -548,6 +549,14 @@ impl Channel {
     #[must_use]
     pub fn alloc(&mut self, capacity: usize) -> WriteBuf {
         WriteBuf::with_capacity(&self.state.send_pool, capacity)
+    }
+
+    /// Memory as [`Channel::alloc`] gives it, for a program that goes on where there is none.
+    ///
+    /// # Errors
+    /// `TryReserveError` if neither the channel's pool nor the heap has the memory.
+    pub fn try_alloc(&mut self, capacity: usize) -> Result<WriteBuf, TryReserveError> {
+        WriteBuf::try_with_capacity(&self.state.send_pool, capacity)
     }
 
     /// Wakes this channel's `dispatch` from other threads.

@@ -9,12 +9,13 @@
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
-use crate::error::Misuse;
+use crate::completion::Event;
+use crate::error::{Misuse, OpError};
 use crate::handle::Handle;
 use crate::kernel::Driver;
 use crate::limits;
 use crate::options::{Accept, AcceptAs, Disconnect};
-use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiving, WriteOp};
+use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiver, Receiving, WriteOp};
 
 /// What a file is before `Event::Open`, and after one that failed.
 const UNOPENED: &str = "file that is not open";
@@ -303,7 +304,8 @@ impl Channel {
         self.queue_data(handle, WriteOp::new(body, len), "writev")
     }
 
-    /// Sends one message to an address: `Event::SendTo`.
+    /// Sends one message to an address: `Event::SendTo`, with [`OpError::NoMemory`] if the address
+    /// cannot be kept for want of memory.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no message socket, too many bytes.
@@ -315,8 +317,16 @@ impl Channel {
     ) -> Result<(), Misuse> {
         let data = data.into();
         let len = data.len();
-        let to = Some(Box::new(to.clone()));
-        self.queue_data(handle, WriteOp { to, ..WriteOp::new(Body::One(data), len) }, "sendto")
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.require(index, "sendto", Kind::is_message)?;
+        let Some(to) = receiver(to) else {
+            self.state.admit()?;
+            self.state.complete(index, Event::SendTo(Err(OpError::NoMemory)));
+            return Ok(());
+        };
+        let write = WriteOp { to: Some(to), ..WriteOp::new(Body::One(data), len) };
+        self.queue_data(handle, write, "sendto")
     }
 
     #[inline(always)]
@@ -330,11 +340,7 @@ impl Channel {
         let index = self.state.find(handle)?;
         let slot = self.state.slot(index);
         let (kind, len) = (slot.kind, write.len);
-        let suits = match write.to {
-            Some(_) => kind.is_message(),
-            None => kind.is_socket() || kind.is_plain(),
-        };
-        if !suits {
+        if !(kind.is_socket() || kind.is_plain()) {
             return Err(Misuse::WrongKind { call, kind: kind.name() });
         }
         if slot.phase == Phase::Moving {
@@ -452,6 +458,14 @@ impl Channel {
         let kind = self.state.slot(index).kind;
         if suits(kind) { Ok(()) } else { Err(Misuse::WrongKind { call, kind: kind.name() }) }
     }
+}
+
+/// Memory of a queued message for the address it goes to; `None` if there is none.
+fn receiver(to: &Address) -> Option<Receiver> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(1).ok()?;
+    memory.push(to.clone());
+    memory.into_boxed_slice().try_into().ok()
 }
 
 fn check_len(len: usize, max: usize) -> Result<(), Misuse> {

@@ -138,10 +138,14 @@ pub(crate) struct WriteOp {
     /// Bytes that are sent already.
     pub(crate) done: usize,
     /// The receiver of a message; also says that `SendTo` completes it.
-    pub(crate) to: Option<Box<Address>>,
+    pub(crate) to: Option<Receiver>,
     /// Only a failure is told of.
     pub(crate) quiet: bool,
 }
+
+/// Receiver of a message, on the heap because most writes have none. A box of an array: that can
+/// be made so that it fails where there is no memory.
+pub(crate) type Receiver = Box<[Address; 1]>;
 
 pub(crate) enum Body {
     One(Payload),
@@ -173,6 +177,11 @@ impl WriteOp {
             skip -= part.len() - rest.len();
             (!rest.is_empty()).then_some(rest)
         })
+    }
+
+    /// Receiver of the message, if the write names one.
+    pub(crate) fn receiver(&self) -> Option<&Address> {
+        self.to.as_deref().map(|[to]| to)
     }
 
     pub(crate) fn is_data(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use channel::limits::{BUFFER_LEN_MAX, READ_LEN_MAX, WRITE_LEN_MAX};
+use channel::limits::{READ_LEN_MAX, WRITE_LEN_MAX};
 use channel::{Accept, Disconnect, Handle, Misuse, Payload};
 use libc::{iovec, sockaddr, socklen_t};
 
@@ -341,15 +341,7 @@ unsafe fn gather(
     if len > max {
         return Err(Misuse::InvalidLength { len, max }.into());
     }
-    if len > BUFFER_LEN_MAX {
-        let mut bytes = Vec::new();
-        // A program that asks for a lot gets an error and not the end of its process.
-        bytes.try_reserve_exact(len).map_err(|_| channel::OpError::NoMemory)?;
-        // SAFETY: the caller keeps the contract.
-        unsafe { each_part(parts, count, |part| bytes.extend_from_slice(part)) };
-        return Ok(Payload::from(bytes));
-    }
-    let mut buffer = inner.channel.alloc(len);
+    let mut buffer = inner.channel.try_alloc(len).map_err(|_| channel::OpError::NoMemory)?;
     // SAFETY: the caller keeps the contract.
     unsafe { each_part(parts, count, |part| buffer.extend_from_slice(part)) };
     Ok(Payload::from(buffer))

@@ -1,5 +1,6 @@
 //! System calls that no crate wraps in a safe function, and sockets made for a channel.
 
+use std::alloc::{self, Layout};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -16,6 +17,25 @@ use crate::slot::Kind;
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `len` bytes of zeros, for the kernel to read into; the allocator's fresh pages are not touched.
+///
+/// # Errors
+/// `NOMEM` if the memory is not to be had.
+pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>, Errno> {
+    let layout = Layout::array::<u8>(len).map_err(|_| Errno::NOMEM)?;
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout's size is `len`, which is not 0.
+    let memory = unsafe { alloc::alloc_zeroed(layout) };
+    if memory.is_null() {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: the global allocator gave this memory for `len` bytes of alignment 1, and all of
+    // them are initialised.
+    Ok(unsafe { Vec::from_raw_parts(memory, len, len) })
 }
 
 /// What a descriptor is, or the name of what cannot be registered.

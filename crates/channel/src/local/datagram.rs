@@ -156,7 +156,7 @@ impl Local {
             let queue = state.peek(slot).writes;
             let Some(head) = state.writes.front_mut(queue) else { break };
             let len = head.len;
-            let to = head.to.as_deref().and_then(Address::as_inet);
+            let to = head.receiver().and_then(Address::as_inet);
             let payload = match &mut head.body {
                 Body::One(payload) => std::mem::replace(payload, Payload::Static(&[])),
                 Body::Many(parts) => {

@@ -313,6 +313,7 @@ fn read(
 ) -> Result<Vec<u8>, Errno> {
     let mut buffer = done;
     let mut count = buffer.len();
+    buffer.try_reserve_exact(want - count).map_err(|_| Errno::NOMEM)?;
     buffer.resize(want, 0);
     while count < want {
         let room = &mut buffer[count..];

@@ -125,7 +125,7 @@ fn send_whole(slot: &Slot, write: &WriteOp) -> Result<(), Errno> {
         (parts[0], part_count) = (IoSlice::new(&joined), 1);
     }
     let (parts, mut nothing) = (&parts[..part_count], SendAncillaryBuffer::default());
-    match write.to.as_deref() {
+    match write.receiver() {
         None => sendmsg(fd, parts, &mut nothing, SEND_FLAGS),
         Some(Address::Inet(to)) => sendmsg_addr(fd, to, parts, &mut nothing, SEND_FLAGS),
         Some(Address::Unix(UnixAddress::Path(path))) => {

@@ -77,7 +77,7 @@ pub(super) fn fill(
         }
         state.counters.buffers_exhausted += 1;
     }
-    let mut buffer = vec![0; want];
+    let mut buffer = sys::zeroed(want)?;
     let count = fill(state, &mut buffer)?;
     buffer.truncate(count);
     Ok(ReadBuf::from_vec(buffer))

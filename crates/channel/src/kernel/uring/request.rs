@@ -135,6 +135,18 @@ impl Table {
     }
 }
 
+/// Memory for the oldest read that waits, and whether its sender is wanted. Reads for which there
+/// is no memory are answered with that.
+fn read_buffer(state: &mut State, slot: u32) -> Option<(Vec<u8>, bool)> {
+    while let Some(read) = state.slot(slot).first_read {
+        match sys::zeroed(read.len as usize) {
+            Ok(buffer) => return Some((buffer, read.with_sender)),
+            Err(errno) => state.answer_message(slot, read.with_sender, Err(errno.into())),
+        }
+    }
+    None
+}
+
 impl Uring {
     /// Keeps `what` and asks for the entry that `build` makes of it, at its final place.
     pub(super) fn ask_request(
@@ -154,13 +166,11 @@ impl Uring {
     /// Asks for the read at the head of a message or plain descriptor.
     pub(super) fn ask_read(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
-        let (first_read, target, kind) = (entry.first_read, entry.target, entry.kind);
+        let (target, kind) = (entry.target, entry.kind);
         if entry.flags.reading || entry.phase != Phase::Open {
             return;
         }
-        let Some(read) = first_read else { return };
-        let with_sender = read.with_sender;
-        let mut buffer = vec![0; read.len as usize];
+        let Some((mut buffer, with_sender)) = read_buffer(state, slot) else { return };
         state.slot(slot).flags.reading = true;
         if kind.is_message() {
             let message = Message::new(&mut buffer, kind == Kind::Udp);
@@ -185,7 +195,7 @@ impl Uring {
         let Some(write) = state.writes.front(queue) else { return };
         let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
         gather.fill(std::iter::once(write));
-        gather.address(write.to.as_deref());
+        gather.address(write.receiver());
         let (header, parts) = (gather.header(), gather.parts());
         self.used_gathers.push(gather);
         let entry = if kind.is_message() {
@@ -231,7 +241,10 @@ impl Uring {
         let target = state.slot(slot).target;
         match job {
             FileJob::ReadAt { offset, len } => {
-                let what = What::ReadAt { buffer: vec![0; len] };
+                let Ok(buffer) = sys::zeroed(len) else {
+                    return state.complete(slot, Event::Read(Err(OpError::NoMemory)));
+                };
+                let what = What::ReadAt { buffer };
                 self.ask_request(state, slot, what, |what| {
                     let What::ReadAt { buffer } = what else { return None };
                     read_entry(target, buffer, offset)
