@@ -12,8 +12,10 @@
 //!   `State::release` only when it is 0.
 //! - Memory that the kernel was given stays where it is until the last answer to that request.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::buffer::ReadBuf;
@@ -45,7 +47,7 @@ pub enum Rest {
 /// How operations reach the kernel and answers come back. All slots are named by index.
 pub(crate) trait Driver {
     /// A slot has its descriptor and is open: make it known to the kernel, if that is needed.
-    fn attach(&mut self, state: &mut State, slot: u32) -> std::io::Result<()>;
+    fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()>;
 
     /// A stream has a read that waits and nothing unread (`State::wants_data`).
     fn start_receive(&mut self, state: &mut State, slot: u32);
@@ -186,12 +188,86 @@ pub(crate) fn create(
     }
 }
 
+/// Why a driver cannot be had.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The kernel or the sandbox has not what the driver needs.
+    Missing(String),
+    /// There is no memory or no descriptor now; later there may be.
+    Exhausted {
+        /// What was to be had.
+        what: &'static str,
+        source: io::Error,
+    },
+}
+
+impl Refusal {
+    /// What an error means that came of asking for `what`.
+    pub(crate) fn of(what: &'static str, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        match is_exhausted(&source) {
+            true => Self::Exhausted { what, source },
+            false => Self::Missing(format!("{what}: {source}")),
+        }
+    }
+
+    fn of_driver(self, driver: &'static str) -> CreateError {
+        match self {
+            Self::Missing(reason) => CreateError::DriverUnavailable { driver, reason },
+            Self::Exhausted { what, source } => CreateError::Kernel { what, source },
+        }
+    }
+}
+
+/// The error says nothing about what the kernel can do, but that it has no resource now.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    const EXHAUSTED: [i32; 6] =
+        [libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::EINTR];
+    error.raw_os_error().is_some_and(|errno| EXHAUSTED.contains(&errno))
+}
+
+/// Whether something worked that was tried.
+///
+/// # Errors
+/// [`Refusal::Exhausted`] if the trial says nothing, for want of a resource.
+pub(crate) fn has_worked<T>(
+    what: &'static str,
+    tried: io::Result<T>,
+) -> Result<Option<T>, Refusal> {
+    match tried {
+        Ok(result) => Ok(Some(result)),
+        Err(source) if is_exhausted(&source) => Err(Refusal::Exhausted { what, source }),
+        Err(_) => Ok(None),
+    }
+}
+
+/// What was found out once per process, or is to be found out now. Where a resource was missing
+/// nothing was found out, and the next call tries again.
+pub(crate) fn found_once<T: Clone>(
+    found: &'static OnceLock<Result<T, String>>,
+    find: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<&'static T, Refusal> {
+    let known = match found.get() {
+        Some(known) => known,
+        None => {
+            let answer = match find() {
+                Ok(capabilities) => Ok(capabilities),
+                Err(Refusal::Missing(reason)) => Err(reason),
+                Err(exhausted) => return Err(exhausted),
+            };
+            found.get_or_init(|| answer)
+        }
+    };
+    known.as_ref().map_err(|reason| Refusal::Missing(reason.clone()))
+}
+
 /// Chooses and makes the driver: what was asked for, or the first that a trial shows to work.
 ///
 /// `wake` is the descriptor that [`crate::Waker`] writes to.
 ///
 /// # Errors
-/// [`CreateError::DriverUnavailable`] if a driver was forced and does not work here.
+/// [`CreateError::DriverUnavailable`] if a driver was forced and does not work here;
+/// [`CreateError::Kernel`] if there is no memory or no descriptor for it now.
 fn create_kernel(
     config: &Config,
     state: &mut State,
@@ -199,11 +275,12 @@ fn create_kernel(
 ) -> Result<(AnyDriver, DriverReport), CreateError> {
     match config.driver {
         DriverChoice::Uring => {
-            let (driver, report) = uring::Uring::create(state, wake)?;
+            let (driver, report) =
+                uring::Uring::create(state, wake).map_err(|it| it.of_driver("uring"))?;
             Ok((AnyDriver::Uring(Box::new(driver)), report.chosen("forced by configuration")))
         }
         DriverChoice::Epoll => {
-            let (driver, report) = epoll::Epoll::create(state, wake)?;
+            let (driver, report) = create_epoll(state, wake)?;
             Ok((AnyDriver::Epoll(Box::new(driver)), report.chosen("forced by configuration")))
         }
         DriverChoice::Auto => match uring::Uring::create(state, wake) {
@@ -211,15 +288,30 @@ fn create_kernel(
                 let driver = AnyDriver::Uring(Box::new(driver));
                 Ok((driver, report.chosen("io_uring works on this kernel")))
             }
-            Err(CreateError::DriverUnavailable { reason, .. }) => {
-                let (driver, report) = epoll::Epoll::create(state, wake)?;
-                let why = format!("io_uring does not work here: {reason}");
+            Err(refusal) => {
+                let (driver, report) = create_epoll(state, wake)?;
+                let why = match refusal {
+                    Refusal::Missing(reason) => format!("io_uring does not work here: {reason}"),
+                    Refusal::Exhausted { what, source } => {
+                        format!("io_uring could not be had: {what}: {source}")
+                    }
+                };
                 let driver = AnyDriver::Epoll(Box::new(driver));
                 Ok((driver, report.fallen_back(DriverKind::Uring, &why)))
             }
-            Err(other) => Err(other),
         },
     }
+}
+
+/// Makes the epoll driver.
+///
+/// # Errors
+/// As [`create_kernel`] if it was forced.
+pub(crate) fn create_epoll(
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(epoll::Epoll, DriverReport), CreateError> {
+    epoll::Epoll::create(state, wake).map_err(|refusal| refusal.of_driver("epoll"))
 }
 
 /// The driver of a channel. Not `dyn`: the calls on the way of every message are short, and are
@@ -255,7 +347,7 @@ macro_rules! on_driver {
 }
 
 impl Driver for AnyDriver {
-    fn attach(&mut self, state: &mut State, slot: u32) -> std::io::Result<()> {
+    fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
         on_driver!(self, driver => driver.attach(state, slot))
     }
 

@@ -30,7 +30,7 @@ use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::handle::Handle;
 use crate::kernel::epoll::Epoll;
-use crate::kernel::{Driver, Rest};
+use crate::kernel::{Driver, Rest, create_epoll};
 use crate::options::OpenOptions;
 use crate::ready::Whose;
 use crate::report::DriverReport;
@@ -121,7 +121,7 @@ pub(crate) fn create(
         let reason = "the local back end serves what is the kernel's by epoll".to_owned();
         return Err(CreateError::DriverUnavailable { driver: "uring", reason });
     }
-    let (kernel, report) = Epoll::create(state, wake)?;
+    let (kernel, report) = create_epoll(state, wake)?;
     let frames = network.take().ok_or(CreateError::NoQueue)?;
     let mut settings = network.settings().clone();
     settings.tcp.nagle = config.nagle;

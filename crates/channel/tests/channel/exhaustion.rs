@@ -1,14 +1,19 @@
 //! What happens when something runs out, overflows, or never comes.
 
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, ConnectOptions, Connection, Disconnect, DriverChoice, Event, Handle, Misuse, OpError,
-    OpenOptions, ReadBuf, SocketKind,
+    Accept, Channel, Config, ConnectOptions, Connection, CreateError, Disconnect, DriverChoice,
+    Event, Handle, Misuse, OpError, OpenOptions, ReadBuf, SocketKind,
 };
 
+use rustix::process::{Resource, Rlimit, setrlimit};
+
 use crate::place::here;
-use crate::scene::{Case, Folder, PATIENCE, Peer, Scene, Stream, on_each_driver, pattern, peer};
+use crate::scene::{
+    Case, Folder, PATIENCE, Peer, Scene, Stream, alone, on_each_driver, pattern, peer,
+};
 
 on_each_driver![
     a_full_table_of_lwsockets_loses_no_connection,
@@ -387,4 +392,42 @@ fn operations_beyond_the_limit_are_refused_and_the_rest_goes_on(case: &Case) {
     scene.unregister(handle).unwrap();
     scene.expect_silence();
     drop(scene.receive_to_end(&mut theirs));
+}
+
+/// Makes a channel while there is no descriptor for its driver, and again when there is one. In a
+/// process of its own, where no driver was tried before.
+fn driver_recovers_from_descriptor_limit(driver: DriverChoice, name: &str) {
+    alone(name, || {
+        let few = Rlimit { current: Some(64), maximum: Some(64) };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let mut files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        // One is left for the channel's eventfd.
+        files.pop();
+        let config = || Config::default().driver(driver).max_lwsockets(16);
+        let refused = Channel::create(config()).err().expect("there is no descriptor");
+        let CreateError::Kernel { source, .. } = &refused else { panic!("{refused:?}") };
+        assert_eq!(
+            OpError::from_raw_os_error(source.raw_os_error().unwrap()),
+            OpError::NoDescriptors
+        );
+        drop(files);
+        match Channel::create(config()) {
+            Err(CreateError::DriverUnavailable { reason, .. }) => {
+                println!("skipped: {name}: {reason}");
+            }
+            made => drop(made.expect("there are descriptors now")),
+        }
+    });
+}
+
+#[test]
+fn uring_recovers_from_descriptor_limit() {
+    let name = "exhaustion::uring_recovers_from_descriptor_limit";
+    driver_recovers_from_descriptor_limit(DriverChoice::Uring, name);
+}
+
+#[test]
+fn epoll_recovers_from_descriptor_limit() {
+    let name = "exhaustion::epoll_recovers_from_descriptor_limit";
+    driver_recovers_from_descriptor_limit(DriverChoice::Epoll, name);
 }

@@ -183,24 +183,29 @@ impl Case {
     /// Runs the fact in a process of its own, where it may change limits, count descriptors or
     /// fork. Call it first: in that process it runs `fact`.
     pub(crate) fn alone(&self, fact: impl FnOnce()) {
-        if std::env::var_os(ALONE).is_some() {
-            return fact();
-        }
-        let this = std::env::current_exe().expect("a test has a path");
-        let mut command = Command::new(this);
-        command.args(["--exact", self.name, "--nocapture", "--test-threads=1"]).env(ALONE, "1");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         drop(self.undisturbed.take());
-        let child = start(&mut command).expect("a test can run itself");
-        let output = child.wait_with_output().expect("a child of ours");
-        let (out, err) = (&output.stdout, &output.stderr);
-        let text = format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err));
-        for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
-            println!("{line}");
-        }
-        assert!(output.status.success(), "{}: {}\n{text}", self.name, output.status);
-        assert!(text.contains("1 passed"), "{text}");
+        alone(self.name, fact);
     }
+}
+
+/// Runs the fact of a test in a process of its own.
+pub(crate) fn alone(name: &str, fact: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some() {
+        return fact();
+    }
+    let this = std::env::current_exe().expect("a test has a path");
+    let mut command = Command::new(this);
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ALONE, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = start(&mut command).expect("a test can run itself");
+    let output = child.wait_with_output().expect("a child of ours");
+    let (out, err) = (&output.stdout, &output.stderr);
+    let text = format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+    for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
+        println!("{line}");
+    }
+    assert!(output.status.success(), "{name}: {}\n{text}", output.status);
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 /// A channel, and completions that were set aside while another handle's was waited for.

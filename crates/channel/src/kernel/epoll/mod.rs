@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use crate::error::{CreateError, DispatchError, OpError};
+use crate::error::{DispatchError, OpError};
 use crate::handle::Handle;
-use crate::kernel::{Driver, Rest, sys};
+use crate::kernel::{Driver, Refusal, Rest, sys};
 use crate::limits::{EVENTS_MAX, RETRY_PAUSE_MS, TURNS_PER_FETCH};
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
@@ -85,16 +85,13 @@ impl Epoll {
     pub(crate) fn create(
         _state: &mut State,
         wake: &OwnedFd,
-    ) -> Result<(Self, DriverReport), CreateError> {
-        let unavailable =
-            |reason: String| CreateError::DriverUnavailable { driver: "epoll", reason };
-        let capabilities =
-            probe::capabilities().as_ref().map_err(|why| unavailable(why.clone()))?;
+    ) -> Result<(Self, DriverReport), Refusal> {
+        let capabilities = probe::capabilities()?;
         let set = Set::new(EVENTS_MAX, capabilities.precise)
-            .map_err(|error| unavailable(format!("no epoll set: {error}")))?;
+            .map_err(|error| Refusal::of("an epoll set", error))?;
         // Edge-triggered: one event for each ring, whether the channel has emptied it or not.
         set.add(wake.as_fd(), WAKE, EventFlags::IN | EventFlags::ET)
-            .map_err(|error| unavailable(format!("cannot watch an eventfd: {error}")))?;
+            .map_err(|error| Refusal::of("the watch of an eventfd", error))?;
         let driver = Self {
             set,
             queue: VecDeque::new(),

@@ -1,6 +1,6 @@
 //! What the epoll driver can do on this kernel, found out by doing it, once per process.
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::sync::OnceLock;
 
 use rustix::io::{Errno, ReadWriteFlags};
@@ -8,6 +8,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::plain::CURRENT_POSITION;
 use super::set;
+use crate::kernel::{Refusal, found_once, has_worked};
 use crate::report::Feature;
 
 /// What works.
@@ -57,19 +58,23 @@ impl Capabilities {
 }
 
 /// The answer for this process; tried at the first call.
-pub(super) fn capabilities() -> &'static Result<Capabilities, String> {
+///
+/// # Errors
+/// [`Refusal`] if there is no epoll, or no descriptor to try it with.
+pub(super) fn capabilities() -> Result<&'static Capabilities, Refusal> {
     static FOUND: OnceLock<Result<Capabilities, String>> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let precise = set::waits_precisely().map_err(|error| format!("epoll_create1: {error}"))?;
-        Ok(Capabilities { precise, nowait_pipe: nowait_pipe() })
+    found_once(&FOUND, || {
+        let precise = set::waits_precisely().map_err(|error| Refusal::of("an epoll set", error))?;
+        let nowait_pipe = has_worked("a pipe", nowait_pipe())?.unwrap_or(false);
+        Ok(Capabilities { precise, nowait_pipe })
     })
 }
 
-/// An empty blocking pipe says so instead of blocking.
-fn nowait_pipe() -> bool {
-    let Ok((reader, _writer)) = pipe_with(PipeFlags::CLOEXEC) else { return false };
+/// Whether an empty blocking pipe says so instead of blocking.
+fn nowait_pipe() -> io::Result<bool> {
+    let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut byte = [0];
     let mut parts = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(reader, &mut parts, CURRENT_POSITION, ReadWriteFlags::NOWAIT);
-    read == Err(Errno::AGAIN)
+    Ok(read == Err(Errno::AGAIN))
 }

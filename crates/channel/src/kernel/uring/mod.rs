@@ -32,8 +32,8 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::{cqueue, opcode, types};
 
 use crate::buffer::ReadBuf;
-use crate::error::{CreateError, DispatchError, OpError};
-use crate::kernel::{Driver, Rest};
+use crate::error::{DispatchError, OpError};
+use crate::kernel::{Driver, Refusal, Rest};
 use crate::limits::RETRY_PAUSE_MS;
 use crate::options::OpenOptions;
 use crate::ready::Whose;
@@ -161,13 +161,10 @@ impl Uring {
     pub(crate) fn create(
         state: &mut State,
         wake: &OwnedFd,
-    ) -> Result<(Self, DriverReport), CreateError> {
-        let unavailable =
-            |reason: String| CreateError::DriverUnavailable { driver: "uring", reason };
-        let capabilities =
-            probe::capabilities().as_ref().map_err(|why| unavailable(why.clone()))?;
+    ) -> Result<(Self, DriverReport), Refusal> {
+        let capabilities = probe::capabilities()?;
         let mut ring = Ring::new(&state.config, capabilities)
-            .map_err(|error| unavailable(format!("no ring: {error}")))?;
+            .map_err(|error| Refusal::of("a ring of io_uring", error))?;
         ring.lend_buffers(&state.receive_pool);
         let mut driver = Self {
             ring: ManuallyDrop::new(ring),
