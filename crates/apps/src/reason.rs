@@ -5,6 +5,8 @@
 
 use std::error::Error;
 
+use megapipe::ErrorChain;
+
 /// The whole reason.
 ///
 /// ```
@@ -18,17 +20,7 @@ use std::error::Error;
 /// ```
 #[must_use]
 pub fn reason(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        let why = source.to_string();
-        if !text.ends_with(&why) {
-            text.push_str(": ");
-            text.push_str(&why);
-        }
-        cause = source.source();
-    }
-    text
+    ErrorChain(error).to_string()
 }
 
 #[cfg(test)]

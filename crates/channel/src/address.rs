@@ -38,7 +38,7 @@ pub enum UnixAddress {
 }
 
 /// Why a text is no address.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// Neither `IP:PORT` nor `unix:…`.
     #[error("expected IP:PORT, [IPv6]:PORT, unix:/path or unix:@name")]
@@ -47,6 +47,8 @@ pub enum AddressError {
     #[error("a UNIX socket's name has 1 to 107 bytes, without NUL")]
     UnixName,
 }
+
+crate::error_chain::debug_with_causes!(AddressError);
 
 impl Address {
     /// A UNIX socket in the file system.

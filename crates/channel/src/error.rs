@@ -13,10 +13,12 @@ use std::os::fd::OwnedFd;
 
 use thiserror::Error;
 
+use crate::error_chain::debug_with_causes;
+
 macro_rules! op_errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
         /// Why an operation that was accepted did not succeed.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Error)]
         #[non_exhaustive]
         pub enum OpError {
             $($(#[$doc])* #[error($text)] $name,)*
@@ -135,8 +137,20 @@ impl From<rustix::io::Errno> for OpError {
     }
 }
 
+debug_with_causes!(
+    OpError,
+    Misuse,
+    MoveError,
+    NotTaken,
+    CreateError,
+    RegisterError,
+    ListenError,
+    ConnectError,
+    DispatchError,
+);
+
 /// The caller's mistake. Nothing was queued and nothing changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Misuse {
     /// The handle was unregistered, or the number was never given out.
@@ -194,7 +208,7 @@ pub enum Misuse {
 }
 
 /// Why a connection did not move between the kernel and our own stack. It goes on where it was.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum MoveError {
     /// The caller's mistake.
@@ -248,7 +262,7 @@ impl MoveError {
 }
 
 /// A socket that was not taken over, and why. It is as it was.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[error("the connection was not taken over")]
 pub struct NotTaken {
     /// The socket, the kernel's still.
@@ -259,7 +273,7 @@ pub struct NotTaken {
 }
 
 /// Why a channel could not be made.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum CreateError {
     /// A value of the configuration is out of range.
@@ -327,7 +341,7 @@ pub enum CreateError {
 }
 
 /// Why a descriptor could not be registered, or a mask not changed.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The caller's mistake.
@@ -363,7 +377,7 @@ pub enum RegisterError {
 }
 
 /// Why a listening or datagram socket could not be made.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// The socket was made, but could not be registered.
@@ -384,7 +398,7 @@ pub enum ListenError {
 }
 
 /// Why a connection attempt could not even start. (That it failed later is in its completion.)
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The caller's mistake.
@@ -402,7 +416,7 @@ pub enum ConnectError {
 }
 
 /// Why completions could not be fetched. The channel stays usable unless it says otherwise.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum DispatchError {
     /// The process forked after the channel was made.

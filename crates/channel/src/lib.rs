@@ -51,6 +51,7 @@ mod counters;
 mod cpu_mask;
 mod dispatch;
 mod error;
+mod error_chain;
 mod handle;
 mod inspect;
 mod kernel;
@@ -84,6 +85,7 @@ pub use error::{
     ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NotTaken, OpError,
     RegisterError, errno_of,
 };
+pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};
 pub use kernel::Rest;
 #[cfg(feature = "local")]

@@ -1,9 +1,10 @@
 //! A context of one thread: the calls wait by driving the channel themselves.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use megapipe::Clock;
+use megapipe::{Clock, ErrorChain};
 use thiserror::Error as ThisError;
 
 use crate::calls::Run;
@@ -125,7 +126,7 @@ impl Config {
 }
 
 /// Why a context could not be made.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 #[non_exhaustive]
 pub enum CreateError {
     /// A value of the configuration is out of range.
@@ -150,6 +151,12 @@ pub enum CreateError {
     /// The channel could not be made.
     #[error(transparent)]
     Channel(#[from] megapipe::CreateError),
+}
+
+impl fmt::Debug for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&ErrorChain(self), f)
+    }
 }
 
 /// BSD sockets and epoll for one thread, which drives them by its calls ([`crate::Bsd`]).

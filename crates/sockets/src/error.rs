@@ -2,6 +2,8 @@
 //!
 //! Invariant: the two directions of the mapping are made from one table, so that they agree.
 
+use std::fmt;
+
 use megapipe::{Misuse, OpError};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -9,13 +11,19 @@ use thiserror::Error;
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
         /// Why a call was refused, or failed.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Error)]
         #[non_exhaustive]
         pub enum Error {
             $($(#[$doc])* #[error($text)] $name,)*
             /// The kernel gave an error number that has no name here.
             #[error("the kernel answered with error {0}")]
             Os(i32),
+        }
+
+        impl fmt::Debug for Error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
         }
 
         impl Error {

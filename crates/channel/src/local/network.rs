@@ -14,7 +14,7 @@ use megapipe_link::{Capture, Link, LinkError, LinkSpec, Pcap};
 use megapipe_service::{Frames, ServerConfig, SwitchError, switch};
 
 /// Why a network was not opened.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
     /// The description of the link cannot be understood.
@@ -30,6 +30,8 @@ pub enum NetworkError {
     #[error("no random bytes for the key that flows are steered by: {0}")]
     NoRandomness(std::io::Error),
 }
+
+crate::error_chain::debug_with_causes!(NetworkError);
 
 impl NetworkError {
     /// The kernel's number that is nearest.

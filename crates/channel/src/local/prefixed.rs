@@ -13,7 +13,7 @@ pub struct Prefixed {
 }
 
 /// Why a text is none.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixedError {
     /// It is not `ADDRESS/BITS`.
@@ -28,6 +28,8 @@ pub enum PrefixedError {
         bits_max: u8,
     },
 }
+
+crate::error_chain::debug_with_causes!(PrefixedError);
 
 impl FromStr for Prefixed {
     type Err = PrefixedError;
