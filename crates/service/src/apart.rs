@@ -24,10 +24,13 @@
 //!   meanwhile, since each op may have an answer.
 //! - A call is answered after the ops that were handed over before it, and after their answers.
 //! - A buffer belongs to one end at a time, and goes over with the record that names it.
+//! - A connection that stalls delays no other: no connection has more send buffers than it leaves,
+//!   one without any sends all the same, and sends that wait wait by connection.
 //! - Events of a turn go over together, and wake the application at most once.
 //! - However the server's thread ends, it wakes the application, which then sees that it has ended.
 
 mod codes;
+mod deferred;
 mod memory;
 mod sends;
 mod session;
@@ -59,6 +62,8 @@ pub use session::{Session, SessionCounters, Told};
 const RECEIVES: u16 = 0;
 const SMALL: u16 = 1;
 const LARGE: u16 = 2;
+/// Tag of what lies in the server's own memory.
+const COPIES: u16 = 3;
 
 /// How a server apart runs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -557,16 +557,16 @@ impl Placed {
                 if payload.len() > usize::from(u16::MAX) {
                     return Err(OperationError::TooLong);
                 }
-                let chunk = apart.session.keep(payload.as_slice());
-                let chunk = chunk.ok_or(OperationError::QueueFull)?;
-                let departure = *departure;
+                let (bytes, departure) = (Box::<[u8]>::from(payload.as_slice()), *departure);
                 let sent = apart.session.call(move |server| {
                     let (stack, memory) = server.parts();
+                    let chunk = memory.keep(bytes);
                     let what = (to, chunk, &departure);
-                    stack.send_datagram_as(Clock::new().now(), endpoint, what, memory)
+                    stack
+                        .send_datagram_as(Clock::new().now(), endpoint, what, memory)
+                        .inspect_err(|_| memory.free(chunk.buf))
                 });
-                let sent = sent.unwrap_or(Err(OperationError::Unknown));
-                sent.inspect_err(|_| apart.session.discard(chunk))
+                sent.unwrap_or(Err(OperationError::Unknown))
             }
         }
     }
@@ -602,23 +602,20 @@ impl Placed {
                 sent.inspect_err(|_| chunks.into_iter().for_each(|it| beside.discard(it)))
             }
             Self::Apart(apart) => {
-                let session = &mut apart.session;
-                let pieces = payload.as_slice().chunks(segment_len);
-                chunks.extend(pieces.map_while(|piece| session.keep(piece)));
-                let kept: usize = chunks.iter().map(|chunk| chunk.len as usize).sum();
-                let sent = match kept == payload.len() {
-                    false => Err(OperationError::QueueFull),
-                    true => {
-                        let (chunks, departure) = (chunks.clone(), *departure);
-                        let sent = session.call(move |server| {
-                            let now = Clock::new().now();
-                            server.make_datagram_room(now, endpoint, chunks.len());
-                            server.send_datagrams(now, endpoint, (to, &departure), &chunks)
-                        });
-                        sent.unwrap_or(Err(OperationError::Unknown))
-                    }
-                };
-                sent.inspect_err(|_| chunks.into_iter().for_each(|it| session.discard(it)))
+                let pieces: Vec<Box<[u8]>> =
+                    payload.as_slice().chunks(segment_len).map(Box::from).collect();
+                let departure = *departure;
+                let sent = apart.session.call(move |server| {
+                    let now = Clock::new().now();
+                    let memory = server.parts().1;
+                    chunks.extend(pieces.into_iter().map(|piece| memory.keep(piece)));
+                    server.make_datagram_room(now, endpoint, chunks.len());
+                    let sent = server.send_datagrams(now, endpoint, (to, &departure), &chunks);
+                    sent.inspect_err(|_| {
+                        chunks.iter().for_each(|chunk| server.parts().1.free(chunk.buf));
+                    })
+                });
+                sent.unwrap_or(Err(OperationError::Unknown))
             }
         }
     }
@@ -692,13 +689,7 @@ impl Placed {
         at_server!(
             self,
             (server, now) => set_option(server, now, conn, option),
-            apart => {
-                let conn = apart.session.named_soon(conn).ok_or(OperationError::Unknown)?;
-                apart
-                    .session
-                    .call(move |server| set_option(server, Clock::new().now(), conn, option))
-                    .unwrap_or(Err(OperationError::Unknown))
-            }
+            apart => apart.session.set_option(conn, option)
         )
     }
 

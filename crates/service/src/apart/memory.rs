@@ -1,19 +1,23 @@
 //! The memory that a server apart works on: buffers in the session's region.
 //!
 //! Read first: `megapipe_shm::Pool`. Receive buffers are the server's to give out; send buffers are
-//! the application's, and the server only reads them and says when it is done.
+//! the application's, and the server only reads them and says when it is done. Copies are the
+//! server's own: of datagrams, and of sends for which the application had no buffer.
 //!
-//! Invariant: what a record of the application named is checked against its pool's layout before it
-//! gets here ([`SharedMemory::holds`]).
+//! Invariants
+//! - What a record of the application named is checked against its pool's layout before it gets
+//!   here ([`SharedMemory::holds`]); no record names a copy.
+//! - A copy lives until the stack frees it.
 
 use std::sync::Arc;
 
+use megapipe_shm::limits::POOL_BUFS_MAX;
 use megapipe_shm::record::Bufs;
 use megapipe_shm::{Pool, PoolLayout, Region};
 use megapipe_stack::wire::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
-use super::{LARGE, RECEIVES, SMALL};
+use super::{COPIES, LARGE, RECEIVES, SMALL};
 
 /// Buffers in a region that an application shares.
 pub struct SharedMemory {
@@ -25,6 +29,10 @@ pub struct SharedMemory {
     returned: Vec<u32>,
     /// More came back than there are: the application has sent some twice.
     is_overdrawn: bool,
+    /// Copies by their index.
+    copies: Vec<Option<Box<[u8]>>>,
+    /// Indices without a copy.
+    free_copies: Vec<u32>,
 }
 
 impl SharedMemory {
@@ -35,7 +43,26 @@ impl SharedMemory {
         large: PoolLayout,
     ) -> Self {
         let returned = Vec::with_capacity((small.count + large.count) as usize);
-        Self { region, receives, small, large, returned, is_overdrawn: false }
+        let (copies, free_copies) = (Vec::new(), Vec::new());
+        let is_overdrawn = false;
+        Self { region, receives, small, large, returned, is_overdrawn, copies, free_copies }
+    }
+
+    /// Keeps bytes until the stack frees them.
+    pub fn keep(&mut self, bytes: Box<[u8]>) -> Chunk {
+        let index = self.free_copies.pop().unwrap_or_else(|| {
+            self.copies.push(None);
+            (self.copies.len() - 1) as u32
+        });
+        let len = bytes.len() as u32;
+        self.copies[index as usize] = Some(bytes);
+        Chunk { buf: BufId(u32::from(COPIES) * POOL_BUFS_MAX + index), offset: 0, len }
+    }
+
+    fn copy_of(&self, buf: BufId) -> Option<&[u8]> {
+        let id = megapipe_shm::BufId::from_bits(buf.0);
+        let copy = self.copies.get(id.index() as usize).filter(|_| id.tag() == COPIES);
+        copy?.as_deref()
     }
 
     /// A chunk lies in a send buffer.
@@ -95,18 +122,32 @@ impl Memory for SharedMemory {
 
     fn free(&mut self, buf: BufId) {
         let id = megapipe_shm::BufId::from_bits(buf.0);
-        if id.tag() == RECEIVES {
+        match id.tag() {
             // A buffer that the application returned twice is refused and counted by the pool.
-            let _ = self.receives.free(id);
-        } else {
-            self.is_overdrawn |= self.returned.len() >= self.send_count();
-            if !self.is_overdrawn {
-                self.returned.push(buf.0);
+            RECEIVES => {
+                let _ = self.receives.free(id);
+            }
+            COPIES => {
+                let copy = self.copies.get_mut(id.index() as usize);
+                let is_freed = copy.is_some_and(|copy| copy.take().is_some());
+                debug_assert!(is_freed, "the stack frees a copy once");
+                if is_freed {
+                    self.free_copies.push(id.index());
+                }
+            }
+            _ => {
+                self.is_overdrawn |= self.returned.len() >= self.send_count();
+                if !self.is_overdrawn {
+                    self.returned.push(buf.0);
+                }
             }
         }
     }
 
     fn buf_bytes(&self, buf: BufId) -> u32 {
+        if let Some(copy) = self.copy_of(buf) {
+            return copy.len() as u32;
+        }
         let send = self.send_place(buf).map(|(_, buf_bytes)| buf_bytes);
         send.unwrap_or_else(|| self.receives.buf_bytes()) as u32
     }
@@ -119,11 +160,20 @@ impl Memory for SharedMemory {
     }
 
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let place = self.send_place(chunk.buf).map(|(place, _)| place + chunk.offset as usize);
         let len = to.len().min(chunk.len as usize);
         let (bytes, rest) = to.split_at_mut(len);
-        let read = place.is_some_and(|place| self.region.read(place, bytes).is_ok());
-        debug_assert!(read, "what an op named was checked");
+        let offset = chunk.offset as usize;
+        let read = match self.send_place(chunk.buf) {
+            Some((place, _)) => self.region.read(place + offset, bytes).is_ok(),
+            None => {
+                let copy = self.copy_of(chunk.buf).and_then(|copy| copy.get(offset..offset + len));
+                copy.is_some_and(|copy| {
+                    bytes.copy_from_slice(copy);
+                    true
+                })
+            }
+        };
+        debug_assert!(read, "what an op named was checked, and copies are kept");
         rest.fill(0);
         checksum::sum(to)
     }

@@ -3,8 +3,10 @@
 //! Read first: `session.rs`. What says so lies outside the region, where only the application can
 //! change it.
 //!
-//! Invariant: a buffer is in `free` exactly when it is not out, so what a server gives back twice,
-//! or never had, changes nothing.
+//! Invariants
+//! - A buffer is in `free` exactly when it is not out, so what a server gives back twice, or never
+//!   had, changes nothing.
+//! - No connection takes a buffer while it holds more of that size than are left for the others.
 
 use megapipe_shm::limits::POOL_BUFS_MAX;
 use megapipe_shm::record;
@@ -17,7 +19,6 @@ use crate::limits::SMALL_SEND_BYTES;
 /// What a send buffer carries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Carried {
-    /// Whose bytes; [`NOBODY`]: a datagram's.
     pub(super) conn: ConnId,
     pub(super) len: u32,
     /// The buffer is in the server's hands.
@@ -25,7 +26,23 @@ pub(super) struct Carried {
 }
 
 /// No connection.
-pub(super) const NOBODY: ConnId = ConnId { index: u32::MAX, generation: 0 };
+const NONE: ConnId = ConnId { index: u32::MAX, generation: 0 };
+
+/// How many buffers of each size a connection has with the server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Held {
+    pub(super) small: u32,
+    large: u32,
+}
+
+impl Held {
+    /// One came back.
+    #[inline]
+    pub(super) const fn give_back(&mut self, buf: BufId) {
+        let count = if buf.tag() == SMALL { &mut self.small } else { &mut self.large };
+        *count = count.saturating_sub(1);
+    }
+}
 
 /// Send buffers of one size.
 pub(super) struct SendClass {
@@ -38,7 +55,7 @@ pub(super) struct SendClass {
 
 impl SendClass {
     fn new(layout: PoolLayout) -> Self {
-        let nothing = Carried { conn: NOBODY, len: 0, is_out: false };
+        let nothing = Carried { conn: NONE, len: 0, is_out: false };
         Self {
             layout,
             stride_bytes: layout.stride_bytes(),
@@ -47,15 +64,20 @@ impl SendClass {
         }
     }
 
-    /// A copy of as many of the bytes as fit one buffer. `None`: all are with the server.
+    /// A copy of as many of the bytes as fit one buffer. `None`: there is none for a connection
+    /// that has `held` of them.
     #[inline]
     pub(super) fn fill(
         &mut self,
         region: &Region,
-        conn: ConnId,
+        (conn, held): (ConnId, &mut u32),
         bytes: &[u8],
     ) -> Option<record::Chunk> {
+        if *held as usize > self.free.len() {
+            return None;
+        }
         let index = self.free.pop()?;
+        *held += 1;
         let len = bytes.len().min(self.layout.buf_bytes);
         let place = self.layout.offset + index as usize * self.stride_bytes;
         let copied = region.write(place, &bytes[..len]);
@@ -82,26 +104,26 @@ impl SendClass {
 pub(super) struct Sends {
     pub(super) small: SendClass,
     large: SendClass,
-    /// Bytes of one connection that may be on their way at once.
-    pub(super) bytes_max: u32,
+    /// Size of a new connection's send buffer.
+    pub(super) buffer_bytes: u32,
 }
 
 impl Sends {
-    pub(super) fn new(layout: &Layout, bytes_max: u32) -> Self {
+    pub(super) fn new(layout: &Layout, buffer_bytes: u32) -> Self {
         let (small, large) = (SendClass::new(layout.small), SendClass::new(layout.large));
-        Self { small, large, bytes_max }
+        Self { small, large, buffer_bytes }
     }
 
     /// As [`SendClass::fill`], in a buffer of the size that fits best.
     pub(super) fn fill(
         &mut self,
         region: &Region,
-        conn: ConnId,
+        (conn, held): (ConnId, &mut Held),
         bytes: &[u8],
     ) -> Option<record::Chunk> {
-        let is_small = bytes.len() <= SMALL_SEND_BYTES && !self.small.free.is_empty();
-        let class = if is_small { &mut self.small } else { &mut self.large };
-        class.fill(region, conn, bytes)
+        let small = (bytes.len() <= SMALL_SEND_BYTES)
+            .then(|| self.small.fill(region, (conn, &mut held.small), bytes));
+        small.flatten().or_else(|| self.large.fill(region, (conn, &mut held.large), bytes))
     }
 
     #[inline]

@@ -8,7 +8,9 @@
 //! - `by_server[conn.index]` names the connection that the server knows under that index, and no
 //!   other.
 //! - A send buffer is in the server's hands from the op until `Returned` says otherwise; until then
-//!   its bytes count against its connection.
+//!   its bytes count against its connection (`sending.rs`).
+
+mod sending;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,11 +31,11 @@ use megapipe_stack::{
 };
 
 use super::codes::{connect_error, reason_of, undelivered};
-use super::sends::{Carried, NOBODY, Sends};
+use super::sends::{Held, Sends};
 use super::worker::{conn_id, id_of};
 use super::{Call, SharedMemory};
 use crate::connection_manager::{AcceptorId, Offer};
-use crate::limits::{COMPLETIONS_MAX, LARGE_SEND_BYTES, OPS_MAX, SMALL_SEND_BYTES};
+use crate::limits::{COMPLETIONS_MAX, OPS_MAX};
 use crate::server::Server;
 use crate::server_thread;
 use crate::switch::Attachment;
@@ -72,10 +74,16 @@ struct Conn {
     is_used: bool,
     /// The server's name, once it has said it.
     server: Option<ConnId>,
-    /// Bytes on their way.
+    /// Bytes with the server.
     queued_bytes: u32,
-    /// Somebody waits for fewer.
+    /// Size of its send buffer: the most bytes with the server at once, but for a first chunk.
+    send_buffer_bytes: u32,
+    /// Send buffers with the server.
+    held: Held,
+    /// `Acked` is due when there is room again.
     awaits: bool,
+    /// Its bytes lie in memory of the server's own: until they are acknowledged none follow.
+    has_copy: bool,
     /// Nothing more is to be sent.
     is_shut: bool,
 }
@@ -118,9 +126,7 @@ pub struct Session {
     conns: Vec<Conn>,
     free: Vec<u32>,
     by_server: Vec<Option<ConnId>>,
-    /// Connections that wait for a send buffer, the first first.
-    starved: VecDeque<ConnId>,
-    /// Those of them, and others, whose sends may go on.
+    /// Connections whose sends may go on.
     unblocked: VecDeque<ConnId>,
     /// What was told while something else was waited for.
     backlog: VecDeque<(Told, Beside)>,
@@ -153,7 +159,6 @@ impl Session {
             conns: Vec::new(),
             free: Vec::new(),
             by_server: Vec::new(),
-            starved: VecDeque::new(),
             unblocked: VecDeque::new(),
             backlog: VecDeque::new(),
             taken: VecDeque::new(),
@@ -366,87 +371,6 @@ impl Session {
         Ok(())
     }
 
-    /// Copies a short message into a send buffer, and hands it over. `false`: nothing was sent;
-    /// [`Session::send`] does it in pieces, or says why not.
-    #[inline]
-    pub fn send_short(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
-        let Some(state) = self.conns.get_mut(conn.index as usize) else { return false };
-        let is_open = state.is_used && state.generation == conn.generation && !state.is_shut;
-        let Some(server) = state.server.filter(|_| is_open) else { return false };
-        if bytes.is_empty() || bytes.len() > SMALL_SEND_BYTES {
-            return false;
-        }
-        let queued_bytes = state.queued_bytes.saturating_add(bytes.len() as u32);
-        if queued_bytes > self.sends.bytes_max {
-            return false;
-        }
-        let chunk = self.sends.small.fill(&self.ends.region, conn, bytes);
-        let Some(chunk) = chunk else { return false };
-        state.queued_bytes = queued_bytes;
-        self.put(&Op::send(id_of(server), chunk));
-        true
-    }
-
-    /// Copies bytes into send buffers, and hands them over. How many: fewer than all, where buffers
-    /// or the connection's share are used up.
-    ///
-    /// # Errors
-    /// [`OperationError::QueueFull`]: none; [`Event::Acked`] says when to try again.
-    /// [`OperationError::Unknown`]: the connection is over; [`OperationError::Closing`]: our
-    /// direction of it is.
-    pub fn send(&mut self, conn: ConnId, bytes: &[u8]) -> Result<usize, OperationError> {
-        let server = self.server_of(conn)?;
-        if self.conns[conn.index as usize].is_shut {
-            return Err(OperationError::Closing);
-        }
-        let mut sent = 0;
-        while sent < bytes.len() {
-            let queued = self.conns[conn.index as usize].queued_bytes;
-            let left = self.sends.bytes_max.saturating_sub(queued) as usize;
-            let rest = &bytes[sent..];
-            let part = &rest[..rest.len().min(if queued == 0 { rest.len() } else { left })];
-            if part.is_empty() {
-                break;
-            }
-            let Some(chunk) = self.sends.fill(&self.ends.region, conn, part) else {
-                self.starved.push_back(conn);
-                break;
-            };
-            self.conns[conn.index as usize].queued_bytes += chunk.len;
-            self.put(&Op::send(id_of(server), chunk));
-            sent += chunk.len as usize;
-        }
-        if sent == 0 {
-            self.conns[conn.index as usize].awaits = true;
-            return Err(OperationError::QueueFull);
-        }
-        Ok(sent)
-    }
-
-    /// Asks for one [`Event::Acked`].
-    ///
-    /// # Errors
-    /// [`OperationError::Unknown`]: the connection is over.
-    pub fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        self.server_of(conn)?;
-        self.conns[conn.index as usize].awaits = true;
-        if self.conns[conn.index as usize].queued_bytes == 0 && !self.starved.contains(&conn) {
-            self.unblocked.push_back(conn);
-        }
-        Ok(())
-    }
-
-    /// Asks for one [`Event::Acked`] when the peer has acknowledged something, whether there is
-    /// room or not.
-    ///
-    /// # Errors
-    /// [`OperationError::Unknown`]: the connection is over.
-    pub fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        let server = self.server_of(conn)?;
-        self.ask(0, Command::AwaitAcks { conn: id_of(server) });
-        Ok(())
-    }
-
     /// Nothing more will be sent.
     pub fn shutdown(&mut self, conn: ConnId) {
         if let Ok(server) = self.server_of(conn) {
@@ -496,23 +420,6 @@ impl Session {
         if self.back.is_full() {
             self.put_back();
         }
-    }
-
-    /// Bytes for a datagram, in a send buffer; `None`: all are with the server, or they are too
-    /// many for one.
-    pub fn keep(&mut self, bytes: &[u8]) -> Option<Chunk> {
-        if bytes.len() > LARGE_SEND_BYTES {
-            return None;
-        }
-        let chunk = self.sends.fill(&self.ends.region, NOBODY, bytes)?;
-        let buf = megapipe_stack::BufId(chunk.buf.bits());
-        Some(Chunk { buf, offset: 0, len: chunk.len })
-    }
-
-    /// The server did not take it.
-    pub fn discard(&mut self, chunk: Chunk) {
-        // It was filled a moment ago.
-        let _ = self.sends.take_back(BufId::from_bits(chunk.buf.0));
     }
 }
 
@@ -651,9 +558,12 @@ impl Session {
                 self.beside.notice = Some(Notice { by, kind, code, info, arrival, quote });
                 None
             }
-            // Only `await_delivery` asks for it: room is known by the buffers that come back.
+            // Room is known by the buffers that come back: asked for by `await_delivery`, and for
+            // bytes that lie in no buffer.
             Says::Acked { conn, chunks, queued_bytes } => {
-                told(Event::Acked { conn: self.ours(conn)?, chunks, queued_bytes })
+                let conn = self.ours(conn)?;
+                self.on_acked(conn, queued_bytes);
+                told(Event::Acked { conn, chunks, queued_bytes })
             }
             Says::Done | Says::Listening { .. } | Says::Bound { .. } | Says::Received { .. } => {
                 None
@@ -686,20 +596,6 @@ impl Session {
         self.forget(conn);
         Some(Told::NotBegun(conn, connect_error(refusal)))
     }
-
-    fn on_returned(&mut self, buf: BufId) {
-        let Some(Carried { conn, len, .. }) = self.sends.take_back(buf) else { return };
-        let state = self.conns.get_mut(conn.index as usize);
-        if let Some(state) = state.filter(|it| it.is_used && it.generation == conn.generation) {
-            state.queued_bytes = state.queued_bytes.saturating_sub(len);
-            if state.awaits {
-                self.unblocked.push_back(conn);
-            }
-        }
-        if let Some(conn) = self.starved.pop_front() {
-            self.unblocked.push_back(conn);
-        }
-    }
 }
 
 /// Names.
@@ -711,7 +607,8 @@ impl Session {
         });
         let conn = &mut self.conns[index as usize];
         let generation = conn.generation;
-        *conn = Conn { generation, is_used: true, server, ..Conn::default() };
+        let send_buffer_bytes = self.sends.buffer_bytes;
+        *conn = Conn { generation, is_used: true, server, send_buffer_bytes, ..Conn::default() };
         let name = ConnId { index, generation };
         if let Some(server) = server {
             self.map(server, name);

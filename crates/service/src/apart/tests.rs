@@ -15,9 +15,15 @@ use crate::config::Waits;
 use crate::connection_manager::AcceptorId;
 use crate::sharing::Sharing;
 
+mod sending;
+
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn session(link: Pair, last: u8) -> Session {
+    session_with(link, last, (64, 256 << 10))
+}
+
+fn session_with(link: Pair, last: u8, (receive_buffers, receive_window): (u32, u32)) -> Session {
     let mut config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
         connections: 1_000,
@@ -26,7 +32,9 @@ fn session(link: Pair, last: u8) -> Session {
     };
     // A small message must not wait for the last one's acknowledgment.
     config.tcp.nagle = false;
-    let apart = ApartConfig { core: None, receive_bytes: 2_048, receive_buffers: 64 };
+    config.tcp.receive_buffer = receive_window;
+    config.tcp.receive_buffer_max = receive_window;
+    let apart = ApartConfig { core: None, receive_bytes: 2_048, receive_buffers };
     start(Frames::Queue(Box::new(link)), &config, &apart).expect("a thread and memory")
 }
 

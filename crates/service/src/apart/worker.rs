@@ -3,7 +3,6 @@
 //! Invariant: before it sleeps, all events that there was room for have gone over, and the
 //! application was woken if it sleeps.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -14,12 +13,13 @@ use megapipe_shm::record::{
 };
 use megapipe_shm::{Consumer, Producer, Ringer, Sleeper};
 use megapipe_stack::{
-    Arrival, BufId, Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Memory,
-    Notice, OperationError, Stack, Undelivered,
+    Arrival, BufId, Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Notice,
+    Stack, Undelivered,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::deferred::{Deferred, End};
 use super::{Call, SharedMemory};
 use crate::clock::Clock;
 use crate::connection_manager::AcceptorId;
@@ -44,8 +44,8 @@ pub(super) struct Worker {
     server: Server<SharedMemory>,
     ends: Ends,
     clock: Clock,
-    /// Sends that the stack had no room for, in the order of their coming.
-    deferred: VecDeque<(ConnId, Chunk)>,
+    /// Sends that the stack had no room for.
+    deferred: Deferred,
     /// A call that waits for ops before it, which wait for room for their answers.
     held: Option<Call>,
     /// Events that the application was not woken for yet.
@@ -57,7 +57,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(server: Server<SharedMemory>, ends: Ends) -> Self {
         let clock = Clock::new();
-        let deferred = VecDeque::new();
+        let deferred = Deferred::default();
         Self { server, ends, clock, deferred, held: None, untold: 0, is_over: false }
     }
 
@@ -70,7 +70,7 @@ impl Worker {
             let now = self.clock.now();
             let asked = self.take_ops(now)? + self.answer_calls(now)?;
             let turn = self.server.turn(now)?;
-            let told = self.tell();
+            let told = self.tell(now);
             if self.is_over {
                 return self.say_goodbye();
             }
@@ -84,7 +84,6 @@ impl Worker {
 
     /// Does what the application asked for, a turn's share of it. How much that was.
     fn take_ops(&mut self, now: Instant) -> Result<u32, LinkError> {
-        self.retry_deferred(now);
         let waiting = self.ends.ops.peek(OPS_PER_TURN).map_err(|_| gone())?;
         // Each may have an answer, for which there has to be room.
         let room = self.ends.events.reserve(OPS_PER_TURN).map_err(|_| gone())?;
@@ -98,7 +97,7 @@ impl Worker {
         self.ends.ops.release();
         // An honest application has no more chunks under way than it has buffers.
         let (_, memory) = self.server.parts();
-        if memory.is_overdrawn() || self.deferred.len() > memory.send_count() {
+        if memory.is_overdrawn() || self.deferred.chunks() > memory.send_count() {
             return Err(gone());
         }
         Ok(count)
@@ -107,7 +106,13 @@ impl Worker {
     #[inline]
     fn execute(&mut self, now: Instant, op: Op) {
         match op.command {
-            Command::Send { conn, chunk } => self.send(now, conn_id(conn), chunk_of(chunk)),
+            Command::Send { conn, chunk } => {
+                let (stack, memory) = self.server.parts();
+                let chunk = chunk_of(chunk);
+                if memory.holds(chunk) {
+                    self.deferred.send(now, conn_id(conn), chunk, (stack, memory));
+                }
+            }
             Command::Receive { conns } => {
                 let (stack, _) = self.server.parts();
                 for conn in conns.iter() {
@@ -128,15 +133,14 @@ impl Worker {
         let (stack, memory) = self.server.parts();
         // What is asked of a connection that is over needs no answer: its end is on the way.
         let done = match op.command {
-            Command::Shutdown { conn } => stack.shutdown(now, conn_id(conn), memory),
+            Command::Shutdown { conn } => {
+                self.deferred.end(now, conn_id(conn), End::Shutdown, (stack, memory))
+            }
             Command::Close { conn } => {
-                self.flush_deferred(now, conn_id(conn));
-                let (stack, memory) = self.server.parts();
-                stack.close(now, conn_id(conn), memory)
+                self.deferred.end(now, conn_id(conn), End::Close, (stack, memory))
             }
             Command::Abort { conn } => {
-                self.drop_deferred(conn_id(conn));
-                let (stack, memory) = self.server.parts();
+                self.deferred.drop_of(conn_id(conn), memory);
                 stack.abort(now, conn_id(conn), memory)
             }
             Command::AwaitAcks { conn } => stack.await_acks(conn_id(conn)),
@@ -165,57 +169,6 @@ impl Worker {
         let _ = done;
     }
 
-    /// Queues a chunk, or keeps it until there is room.
-    fn send(&mut self, now: Instant, conn: ConnId, chunk: Chunk) {
-        let (stack, memory) = self.server.parts();
-        if !memory.holds(chunk) {
-            return;
-        }
-        let is_behind =
-            !self.deferred.is_empty() && self.deferred.iter().any(|(other, _)| *other == conn);
-        if is_behind {
-            return self.deferred.push_back((conn, chunk));
-        }
-        match stack.send(now, conn, chunk, memory) {
-            Ok(()) => {}
-            Err(OperationError::QueueFull) => self.deferred.push_back((conn, chunk)),
-            Err(_) => memory.free(chunk.buf),
-        }
-    }
-
-    /// Sends that had to wait are tried again, in their order.
-    fn retry_deferred(&mut self, now: Instant) {
-        for _ in 0..self.deferred.len() {
-            let Some((conn, chunk)) = self.deferred.pop_front() else { return };
-            let (stack, memory) = self.server.parts();
-            match stack.send(now, conn, chunk, memory) {
-                Ok(()) => {}
-                Err(OperationError::QueueFull) => {
-                    // In front again: what waits behind it waits on.
-                    self.deferred.push_front((conn, chunk));
-                    return;
-                }
-                Err(_) => memory.free(chunk.buf),
-            }
-        }
-    }
-
-    /// What a connection that is closed still had to send, as far as it goes.
-    fn flush_deferred(&mut self, now: Instant, conn: ConnId) {
-        self.retry_deferred(now);
-        self.drop_deferred(conn);
-    }
-
-    fn drop_deferred(&mut self, conn: ConnId) {
-        let (_, memory) = self.server.parts();
-        self.deferred.retain(|(other, chunk)| {
-            if *other == conn {
-                memory.free(chunk.buf);
-            }
-            *other != conn
-        });
-    }
-
     /// Answers calls, each after the ops that were asked for before it. How many ops that were.
     fn answer_calls(&mut self, now: Instant) -> Result<u32, LinkError> {
         let mut asked = 0;
@@ -231,6 +184,9 @@ impl Worker {
                 break;
             }
             self.ends.events.commit();
+            // A call that looks at a queue sees none that is empty while sends wait for it.
+            let (stack, memory) = self.server.parts();
+            self.deferred.retry_all(now, (stack, memory));
             call(&mut self.server);
         }
         Ok(asked)
@@ -247,7 +203,7 @@ impl Worker {
     }
 
     /// Puts events into the ring, as far as there is room: the rest stays in the stack. How many.
-    fn tell(&mut self) -> u32 {
+    fn tell(&mut self, now: Instant) -> u32 {
         let before = self.untold;
         while self.has_room()
             && let Some((event, offer)) = self.server.event()
@@ -256,6 +212,12 @@ impl Worker {
                 // Nearly all of them.
                 self.put(&Completion::received(id_of(conn), record_chunk(chunk)));
                 continue;
+            }
+            let (stack, memory) = self.server.parts();
+            match event {
+                Event::Acked { conn, .. } => self.deferred.retry(now, conn, (stack, memory)),
+                Event::Closed { conn, .. } => self.deferred.drop_of(conn, memory),
+                _ => {}
             }
             if let Event::DatagramRefused { .. } = event
                 && let Some(notice) = self.server.parts().0.take_notice()

@@ -23,6 +23,7 @@ mod plain;
 mod programs;
 mod random;
 mod random_mixed;
+mod random_sending;
 mod segments;
 mod sets;
 mod settled;
