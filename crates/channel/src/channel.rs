@@ -308,7 +308,9 @@ impl Channel {
         }
     }
 
-    /// Gives a handle another cookie; completions handed out from now on carry it.
+    /// Gives a handle another cookie; completions handed out from now on carry it. A batch of
+    /// [`Channel::dispatch_many`] is handed out at once: set in its `Accept`, a cookie is in all
+    /// completions of the connection.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.

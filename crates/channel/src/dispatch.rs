@@ -130,6 +130,11 @@ impl Channel {
     /// Appends up to `max` completions to `out`; waits only for the first, as `dispatch` does.
     /// Returns how many.
     ///
+    /// Each completion carries the cookie that its handle has at the time of this call. The batch
+    /// ends before the second completion of a connection that was accepted or established in it, so
+    /// that a cookie that is set when a connection begins ([`Channel::set_cookie`]) is in all of
+    /// its completions, on all back ends.
+    ///
     /// # Errors
     /// [`DispatchError`] if the kernel refused.
     pub fn dispatch_many(
@@ -142,13 +147,30 @@ impl Channel {
         while count < max {
             let completion = match count {
                 0 => self.dispatch(timeout)?,
+                _ if self.state.has_begun_in_batch() => self.next_of_others(),
                 _ => self.next_read().or_else(|| self.next_fetched()),
             };
             let Some(completion) = completion else { break };
+            self.state.enter_batch(&completion);
             out.push(completion);
             count += 1;
         }
+        self.state.end_batch();
         Ok(count)
+    }
+
+    /// The next completion for a batch. `None`: there is none, or it is of a connection that began
+    /// in the batch.
+    fn next_of_others(&mut self) -> Option<Completion> {
+        if self.state.woken {
+            self.on_woken();
+        }
+        if !self.state.has_ready() {
+            self.driver.harvest(&mut self.state);
+        }
+        let ends_batch = self.state.is_next_of_batch(&mut self.orphans);
+        self.drop_orphans();
+        if ends_batch { None } else { self.next_ready() }
     }
 
     /// What is ready, or was fetched already.
@@ -174,9 +196,7 @@ impl Channel {
             self.on_woken();
         }
         let completion = self.state.pop_ready(&mut self.orphans);
-        if !self.orphans.is_empty() {
-            self.drop_orphans();
-        }
+        self.drop_orphans();
         completion
     }
 

@@ -18,19 +18,22 @@ use std::time::Instant;
 
 use crate::arena::Arena;
 use crate::buffer::ReadBuf;
-use crate::completion::{Accepted, Completion, Connection, Datagram, Event, ToFd};
+use crate::completion::{Datagram, Event, ToFd};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Misuse, OpError};
 use crate::handle::{ChannelTag, Handle};
 use crate::kernel::pool::{Held, Pool};
 use crate::limits;
-use crate::ready::{Common, Ready, Whose};
+use crate::ready::{Ready, Whose};
 use crate::slot::{Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp};
 use crate::timers::{Due, Timers};
 
 mod accepting;
+mod handing_out;
 mod handles;
+
+use handing_out::SlotSet;
 
 const NO_SLOT: u32 = u32::MAX;
 
@@ -48,6 +51,8 @@ pub(crate) struct State {
     /// Slots that may hold unread pool buffers (`Flags::in_unread_list`), oldest first.
     unread_slots: VecDeque<u32>,
     ready: Ready,
+    /// Connections that began in the batch that `dispatch_many` gathers.
+    begun_in_batch: SlotSet,
     pub(crate) receive_pool: Rc<Pool>,
     pub(crate) send_pool: Rc<Pool>,
     pub(crate) timers: Timers,
@@ -81,6 +86,7 @@ impl State {
             writes: Arena::new(),
             unread_slots: VecDeque::new(),
             ready: Ready::default(),
+            begun_in_batch: SlotSet::default(),
             receive_pool,
             send_pool,
             timers: Timers::default(),
@@ -186,60 +192,6 @@ impl State {
 
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
-    }
-
-    /// The next completion, if it is of a common kind and its handle is still there: in parts, and
-    /// with the handle's cookie. The caller puts them together where they are wanted, because
-    /// moving a whole completion costs more than making it.
-    #[inline(always)]
-    pub(crate) fn take_common(&mut self) -> Option<(Common, u64)> {
-        let common = self.ready.common()?;
-        let slot = self.slots.get(common.slot as usize)?;
-        if slot.handle != common.handle || !slot.is_live() {
-            return None;
-        }
-        self.ready.advance();
-        self.counters.completions += 1;
-        Some((common, slot.cookie))
-    }
-
-    /// The bytes of a common completion that is a read.
-    #[inline(always)]
-    pub(crate) fn adopt(&self, buffer: Held, len: u32) -> Option<ReadBuf> {
-        Some(ReadBuf::new(self.receive_pool.adopt(buffer, len)?))
-    }
-
-    /// The next completion for the program. Those of handles that left are skipped; what they
-    /// carry and must not simply vanish goes to `orphans`.
-    pub(crate) fn pop_ready(&mut self, orphans: &mut Vec<Handle>) -> Option<Completion> {
-        while let Some(Whose { handle, slot: index }) = self.ready.next() {
-            let cookie = match self.slots.get(index as usize) {
-                Some(slot) if slot.handle == handle && slot.is_live() => slot.cookie,
-                None if handle == Handle::NONE => 0,
-                _ => {
-                    let event = self.ready.pop(&self.receive_pool);
-                    Self::abandon(event, orphans);
-                    continue;
-                }
-            };
-            let Some(event) = self.ready.pop(&self.receive_pool) else { continue };
-            if matches!(event, Event::ToFd(Ok(_))) {
-                self.release(index);
-            }
-            self.counters.completions += 1;
-            return Some(Completion { handle, cookie, event });
-        }
-        None
-    }
-
-    #[cold]
-    fn abandon(event: Option<Event>, orphans: &mut Vec<Handle>) {
-        if let Some(Event::Accept(Ok(Accepted {
-            connection: Connection::Lwsocket(handle), ..
-        }))) = event
-        {
-            orphans.push(handle);
-        }
     }
 
     // -- receiving

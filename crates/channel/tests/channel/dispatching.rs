@@ -1,13 +1,16 @@
 //! Handing out completions: waiting, waking, many at once, flushing, cookies; and looking in.
 
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Config, CpuMask, DriverChoice, DriverKind, Event, Handle, OpenOptions, Placement,
+    Accept, Address, Config, ConnectOptions, Connection, CpuMask, DriverChoice, DriverKind, Event,
+    Handle, OpenOptions, Placement,
 };
 
-use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver, pattern};
+use crate::place::there;
+use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver, pattern, send};
 
 on_each_driver![
     dispatch_of_nothing_waits_as_long_as_asked,
@@ -16,6 +19,7 @@ on_each_driver![
     several_wakes_give_at_least_one_completion,
     a_waker_outlives_its_channel,
     dispatch_many_takes_what_is_there_up_to_its_limit,
+    cookies_set_when_connections_begin_are_in_all_completions,
     flush_hands_over_without_waiting,
     operations_below_the_batch_wait_for_flush_or_dispatch,
     a_full_batch_goes_by_itself,
@@ -124,6 +128,67 @@ fn dispatch_many_takes_what_is_there_up_to_its_limit(case: &Case) {
     assert_eq!(scene.receive(&mut peer, 10), b"xxxxxxxxxx");
     assert_eq!(scene.dispatch_many(&mut out, 5, Some(Duration::ZERO)).unwrap(), 0);
     assert!(out.iter().all(|done| matches!(done.event, Event::Write(Ok(1)))));
+}
+
+/// Connections that are accepted with a first read, and connections that are made, all of which
+/// have bytes for the channel at once.
+fn cookies_set_when_connections_begin_are_in_all_completions(case: &Case) {
+    const CONNECTIONS: usize = 40;
+    let mut scene = case.scene();
+    let (listener, address) = scene.listening("127.0.0.1:0");
+    let address = address.as_inet().expect("TCP");
+    let accept = Accept::lwsocket(u32::MAX).first_read(64).cookie(1);
+    scene.channel.accept(listener, accept).expect("a listener accepts");
+    let clients = thread::spawn(move || {
+        let connect = |_| {
+            let mut client = TcpStream::connect(address).expect("connects");
+            send(&mut client, b"from a client");
+            client
+        };
+        (0..CONNECTIONS).map(connect).collect::<Vec<_>>()
+    });
+    let server = TcpListener::bind(there("127.0.0.1:0")).expect("binds");
+    let to = Address::from(server.local_addr().expect("bound"));
+    let peers = thread::spawn(move || {
+        let admit = |_| {
+            let (mut peer, _) = server.accept().expect("accepts");
+            send(&mut peer, b"from a server");
+            peer
+        };
+        (0..CONNECTIONS).map(admit).collect::<Vec<_>>()
+    });
+    for _ in 0..CONNECTIONS {
+        let handle = scene.connect(&to, &ConnectOptions::default(), 2).expect("starts");
+        scene.channel.read(handle, 64).expect("reading is possible");
+    }
+    let (mut batch, mut reads, start) = (Vec::new(), 0, Instant::now());
+    while reads < 2 * CONNECTIONS {
+        assert!(start.elapsed() < PATIENCE, "{reads} were read");
+        // Several things happen before the program looks.
+        thread::sleep(Duration::from_millis(2));
+        scene.channel.dispatch_many(&mut batch, 1000, Some(Duration::ZERO)).expect("works");
+        for done in batch.drain(..) {
+            match done.event {
+                Event::Accept(Ok(accepted)) => {
+                    let Connection::Lwsocket(handle) = accepted.connection else { panic!() };
+                    scene.channel.set_cookie(handle, handle.to_bits()).expect("it is new");
+                }
+                Event::Connect(Ok(())) => {
+                    scene
+                        .channel
+                        .set_cookie(done.handle, done.handle.to_bits())
+                        .expect("it is new");
+                }
+                Event::Read(Ok(bytes)) => {
+                    assert_eq!(bytes.len(), 13);
+                    assert_eq!(done.cookie, done.handle.to_bits());
+                    reads += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    drop((scene.join(clients), scene.join(peers)));
 }
 
 fn flush_hands_over_without_waiting(case: &Case) {
