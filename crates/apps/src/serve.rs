@@ -16,7 +16,6 @@
 
 mod admission;
 mod args;
-mod descriptors;
 mod error;
 mod layout;
 mod listening;
@@ -52,8 +51,6 @@ pub struct Server {
     pub name: &'static str,
     /// Where it listens if no `--listen` is given: an address as [`megapipe::Address`] reads it.
     pub listen_default: &'static str,
-    /// Files that one connection may have open.
-    pub files_per_connection: u32,
 }
 
 /// The part of a server that lives on one channel. Everything is called on the channel's own

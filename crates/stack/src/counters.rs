@@ -132,6 +132,8 @@ counters! {
         connects,
         /// Connections that a listener got.
         accepts,
+        /// Connections among these whose SYN's data was taken, by a Fast Open cookie.
+        fast_opens,
         /// Connections that ended by a reset of the peer.
         resets_in,
         /// RSTs that we sent.

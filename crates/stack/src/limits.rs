@@ -114,6 +114,16 @@ pub const RECORDS_PER_CONNECTION: u32 = 4;
 /// Chunks and records of a shard at least: a few connections may need many. What is not used
 /// costs addresses and no memory.
 pub const NODES_MIN: u32 = 1 << 16;
+/// Servers whose Fast Open cookie a client remembers.
+pub const FAST_OPEN_PEERS_MAX: usize = 256;
+/// A server's Fast Open cookie is valid in the period in which it was made, and in the next.
+pub const FAST_OPEN_COOKIE_PERIOD: Duration = Duration::from_secs(12 * 3600);
+/// A Fast Open connection that a RST ended counts as pending for so long (RFC 7413 §5.1).
+pub const FAST_OPEN_RESET_PENDING: Duration = Duration::from_secs(60);
+/// How long a client sends no data in SYNs to a server that did not get them (RFC 7413 §4.1.3.1).
+pub const FAST_OPEN_BLOCKED: Duration = Duration::from_secs(3600);
+/// Most pending Fast Open connections that a listener may ask for.
+pub const FAST_OPEN_PENDING_MAX: u32 = BACKLOG_MAX;
 /// Counters of ports (RFC 6056 §3.3.4).
 pub const PORT_COUNTERS: usize = 256;
 /// What full segments shrink to first where they vanish without a word (RFC 4821 §7.2).

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use megapipe::limits::BATCH_MAX;
 use megapipe::{Address, Config};
 
 use super::distribution::{Distribution, DistributionError};
@@ -94,8 +93,7 @@ pub struct LoadArgs {
     pub driver: DriverName,
 
     /// Operations gathered before they go to the kernel together; 1 switches batching off
-    #[arg(long, value_name = "N", default_value_t = Config::default().batch,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = Config::default().batch)]
     pub batch: u32,
 
     /// Transactions per connection: a number, a distribution such as yahoo-requests, or inf

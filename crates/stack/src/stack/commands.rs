@@ -47,6 +47,23 @@ impl Stack {
         self.tcp.set_listener_reuse(listener, reuse)
     }
 
+    /// Lets so many connections of a listener begin with the data of a SYN and wait for the
+    /// handshake's end (Fast Open, RFC 7413), from now on; 0, as at first: none. Such a connection
+    /// is reported, and may be answered, before its peer has shown that it is where it says; and if
+    /// the network repeats the SYN later, the application sees its data twice. So it is for
+    /// requests that do no harm when they come twice.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn set_listener_fast_open(
+        &mut self,
+        listener: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError> {
+        self.tcp.set_listener_fast_open(listener, pending_max)
+    }
+
     /// The connections at some local ports, also those of nobody and in TIME-WAIT; of several that
     /// are alike, one. The stack itself lets anybody listen there: this is for who is stricter, as
     /// bind(2) is. Looks at every connection, if there is one at such a port: not for the way of a

@@ -7,7 +7,7 @@ use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
 use super::replies::Reset;
 use super::state::{Action, Closed, Established, Input, State, transition};
-use super::{Shard, Tcp, output};
+use super::{Shard, Tcp, fast_open, output};
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::{CloseReason, OperationError};
@@ -22,6 +22,9 @@ pub(super) fn apply<M: Memory>(
     input: Input,
 ) {
     let Some((state, action)) = transition(conn.state, input) else { return };
+    if conn.state.is_fast_open() && !state.is_fast_open() {
+        fast_open::leave(conn, shard, cx.now, input == Input::Reset);
+    }
     conn.state = state;
     match action {
         Action::SendAck => conn.facts.set(Facts::ACK_NOW),
@@ -76,8 +79,9 @@ pub(super) fn send_reset<M>(conn: &Connection, shard: &mut Shard, cx: &mut Cx<'_
 }
 
 fn apply_close(conn: &mut Connection) {
-    if let Some((state, _)) = transition(conn.state, Input::Close) {
+    if let Some((state, action)) = transition(conn.state, Input::Close) {
         conn.state = state;
+        conn.facts.put(Facts::CLOSE_LATER, action == Action::CloseLater);
     }
 }
 
@@ -114,7 +118,7 @@ impl Tcp {
         if !conn.state.is_synchronized() {
             return Err(OperationError::NotConnected);
         }
-        if !conn.state.may_send() {
+        if !conn.state.may_send() || conn.facts.has(Facts::CLOSE_LATER) {
             return Err(OperationError::Closing);
         }
         apply_close(conn);

@@ -21,6 +21,7 @@ use core::time::Duration;
 use super::deadline::{CoarseStamp, Deadline, Stamp};
 use super::ends::Ends;
 use super::facts::Facts;
+use super::fast_open::Role;
 use super::handshake::{Offer, TIMESTAMPS_BYTES};
 use super::path_search::Search;
 use super::receive_queue::ReceiveQueue;
@@ -143,6 +144,7 @@ pub(crate) struct Rare {
     pub(crate) soft_error: bool,
     /// For larger segments, where they were made smaller.
     pub(crate) search: Search,
+    pub(crate) fast_open: Role,
 }
 
 /// What few connections need, of a shard.
@@ -186,6 +188,7 @@ impl Rares {
             full_timeouts: 0,
             soft_error: false,
             search: Search::NONE,
+            fast_open: Role::None,
         })
     }
 

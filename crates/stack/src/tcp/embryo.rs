@@ -32,6 +32,8 @@ pub(crate) struct Embryo {
     pub(crate) sent_at_us: u32,
     /// SYN-ACKs sent.
     pub(crate) sent: u8,
+    /// The SYN-ACK carries a Fast Open cookie.
+    pub(crate) wants_cookie: bool,
     /// The SYN-ACK is sent again then.
     pub(crate) again_at: Deadline,
 }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::connection::{Connection, Options};
 use super::facts::Facts;
+use super::fast_open::Role;
 use super::holding::Reuse;
 use super::lists::Lists;
 use super::state::{State, SynReceived};
@@ -190,13 +191,18 @@ pub enum ConnOption {
     QuickAck(bool),
     /// What is said of others at its local address ([`crate::Stack::holders`]).
     Reuse(Reuse),
+    /// Fast Open as a client (RFC 7413): the SYN carries what is queued until it leaves, if the
+    /// peer's cookie is known, else it requests one. Data may be queued from then on; what the SYN
+    /// does not carry leaves when the handshake is complete. Without effect once the SYN has left.
+    /// If the network repeats the SYN, the peer's application may see its data twice.
+    FastOpen,
 }
 
 fn state(state: State) -> TcpState {
     match state {
         State::Closed(_) | State::Listen(_) | State::TimeWait(_) => TcpState::Closed,
         State::SynSent(_) => TcpState::SynSent,
-        State::SynReceived(SynReceived { .. }) => TcpState::SynReceived,
+        State::SynReceived(SynReceived { .. }) | State::FastOpen(_) => TcpState::SynReceived,
         State::Established(_) => TcpState::Established,
         State::FinWait1(_) => TcpState::FinWait1,
         State::FinWait2(_) => TcpState::FinWait2,
@@ -378,6 +384,15 @@ impl Tcp {
             ConnOption::QuickAck(true) => {
                 conn.facts.clear(Facts::INTERACTIVE);
                 conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);
+            }
+            ConnOption::FastOpen => {
+                let is_new = matches!(conn.state, State::SynSent(_))
+                    && conn.facts.has(Facts::SYN_DUE)
+                    && conn.attempts == 0;
+                if is_new {
+                    shard.peers.want();
+                    shard.rares.of(conn, cx.now).fast_open = Role::Client { sent: 0 };
+                }
             }
             ConnOption::Urgent | ConnOption::EndOfRecord => {}
         }

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 
 use super::connection::Connection;
 use super::facts::Facts;
+use super::fast_open::Role;
 use super::state::State;
 use super::{Shard, Tcp, timers};
 #[cfg(test)]
@@ -61,6 +62,11 @@ impl Tcp {
         for (port, count) in held {
             assert_eq!(self.shard.locals.held(port), count, "each is counted at its port");
         }
+        let roles = self.places.iter().filter_map(|at| {
+            let conn = &self.connections[at as usize];
+            self.shard.rares.get(conn).map(|rare| rare.fast_open)
+        });
+        self.shard.fast_open.check(roles);
         self.shard.locals.check(self.places.iter().map(|at| self.connections[at as usize].ends));
         let flows = found + self.embryos.len() + self.time_waits.len();
         assert_eq!(self.shard.flows.len(), flows, "the flow table knows who exists");
@@ -89,6 +95,9 @@ fn check(conn: &Connection, shard: &Shard) {
     if let State::FinWait2(_) = conn.state {
         assert_eq!((queued, conn.flight()), (0, 0), "FIN-WAIT-2 owes nothing: {conn:?}");
     }
+    let role = shard.rares.get(conn).map(|rare| rare.fast_open);
+    let is_pending = matches!(role, Some(Role::Server(_)));
+    assert_eq!(conn.state.is_fast_open(), is_pending, "pending until our SYN is acknowledged");
     let apart = conn.receive.apart_bytes(&shard.nodes);
     assert_eq!(conn.receive.has_gap(), apart > 0, "what is apart lies behind a gap: {conn:?}");
 }

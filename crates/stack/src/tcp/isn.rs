@@ -22,6 +22,7 @@ pub(crate) enum Use {
     Cookie,
     CookieCount,
     Challenge,
+    FastOpen,
 }
 
 /// A keyed hash of flows.

@@ -13,6 +13,7 @@ use super::deadline::Deadline;
 use super::embryo::Embryo;
 use super::ends::Ends;
 use super::facts::Facts;
+use super::fast_open::{self, Role};
 use super::handshake::{self, Offer, announced_scale};
 use super::holding::Reuse;
 use super::isn::{microseconds, timestamp};
@@ -69,6 +70,22 @@ impl Tcp {
         reuse: Reuse,
     ) -> Result<(), OperationError> {
         self.listeners.by_id(id).ok_or(OperationError::Unknown)?.reuse = reuse;
+        Ok(())
+    }
+
+    /// How many connections of a listener may begin with a SYN's data and not be established yet;
+    /// 0: none, no Fast Open.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn set_listener_fast_open(
+        &mut self,
+        id: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError> {
+        self.listeners.by_id(id).ok_or(OperationError::Unknown)?;
+        let pending_max = pending_max.min(crate::limits::FAST_OPEN_PENDING_MAX);
+        self.shard.fast_open.allow(id, pending_max);
         Ok(())
     }
 
@@ -171,7 +188,7 @@ impl Tcp {
             // RFC 9293 §3.6.1 (MAY-2): beyond what the old connection used.
             iss = after + 1;
         }
-        let embryo = Embryo {
+        let mut embryo = Embryo {
             flow,
             hash,
             listener,
@@ -182,8 +199,18 @@ impl Tcp {
             offer,
             sent_at_us: 0,
             sent: 0,
+            wants_cookie: false,
             again_at: Deadline::after_ms(cx.now, self.shard.syn_wait_ms),
         };
+        if let Some(cookie) = segment.options.fast_open
+            && !full
+            && self.shard.fast_open.is_on(self.listeners.id(listener))
+        {
+            embryo.wants_cookie = !fast_open::is_valid(&self.shard.secret, &flow, cx.now, &cookie);
+            if !embryo.wants_cookie && self.open_fast(cx, &embryo, segment) {
+                return;
+            }
+        }
         let place = if full { None } else { self.embryos.insert(embryo) };
         let Some(index) = place else {
             if config.syn_cookies == SynCookies::WhenFull {
@@ -199,6 +226,45 @@ impl Tcp {
         }
         self.shard.transmit.put(CONTROL, entry);
         self.arm_embryo(index);
+    }
+
+    /// RFC 7413 §4.2.2: a SYN with a valid cookie makes a connection, which takes its data at once.
+    /// `false`: there is no room for that, and the handshake goes on as any other.
+    fn open_fast<M: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, M>,
+        embryo: &Embryo,
+        segment: &Segment<'_>,
+    ) -> bool {
+        let id = self.listeners.id(embryo.listener);
+        let Some(listener) = self.listeners.get(embryo.listener) else { return false };
+        let (pool, reuse) = (listener.pool, listener.reuse);
+        if !self.shard.fast_open.begin(id, cx.now) {
+            return false;
+        }
+        let Some((place, ends)) = self.take_room(&embryo.flow, reuse) else {
+            self.shard.fast_open.give_back(id);
+            return false;
+        };
+        self.grow_up(cx, (None, embryo), (place, ends, pool));
+        let (conn, shard) = (&mut self.connections[place as usize], &mut self.shard);
+        segment_arrives::on_syn_with_cookie(conn, shard, cx, segment);
+        shard.rares.of(conn, cx.now).fast_open = Role::Server(id);
+        conn.cold.attend_at = Deadline::after_ms(cx.now, shard.syn_wait_ms);
+        cx.counters.totals.fast_opens += 1;
+        self.hand_over(cx, place, embryo.listener);
+        true
+    }
+
+    /// A new connection waits to be accepted.
+    fn hand_over<M: Memory>(&mut self, cx: &mut Cx<'_, M>, place: u32, listener: u32) {
+        cx.counters.totals.accepts += 1;
+        self.connections[place as usize].facts.set(Facts::WAITS_FOR_ACCEPT);
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.waiting.push_back(place);
+        }
+        self.announce_incoming(listener);
+        self.settle_new(cx, place);
     }
 
     fn arm_embryo(&mut self, index: u32) {
@@ -242,6 +308,13 @@ impl Tcp {
             embryo.sent_at_us = microseconds(cx.now);
         }
         let control = syn_ack(cx, embryo);
+        if embryo.wants_cookie {
+            let mut head = control.repr();
+            let cookie = fast_open::make_cookie(&self.shard.secret, &embryo.flow, cx.now);
+            head.options.fast_open = Some(cookie);
+            let what = (&embryo.flow, &head, Service::default());
+            return Some(output::write_reply(cx, what, hop, frame));
+        }
         let hosts = (embryo.flow.local, embryo.flow.remote);
         Some(output::write_control(cx, (hosts, Service::default()), control, hop, frame))
     }
@@ -382,13 +455,7 @@ impl Tcp {
         let conn = &mut self.connections[place as usize];
         segment_arrives::on_last_of_handshake(conn, &mut self.shard, cx, segment);
         debug_assert!(conn.state.is_synchronized(), "what it was made of was checked");
-        cx.counters.totals.accepts += 1;
-        conn.facts.set(Facts::WAITS_FOR_ACCEPT);
-        if let Some(listener) = self.listeners.get_mut(embryo.listener) {
-            listener.waiting.push_back(place);
-        }
-        self.announce_incoming(embryo.listener);
-        self.settle_new(cx, place);
+        self.hand_over(cx, place, embryo.listener);
     }
 
     /// Makes a connection of an embryonic one, which is gone then if it was kept.
@@ -487,6 +554,7 @@ impl Tcp {
             offer: cookie::read_stamp(segment.options.timestamps, mss),
             sent_at_us: 0,
             sent: 1,
+            wants_cookie: false,
             again_at: Deadline::NEVER,
         };
         cx.counters.totals.cookies_accepted += 1;

@@ -35,6 +35,7 @@ mod embryo;
 mod ends;
 mod events;
 mod facts;
+mod fast_open;
 mod handshake;
 mod holding;
 mod icmp;
@@ -71,6 +72,7 @@ use connection::{Begin, Connection, Rares};
 use embryo::Embryos;
 use ends::{Ends, Locals};
 use facts::Facts;
+use fast_open::{Peers, Pending};
 pub use holding::{Holder, Reuse};
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
@@ -135,6 +137,10 @@ pub(crate) struct Shard {
     secret: Secret,
     replies: Replies,
     challenges: Challenges,
+    /// Connections that began with a SYN's data.
+    fast_open: Pending,
+    /// Servers to which we may begin so.
+    peers: Peers,
     ports: PortCounters,
     departed: Departed,
     /// What new connections begin as.
@@ -235,6 +241,8 @@ impl Tcp {
                 secret: Secret::new(&secret_key),
                 replies: Replies::new(connections),
                 challenges: Challenges::new(config.tcp.challenge_acks_per_s),
+                fast_open: Pending::new(config.listeners),
+                peers: Peers::default(),
                 ports: PortCounters::new(),
                 departed: Departed::default(),
                 receive_buffer_max: config.tcp.receive_buffer_max,

@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::connection::{Begin, Connection};
 use super::deadline::Deadline;
 use super::facts::Facts;
+use super::fast_open::Role;
 use super::holding::Reuse;
 use super::settle::touch;
 use super::state::{Closed, Input, State, SynSent, transition};
@@ -151,7 +152,7 @@ impl Tcp {
         id: ConnId,
         chunk: Chunk,
     ) -> Result<(), OperationError> {
-        let (conn, shard) = self.sender(id)?;
+        let (conn, shard) = self.sender(id, true)?;
         if chunk.len == 0 {
             return Err(OperationError::BadChunk);
         }
@@ -181,7 +182,7 @@ impl Tcp {
         cx: &mut Cx<'_, M>,
         id: ConnId,
     ) -> Result<(), OperationError> {
-        let (conn, shard) = self.sender(id)?;
+        let (conn, shard) = self.sender(id, false)?;
         // MUST-62: the byte after the last urgent one.
         let end = conn.fin_seq();
         shard.rares.of(conn, cx.now).snd_up = end;
@@ -198,25 +199,40 @@ impl Tcp {
         cx: &mut Cx<'_, M>,
         id: ConnId,
     ) -> Result<(), OperationError> {
-        let (conn, shard) = self.sender(id)?;
+        let (conn, shard) = self.sender(id, false)?;
         conn.send.end_record(&mut shard.nodes).map_err(|_| OperationError::QueueFull)?;
         shard.rares.of(conn, cx.now).options.has_records = true;
         self.settle(cx, id.index);
         Ok(())
     }
 
+    /// The connection, if it may send. `early`: also one whose handshake is not complete, if Fast
+    /// Open lets it.
+    #[inline]
     fn sender(
         &mut self,
         id: ConnId,
+        early: bool,
     ) -> Result<(&mut Connection, &mut super::Shard), OperationError> {
-        let conn = self.open(id)?;
-        if !conn.state.is_synchronized() {
-            return Err(OperationError::NotConnected);
-        }
-        if !conn.state.may_send() {
-            return Err(OperationError::Closing);
+        let state = self.open(id)?.state;
+        if !matches!(state, State::Established(_) | State::CloseWait(_)) {
+            self.may_send_in_other_state(id, early)?;
         }
         Ok((&mut self.connections[id.index as usize], &mut self.shard))
+    }
+
+    /// Who may send before a handshake is complete: a server that took data with a SYN, until it
+    /// closes, and a client of Fast Open ([`crate::ConnOption::FastOpen`]).
+    #[cold]
+    fn may_send_in_other_state(&self, id: ConnId, early: bool) -> Result<(), OperationError> {
+        let conn = self.connection(id.index);
+        let role = self.shard.rares.get(conn).map(|rare| rare.fast_open);
+        match conn.state {
+            State::FastOpen(_) if !conn.facts.has(Facts::CLOSE_LATER) => Ok(()),
+            State::SynSent(_) if early && matches!(role, Some(Role::Client { .. })) => Ok(()),
+            state if state.is_synchronized() => Err(OperationError::Closing),
+            _ => Err(OperationError::NotConnected),
+        }
     }
 
     /// Where the bytes of a connection go from now on.

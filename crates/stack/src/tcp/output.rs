@@ -17,6 +17,7 @@ use core::time::Duration;
 use super::connection::Connection;
 use super::deadline::{Deadline, Stamp};
 use super::facts::Facts;
+use super::fast_open::Role;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
 use super::replies::{Parked, Replies, Reply, Reset};
@@ -34,7 +35,7 @@ use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
 use crate::wire::control::Control;
 use crate::wire::tcp::{
-    self as wire, Flags, Options, Repr, SACK_BLOCKS_MAX, SackBlock, Timestamps,
+    self as wire, Cookie, Flags, Options, Repr, SACK_BLOCKS_MAX, SackBlock, Timestamps,
 };
 use crate::wire::{Ecn, Protocol, checksum};
 
@@ -42,6 +43,7 @@ pub(super) use control::{times, write as write_control};
 pub(super) use usual::has_usual;
 
 mod control;
+mod syn;
 mod usual;
 
 /// Largest payload of one frame where the link cuts it: what an IP packet holds.
@@ -185,6 +187,8 @@ pub(super) fn is_stuck(conn: &Connection, has_data: bool) -> bool {
     !has_data
         && conn.flight() == 0
         && conn.state.is_synchronized()
+        // The SYN-ACK's timer goes on.
+        && !conn.state.is_fast_open()
         && (conn.unsent() > 0 || conn.fin_waits())
 }
 
@@ -264,7 +268,7 @@ impl Tcp {
             return Some(usual);
         }
         let transmit = if conn.facts.has(Facts::SYN_DUE) {
-            Some(send_syn(conn, shard, cx, (hop, frame)))
+            Some(syn::send(conn, shard, cx, (hop, frame)))
         } else if conn.facts.has(Facts::PROBE_DUE) {
             conn.facts.clear(Facts::PROBE_DUE);
             Some(send_ack(conn, shard, cx, (hop, conn.snd_una - 1), frame))
@@ -404,59 +408,6 @@ pub(super) fn ack_as_it_is<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<
     let Repr { seq, ack, flags, window, options, .. } = head(conn, shard, cx, seq, Flags::ACK);
     let (flow, service) = (shard.locals.flow(&conn.ends), conn.cold.service);
     Reply { flow, seq, ack, flags, window, options, service }
-}
-
-/// Our SYN, or in SYN-RECEIVED our SYN-ACK.
-fn send_syn<M>(
-    conn: &mut Connection,
-    shard: &Shard,
-    cx: &mut Cx<'_, M>,
-    (hop, frame): (Hop, &mut [u8]),
-) -> Transmit {
-    let config = &cx.config.tcp;
-    let mss =
-        handshake::announced_mss(config, cx.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
-    let value = timestamp(cx.now, conn.cold.ts_offset);
-    let answers = matches!(conn.state, State::SynReceived(_));
-    let (mut flags, ack, (offers, times)) = if answers {
-        let offer = handshake::Offer {
-            mss,
-            window_scale: conn.facts.has(Facts::WINDOW_SCALE).then_some(conn.snd_scale),
-            timestamps: conn.facts.has(Facts::TIMESTAMPS),
-            sack: conn.facts.has(Facts::SACK),
-            ecn: conn.facts.has(Facts::ECN),
-        };
-        let times = Timestamps { value, echo: conn.ts_recent };
-        let options = handshake::syn_ack_options(config, &offer, mss, times);
-        (Flags::SYN | Flags::ACK, conn.rcv_nxt, options)
-    } else {
-        (Flags::SYN, SeqNum(0), handshake::syn_options(config, mss, value))
-    };
-    if answers && conn.facts.has(Facts::ECN) {
-        flags = flags | Flags::ECE;
-    } else if !answers && config.ecn && conn.attempts == 0 {
-        // RFC 3168 §6.1.1.1: a SYN sent again asks for nothing that may be in the way.
-        flags = flags | Flags::ECE | Flags::CWR;
-    }
-    conn.facts.clear(Facts::SYN_DUE.or(Facts::ACK_NOW).or(Facts::PURE_ACK));
-    if conn.cold.rtt_or_syn_at_us == 0 {
-        conn.cold.rtt_or_syn_at_us = microseconds(cx.now);
-    }
-    let control = Control {
-        src_port: conn.ends.local_port(),
-        dst_port: conn.ends.remote_port(),
-        seq: conn.snd_una,
-        ack,
-        flags,
-        window: window::first(conn.cold.receive_buffer) as u16,
-        times,
-        offers: Some(offers),
-    };
-    if config.path_mtu_discovery {
-        let hosts = (shard.locals.local(&conn.ends), conn.ends.remote());
-        return write_control(cx, (hosts, conn.cold.service), control, hop, frame);
-    }
-    write_empty(cx, &draft(conn, shard, cx, (control.repr(), false)), hop, frame)
 }
 
 /// A segment without payload at `at.1`.

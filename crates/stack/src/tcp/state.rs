@@ -37,6 +37,11 @@ pub(crate) struct SynReceived {
     pub(crate) passive: bool,
 }
 
+/// Received a SYN with data and a valid Fast Open cookie, and waits for the ACK of its own SYN
+/// (RFC 7413 §4.2.2). Data flows both ways already; the rest is as in SYN-RECEIVED.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FastOpen;
+
 /// Data flows both ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Established;
@@ -72,6 +77,7 @@ pub(crate) enum State {
     Listen(Listen),
     SynSent(SynSent),
     SynReceived(SynReceived),
+    FastOpen(FastOpen),
     Established(Established),
     FinWait1(FinWait1),
     FinWait2(FinWait2),
@@ -90,6 +96,8 @@ pub(crate) enum Input {
     OpenPassive,
     /// A SYN without ACK.
     Syn,
+    /// The same with a valid Fast Open cookie, for a listener that takes its data at once.
+    SynWithCookie,
     /// A SYN that acknowledges ours.
     SynAck,
     /// An ACK of our SYN.
@@ -146,6 +154,18 @@ impl Listen {
     /// RFC 9293 §3.10.7.2, third.
     const fn on_syn(self) -> SynReceived {
         SynReceived { passive: true }
+    }
+
+    /// RFC 7413 §4.2.2.
+    const fn on_syn_with_cookie(self) -> FastOpen {
+        FastOpen
+    }
+}
+
+impl FastOpen {
+    /// RFC 7413 §4.2.2: from now on a connection like any other.
+    const fn on_ack_of_syn(self) -> Established {
+        Established
     }
 }
 
@@ -224,14 +244,17 @@ impl LastAck {
 }
 
 impl State {
-    /// `send` is allowed: established, and we have not closed.
+    /// `send` is allowed: data flows, and we have not closed.
     pub(crate) const fn may_send(self) -> bool {
-        matches!(self, Self::Established(_) | Self::CloseWait(_))
+        matches!(self, Self::FastOpen(_) | Self::Established(_) | Self::CloseWait(_))
     }
 
     /// Bytes of the peer are still to be expected.
     pub(crate) const fn may_receive(self) -> bool {
-        matches!(self, Self::Established(_) | Self::FinWait1(_) | Self::FinWait2(_))
+        matches!(
+            self,
+            Self::FastOpen(_) | Self::Established(_) | Self::FinWait1(_) | Self::FinWait2(_)
+        )
     }
 
     /// Our FIN is not acknowledged yet.
@@ -244,10 +267,15 @@ impl State {
         matches!(self, Self::CloseWait(_) | Self::Closing(_) | Self::LastAck(_) | Self::TimeWait(_))
     }
 
-    /// Both SYNs are acknowledged, and it is not over (RFC 9293 §3.3.2: "synchronized", without
-    /// SYN-RECEIVED).
+    /// Data may be in flight, and it is not over (RFC 9293 §3.3.2: "synchronized", without
+    /// SYN-RECEIVED). With Fast Open our SYN may not be acknowledged yet.
     pub(crate) const fn is_synchronized(self) -> bool {
         !matches!(self, Self::Closed(_) | Self::Listen(_) | Self::SynSent(_) | Self::SynReceived(_))
+    }
+
+    /// Data is in flight before our SYN is acknowledged.
+    pub(crate) const fn is_fast_open(self) -> bool {
+        matches!(self, Self::FastOpen(_))
     }
 
     /// It is over.
@@ -264,6 +292,7 @@ impl State {
             Self::SynSent(_) => "SYN-SENT",
             Self::SynReceived(SynReceived { passive: true }) => "SYN-RECEIVED (passive)",
             Self::SynReceived(SynReceived { passive: false }) => "SYN-RECEIVED (active)",
+            Self::FastOpen(_) => "SYN-RECEIVED (Fast Open)",
             Self::Established(_) => "ESTABLISHED",
             Self::FinWait1(_) => "FIN-WAIT-1",
             Self::FinWait2(_) => "FIN-WAIT-2",
@@ -283,9 +312,12 @@ const fn closed(reason: CloseReason) -> (State, Action) {
 #[must_use]
 pub(crate) const fn transition(state: State, input: Input) -> Option<(State, Action)> {
     match input {
-        Input::OpenActive | Input::OpenPassive | Input::Syn | Input::SynAck | Input::AckOfSyn => {
-            open(state, input)
-        }
+        Input::OpenActive
+        | Input::OpenPassive
+        | Input::Syn
+        | Input::SynWithCookie
+        | Input::SynAck
+        | Input::AckOfSyn => open(state, input),
         Input::Fin | Input::AckOfFin | Input::Close => finish(state, input),
         Input::Abort | Input::Reset | Input::GiveUp(_) | Input::TwoMsl => end(state, input),
     }
@@ -299,6 +331,9 @@ const fn open(state: State, input: Input) -> Option<(State, Action)> {
         (State::Listen(listen), Input::Syn) => {
             (State::SynReceived(listen.on_syn()), Action::SendSynAck)
         }
+        (State::Listen(listen), Input::SynWithCookie) => {
+            (State::FastOpen(listen.on_syn_with_cookie()), Action::SendSynAck)
+        }
         (State::SynSent(sent), Input::Syn) => {
             (State::SynReceived(sent.on_syn()), Action::SendSynAck)
         }
@@ -307,6 +342,9 @@ const fn open(state: State, input: Input) -> Option<(State, Action)> {
         }
         (State::SynReceived(received), Input::AckOfSyn) => {
             (State::Established(received.on_ack_of_syn()), Action::Nothing)
+        }
+        (State::FastOpen(it), Input::AckOfSyn) => {
+            (State::Established(it.on_ack_of_syn()), Action::Nothing)
         }
         // §3.6.1 (MAY-2): a new SYN takes the place of what waits.
         (State::TimeWait(_), Input::Syn) => {
@@ -339,6 +377,7 @@ const fn finish(state: State, input: Input) -> Option<(State, Action)> {
         }
         // The FIN waits until the SYN is acknowledged.
         (State::SynReceived(it), Input::Close) => (State::SynReceived(it), Action::CloseLater),
+        (State::FastOpen(it), Input::Close) => (State::FastOpen(it), Action::CloseLater),
         (State::Established(it), Input::Close) => (State::FinWait1(it.on_close()), Action::SendFin),
         (State::CloseWait(it), Input::Close) => (State::LastAck(it.on_close()), Action::SendFin),
         _ => return None,

@@ -14,6 +14,7 @@ use crate::wire::{Protocol, ipv4};
 
 mod anything;
 mod exchange;
+mod fast_open;
 mod holding;
 mod peer;
 mod requirements;

@@ -234,7 +234,9 @@ fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M
 /// The one timer that is for whatever the state needs.
 fn on_attention<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
     match conn.state {
-        State::SynSent(_) | State::SynReceived(_) => on_syn_timeout(conn, shard, cx),
+        State::SynSent(_) | State::SynReceived(_) | State::FastOpen(_) => {
+            on_syn_timeout(conn, shard, cx);
+        }
         _ if conn.facts.has(Facts::PERSIST) => on_persist(conn, shard, cx),
         State::FinWait2(_) if conn.facts.has(Facts::ORPHAN) => {
             close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));

@@ -15,7 +15,7 @@
 
 mod options;
 
-pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SackBlock, Timestamps};
+pub use options::{Cookie, OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SackBlock, Timestamps};
 
 use core::ops::BitOr;
 

@@ -169,6 +169,37 @@ fn sack_blocks_leave_room_for_timestamps() {
 }
 
 #[test]
+fn fast_open_option_is_read_as_it_is_written() {
+    for len in 0..=18 {
+        let bytes: Vec<u8> = (1..=len).collect();
+        let is_cookie = len == 0 || (4..=16).contains(&len) && len.is_multiple_of(2);
+        let cookie = tcp::Cookie::new(&bytes);
+        assert_eq!(cookie.is_some(), is_cookie, "{len}");
+        // What is no cookie is skipped, as RFC 7413 §4.1.1 wants it.
+        let mut list = vec![34, len + 2];
+        list.extend(&bytes);
+        list.extend([4, 2]);
+        let options = tcp::Options::parse(&list);
+        assert_eq!((options.fast_open, options.sack_permitted), (cookie, true), "{len}");
+        let Some(cookie) = cookie else { continue };
+        assert_eq!((cookie.bytes(), cookie.is_request()), (&bytes[..], len == 0));
+        let options = tcp::Options {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some(tcp::Timestamps { value: 1, echo: 2 }),
+            fast_open: Some(cookie),
+            ..tcp::Options::default()
+        };
+        let mut written = vec![0xee; options.bytes()];
+        options.emit(&mut written);
+        assert!(written.len() <= tcp::OPTIONS_BYTES_MAX && written.len().is_multiple_of(4));
+        assert_eq!(tcp::Options::parse(&written), options);
+        assert!(!written[20..].contains(&0xee));
+    }
+}
+
+#[test]
 fn a_udp_checksum_of_zero_is_written_as_its_other_form() {
     let mut datagram = [0; 8];
     udp::write_checksum(&mut datagram, 0xffff);

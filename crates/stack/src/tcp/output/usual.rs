@@ -216,7 +216,7 @@ fn headers_before(
     (service, ecn): (Service, Ecn),
 ) -> Option<Headers> {
     let options = &head.options;
-    if head.urgent != 0 || options.sack_count > 0 {
+    if head.urgent != 0 || options.sack_count > 0 || options.fast_open.is_some() {
         return None;
     }
     let offers = Offers {

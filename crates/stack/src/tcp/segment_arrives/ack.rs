@@ -28,6 +28,17 @@ pub(super) fn is_believable<M>(
         }
         return false;
     }
+    if conn.state.is_fast_open() {
+        // RFC 7413 §4.2.2: our SYN at least, and nothing that was never sent.
+        if segment.ack.at_or_after(conn.snd_una) && segment.ack.at_or_before(conn.snd_nxt) {
+            return true;
+        }
+        cx.counters.drop(Drop::BadAck);
+        if let Some(reply) = Reply::reset(segment) {
+            queue_reset(shard, cx, reply);
+        }
+        return false;
+    }
     // RFC 5961 §5.2: not of what was never sent, and not older than any window.
     let oldest = conn.snd_una - conn.cold.snd_wnd_max;
     if segment.ack.after(conn.snd_nxt) || segment.ack.before(oldest) {
@@ -51,6 +62,9 @@ pub(super) fn on_ack<M: Memory>(
         if !passive {
             conn.facts.set(Facts::CONNECTED);
         }
+    }
+    if conn.state.is_fast_open() {
+        on_fast_open_established(conn, shard, cx, segment);
     }
     if segment.ack.before(conn.snd_una) {
         // Old, but of this connection: its text counts.
@@ -110,6 +124,41 @@ pub(super) fn on_established<M>(
     conn.snd_wnd = u32::from(segment.window) << shift;
     conn.snd_wl1 = segment.seq;
     conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(conn.snd_wnd);
+}
+
+/// The SYN-ACK acknowledged `bytes` of data that our SYN carried; the rest of it was not sent.
+#[inline(never)]
+pub(super) fn on_data_of_syn<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    bytes: u32,
+) {
+    let to = conn.snd_una + bytes;
+    conn.snd_nxt = to;
+    advance_by(conn, shard, cx, to, bytes);
+}
+
+/// The peer acknowledged the SYN of a connection that takes and sends data since the peer's SYN.
+#[inline(never)]
+fn on_fast_open_established<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    fast_open::leave(conn, shard, cx.now, false);
+    conn.facts.clear(Facts::SYN_DUE);
+    if conn.flight() == 0 {
+        // Nothing was sent: the handshake is the first sample, as without Fast Open.
+        let exact = since_syn(conn, cx).filter(|_| conn.attempts == 0);
+        let sample = exact.or_else(|| echo_age(conn, cx, segment.options.timestamps));
+        conn.begin_recovery(&shard.records, cx.now, sample);
+    }
+    conn.attempts = 0;
+    conn.cold.rtt_or_syn_at_us = 0;
+    conn.cold.attend_at = Deadline::NEVER;
+    close::establish(conn, Input::AckOfSyn);
 }
 
 /// How long ago our SYN was sent first.

@@ -13,18 +13,18 @@
 pub(super) mod ack;
 mod expected;
 mod syn_sent;
-mod text;
+pub(super) mod text;
 
 use core::time::Duration;
 
 use super::connection::Connection;
-use super::deadline::{CoarseStamp, Stamp};
+use super::deadline::{CoarseStamp, Deadline, Stamp};
 use super::facts::Facts;
 use super::isn::timestamp;
 use super::replies::Reply;
 use super::segment::Segment;
-use super::state::{Input, State, SynReceived, transition};
-use super::{Shard, close, output, window};
+use super::state::{FastOpen, Input, Listen, State, SynReceived, transition};
+use super::{Shard, close, fast_open, output, window};
 use crate::counters::Drop;
 use crate::cx::Cx;
 use crate::error::CloseReason;
@@ -68,6 +68,12 @@ fn synchronized<M: Memory>(
     if crosses(conn, segment) {
         return on_crossing(conn, shard, cx, segment);
     }
+    if segment.has(Flags::SYN)
+        && !segment.flags.intersects(Flags::ACK | Flags::RST)
+        && fast_open::repeats_syn(conn, segment.seq)
+    {
+        return conn.facts.set(Facts::SYN_DUE);
+    }
     if !is_acceptable(conn, segment) {
         return refuse(conn, shard, cx, (segment, Drop::OutsideWindow));
     }
@@ -90,6 +96,35 @@ fn synchronized<M: Memory>(
         answer_earlier(conn, shard, cx);
     }
     take(conn, shard, cx, segment);
+}
+
+/// A SYN with a valid Fast Open cookie, for a connection that was made of it (RFC 7413 §4.2.2): its
+/// data is taken, and ours may leave, as if our SYN were acknowledged. It is not, and its timer
+/// runs.
+pub(super) fn on_syn_with_cookie<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    cx: &mut Cx<'_, M>,
+    segment: &Segment<'_>,
+) {
+    let state = State::FastOpen(FastOpen);
+    debug_assert!(
+        transition(State::Listen(Listen), Input::SynWithCookie).is_some_and(|(to, _)| to == state)
+    );
+    conn.state = state;
+    conn.cold.tally.segments_in = 1;
+    conn.snd_una = conn.snd_nxt;
+    conn.cold.small_end = conn.snd_una;
+    conn.begin_recovery(&shard.records, cx.now, None);
+    // The window in a SYN is never scaled (RFC 7323 §2.2).
+    conn.snd_wnd = u32::from(segment.window);
+    conn.snd_wl1 = segment.seq;
+    conn.cold.snd_wnd_max = conn.snd_wnd;
+    text::on_text(conn, shard, cx, segment);
+    // The SYN-ACK acknowledges it.
+    conn.cold.ack_at = Deadline::NEVER;
+    conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    conn.facts.set(Facts::SYN_DUE);
 }
 
 /// The ACK of our SYN-ACK, with what came with it. Its numbers were checked against what was kept

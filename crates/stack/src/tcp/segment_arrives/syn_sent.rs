@@ -13,7 +13,7 @@ pub(super) fn on_segment<M: Memory>(
 ) {
     let has_ack = segment.has(Flags::ACK);
     // First: an ACK of anything but our SYN.
-    if has_ack && segment.ack != conn.snd_nxt {
+    if has_ack && !acknowledges_syn(conn, shard, segment) {
         cx.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
             queue_reset(shard, cx, reply);
@@ -38,6 +38,12 @@ pub(super) fn on_segment<M: Memory>(
     } else {
         on_syn(conn, cx, segment);
     }
+}
+
+/// It acknowledges our SYN, and with it at most the data that it carried (RFC 7413 §4.2.1).
+fn acknowledges_syn(conn: &Connection, shard: &Shard, segment: &Segment<'_>) -> bool {
+    segment.ack == conn.snd_nxt
+        || segment.ack.within(conn.snd_nxt, fast_open::sent_with_syn(conn, shard) + 1)
 }
 
 /// What the peer's SYN says about itself.
@@ -76,7 +82,15 @@ fn on_syn_ack<M: Memory>(
     if let Some(hop) = conn.cold.hop {
         confirm(cx, hop);
     }
+    let data_bytes = segment.ack.since(conn.snd_nxt);
+    if conn.cold.rare.is_some() {
+        let offered = (segment.options.fast_open, conn.cold.peer_mss);
+        fast_open::on_syn_ack(conn, shard, cx.now, offered, data_bytes);
+    }
     ack::on_established(conn, shard, cx, segment);
+    if data_bytes > 0 {
+        ack::on_data_of_syn(conn, shard, cx, data_bytes);
+    }
     close::establish(conn, Input::SynAck);
     conn.facts.set(Facts::ACK_NOW.or(Facts::CONNECTED));
     if segment.payload.is_empty() && !segment.has(Flags::FIN) {

@@ -26,7 +26,7 @@ pub(super) fn on_urgent<M>(
 }
 
 /// §3.10.7.4 seventh: keeps what is new and fits into the window.
-pub(super) fn on_text<M: Memory>(
+pub(in crate::tcp) fn on_text<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     cx: &mut Cx<'_, M>,

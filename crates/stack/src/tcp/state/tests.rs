@@ -5,12 +5,13 @@ use core::fmt::Write;
 
 use super::*;
 
-const STATES: [State; 12] = [
+const STATES: [State; 13] = [
     State::Closed(Closed { reason: CloseReason::Finished }),
     State::Listen(Listen),
     State::SynSent(SynSent),
     State::SynReceived(SynReceived { passive: true }),
     State::SynReceived(SynReceived { passive: false }),
+    State::FastOpen(FastOpen),
     State::Established(Established),
     State::FinWait1(FinWait1),
     State::FinWait2(FinWait2),
@@ -20,10 +21,11 @@ const STATES: [State; 12] = [
     State::TimeWait(TimeWait),
 ];
 
-const INPUTS: [Input; 12] = [
+const INPUTS: [Input; 13] = [
     Input::OpenActive,
     Input::OpenPassive,
     Input::Syn,
+    Input::SynWithCookie,
     Input::SynAck,
     Input::AckOfSyn,
     Input::Fin,

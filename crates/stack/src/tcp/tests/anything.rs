@@ -22,6 +22,39 @@ enum Step {
     Abort,
 }
 
+/// How a connection begins.
+#[derive(Debug, Clone, Copy)]
+enum Beginning {
+    Accepted,
+    /// By a SYN with a cookie and data, and its handshake goes on.
+    TakenFromSyn,
+    /// By our SYN with a cookie and data, which nobody has answered.
+    SentWithSyn,
+}
+
+/// The peer, and the connection that steps are about.
+fn begin(beginning: Beginning, syn: Options) -> (Peer, ConnId) {
+    match beginning {
+        Beginning::Accepted => Peer::accepted(|config| config.tcp.retries = 3, syn),
+        Beginning::TakenFromSyn => {
+            let (mut peer, cookie, _) = fast_open::server(1);
+            peer.host.config.tcp.retries = 3;
+            fast_open::syn(&mut peer, fast_open::with(cookie), b"data");
+            let conn = fast_open::incoming(&mut peer).unwrap();
+            peer.send(conn, b"answer");
+            peer.out();
+            (peer, conn)
+        }
+        Beginning::SentWithSyn => {
+            let (mut peer, _, first) = fast_open::client_with_cookie();
+            peer.host.config.tcp.retries = 3;
+            peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, first)).unwrap();
+            let (conn, _) = fast_open::client(&mut peer, &[1; 2_000]);
+            (peer, conn)
+        }
+    }
+}
+
 fn near() -> impl Strategy<Value = i32> {
     prop_oneof![6 => -3..4_000_i32, 1 => any::<i32>()]
 }
@@ -120,13 +153,18 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..60),
         sack in any::<bool>(),
         times in any::<bool>(),
+        beginning in prop_oneof![
+            4 => Just(Beginning::Accepted),
+            1 => Just(Beginning::TakenFromSyn),
+            1 => Just(Beginning::SentWithSyn),
+        ],
     ) {
         let syn = Options {
             sack_permitted: sack,
             timestamps: times.then_some(Timestamps { value: 7, echo: 0 }),
             ..plain()
         };
-        let (mut peer, conn) = Peer::accepted(|config| config.tcp.retries = 3, syn);
+        let (mut peer, conn) = begin(beginning, syn);
         for step in &steps {
             take(&mut peer, conn, step);
             peer.out();

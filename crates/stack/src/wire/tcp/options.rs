@@ -1,4 +1,5 @@
-//! TCP's options: MSS (RFC 9293 §3.7.1), window scale and timestamps (RFC 7323), SACK (RFC 2018).
+//! TCP's options: MSS (RFC 9293 §3.7.1), window scale and timestamps (RFC 7323), SACK (RFC 2018),
+//! Fast Open cookies (RFC 7413 §4.1.1).
 //!
 //! Invariants
 //! - An option that we do not know is skipped by its length (RFC 9293 §3.1, MUST-6).
@@ -22,6 +23,7 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const FAST_OPEN: u8 = 34;
 
 const MSS_BYTES: usize = 4;
 const WINDOW_SCALE_BYTES: usize = 3;
@@ -29,6 +31,10 @@ const SACK_PERMITTED_BYTES: usize = 2;
 const TIMESTAMPS_BYTES: usize = 10;
 const SACK_HEADER_BYTES: usize = 2;
 const SACK_BLOCK_BYTES: usize = 8;
+const FAST_OPEN_HEADER_BYTES: usize = 2;
+/// Shortest and longest Fast Open cookie (RFC 7413 §4.1.1).
+const COOKIE_BYTES_MIN: usize = 4;
+const COOKIE_BYTES_MAX: usize = 16;
 
 /// Sequence numbers that arrived: from `start` up to, and without, `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,6 +54,44 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+/// A Fast Open cookie (RFC 7413 §4.1.1). An empty one requests a cookie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cookie {
+    len: u8,
+    bytes: [u8; COOKIE_BYTES_MAX],
+}
+
+impl Cookie {
+    /// Requests a cookie.
+    pub const REQUEST: Self = Self { len: 0, bytes: [0; COOKIE_BYTES_MAX] };
+
+    /// Makes a cookie of 4 to 16 bytes, an even number, or an empty one. `None`: no cookie has
+    /// such a length.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let len = bytes.len();
+        let is_cookie = (COOKIE_BYTES_MIN..=COOKIE_BYTES_MAX).contains(&len);
+        if len != 0 && !(is_cookie && len.is_multiple_of(2)) {
+            return None;
+        }
+        let mut cookie = Self { len: len as u8, ..Self::REQUEST };
+        cookie.bytes[..len].copy_from_slice(bytes);
+        Some(cookie)
+    }
+
+    /// The cookie's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// It is empty, and requests a cookie.
+    #[must_use]
+    pub const fn is_request(&self) -> bool {
+        self.len == 0
+    }
+}
+
 /// The options of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
@@ -59,6 +103,8 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
+    /// Fast Open: a cookie, or the request for one. In SYNs only.
+    pub fast_open: Option<Cookie>,
     /// The list ended in an option of impossible length.
     pub malformed: bool,
     pub(crate) sack_count: u8,
@@ -128,6 +174,8 @@ impl Options {
             (MSS, MSS_BYTES) => self.mss = array_at(option, 2).map(u16::from_be_bytes),
             (WINDOW_SCALE, WINDOW_SCALE_BYTES) => self.window_scale = Some(option[2]),
             (SACK_PERMITTED, SACK_PERMITTED_BYTES) => self.sack_permitted = true,
+            // One of another length is no cookie, and ignored (RFC 7413 §4.1.1).
+            (FAST_OPEN, _) => self.fast_open = Cookie::new(&option[FAST_OPEN_HEADER_BYTES..]),
             (TIMESTAMPS, TIMESTAMPS_BYTES) => self.timestamps = Some(timestamps_at(option, 2)),
             (SACK, len) if (len - SACK_HEADER_BYTES).is_multiple_of(SACK_BLOCK_BYTES) => {
                 self.take_sack(&option[SACK_HEADER_BYTES..]);
@@ -166,11 +214,15 @@ impl Options {
         if self.sack_count > 0 {
             bytes += 2 + SACK_HEADER_BYTES + usize::from(self.sack_count) * SACK_BLOCK_BYTES;
         }
+        if let Some(cookie) = &self.fast_open {
+            bytes += (FAST_OPEN_HEADER_BYTES + cookie.bytes().len()).next_multiple_of(4);
+        }
         bytes
     }
 
     /// Writes the list in the order that Linux uses: MSS, SACK permitted, timestamps, window
-    /// scale, SACK; each on a boundary that suits its fields, by NOPs before it.
+    /// scale, SACK; each on a boundary that suits its fields, by NOPs before it. Last comes a
+    /// Fast Open cookie, with NOPs behind it.
     ///
     /// # Panics
     ///
@@ -207,6 +259,12 @@ impl Options {
                 put_u32(bytes, at + 4, block.end.0);
                 at += SACK_BLOCK_BYTES;
             }
+        }
+        if let Some(cookie) = &self.fast_open {
+            let len = FAST_OPEN_HEADER_BYTES + cookie.bytes().len();
+            bytes[at..at + 2].copy_from_slice(&[FAST_OPEN, len as u8]);
+            bytes[at + 2..at + len].copy_from_slice(cookie.bytes());
+            bytes[at + len..at + len.next_multiple_of(4)].fill(NOP);
         }
     }
 }
