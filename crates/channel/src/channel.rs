@@ -256,10 +256,12 @@ impl Channel {
 
     #[inline(never)]
     fn unregister_any(&mut self, handle: Handle, index: u32) -> Unregistered {
-        let mut connections = match self.state.slot(index).kind {
-            Kind::Listener => self.rescue_unseen(index),
-            _ => Vec::new(),
-        };
+        let mut connections = Vec::new();
+        if self.state.slot(index).kind == Kind::Listener {
+            // First, so that what is rescued is not given to the listener that leaves.
+            self.retreat(index);
+            connections = self.rescue_unseen(index);
+        }
         let mut left = Unregistered::default();
         if handle.is_lwsocket() {
             self.detach(index);

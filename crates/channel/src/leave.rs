@@ -5,15 +5,14 @@
 //! listener had accepted it. And here a channel ends.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::buffer::ReadBuf;
 use crate::channel::Channel;
 use crate::completion::{Connection, ToFd};
 use crate::handle::Handle;
 use crate::kernel::Driver;
-use crate::limits::LEAVE_GRACE_MS;
-use crate::partition::Gift;
+use crate::partition::Given;
 use crate::slot::{Arrived, Extra, Handed, Kind, Listener, Phase, Target};
 use crate::timers::Due;
 
@@ -26,9 +25,13 @@ impl Channel {
             self.state.complete_wake();
         }
         for gift in self.inbox.take() {
-            match gift {
-                Gift::Connection(id, fd, unread) => self.adopt_connection(id, fd, unread),
-                Gift::Listener(id, fd) => self.adopt_listener(id, fd),
+            // Where this channel has left the group too, after the gift was sent, it is passed on.
+            match self.listener_of(gift.member) {
+                None => self.state.pass_gift(gift),
+                Some(listener) => match gift.content {
+                    Given::Connection(fd, unread) => self.adopt_connection(listener, fd, unread),
+                    Given::Listener(fd, until) => self.adopt_listener(listener, fd, until),
+                },
             }
         }
     }
@@ -43,12 +46,7 @@ impl Channel {
         })
     }
 
-    fn adopt_connection(&mut self, member: u64, fd: OwnedFd, unread: Vec<u8>) {
-        let Some(listener) = self.listener_of(member) else {
-            // This channel left the group too, after the gift was sent: pass it on.
-            self.state.pass_gift(fd, unread);
-            return;
-        };
+    fn adopt_connection(&mut self, listener: u32, fd: OwnedFd, unread: Vec<u8>) {
         self.state.counters.connections_passed += 1;
         if let Handed::To(slot) = self.state.on_accepted(listener, Arrived::Fd(fd, unread)) {
             // A connection that arrives as a descriptor has to be made known to the driver.
@@ -127,33 +125,28 @@ impl Channel {
         taken
     }
 
-    fn adopt_listener(&mut self, member: u64, fd: OwnedFd) {
-        let heir = self.listener_of(member);
-        let adopted = heir.and_then(|heir| {
-            let queues = self.state.slot(heir).listener()?;
-            let (connection, backlog) = (queues.connection, queues.backlog);
-            let index = self.state.allocate(Kind::Listener, 0).ok()?;
-            let mut listener = Listener::new(connection, backlog, None);
-            listener.heir = Some(heir);
-            self.state.slot(index).extra = Some(Box::new(Extra::Listener(listener)));
-            Some(index)
-        });
-        let Some(index) = adopted else {
-            // This channel left the group too: the next sibling shall drain it.
-            self.state.pass_socket(&fd);
-            return;
+    fn adopt_listener(&mut self, heir: u32, fd: OwnedFd, until: Instant) {
+        let Some(queues) = self.state.slot(heir).listener() else { return };
+        let (connection, backlog) = (queues.connection, queues.backlog);
+        let Ok(index) = self.state.allocate(Kind::Listener, 0) else {
+            // The table of handles is full: what waits is saved, what is under way is not.
+            return self.state.close_drained(&fd);
         };
+        let mut listener = Listener::new(connection, backlog, None);
+        listener.heir = Some(heir);
+        listener.drained_until = Some(until);
+        self.state.slot(index).extra = Some(Box::new(Extra::Listener(listener)));
         self.state.slot(index).set_fd(fd);
         if self.driver.attach(&mut self.state, index).is_err() {
             self.detach(index);
             return;
         }
-        let grace = Instant::now().checked_add(Duration::from_millis(LEAVE_GRACE_MS));
-        self.state.set_deadline(index, grace, Due::LeaveGrace);
+        self.state.set_deadline(index, Some(until), Due::LeaveGrace);
         self.driver.start_accept(&mut self.state, index);
     }
 
-    /// Sockets that are drained for siblings end with the listener that inherits from them.
+    /// Sockets that are drained for siblings leave with the listener that inherits from them: they
+    /// are passed on to the next heir.
     pub(crate) fn drop_adopted(&mut self, heir: u32) {
         let adopted: Vec<u32> = self
             .state
@@ -192,10 +185,7 @@ impl Drop for Channel {
         }
         self.driver.shut_down(&mut self.state);
         for gift in self.inbox.take() {
-            match gift {
-                Gift::Connection(_, fd, unread) => self.state.pass_gift(fd, unread),
-                Gift::Listener(_, fd) => self.state.pass_socket(&fd),
-            }
+            self.state.pass_gift(gift);
         }
     }
 }

@@ -9,18 +9,23 @@
 //! - `members` is in the kernel's order: a socket is appended when it starts to listen, and when
 //!   one stops, the last one moves into its place. Both happen under the group's lock.
 //! - The program is attached again after every change, before the lock is released.
+//! - While a socket is removed, the program names no index that the removal changes: an index
+//!   beyond the last makes the kernel choose by its hash, which may hit a socket that is drained.
 //! - Sockets of other processes, or made behind our back, must not join a group that has masks:
 //!   their indices are unknown here.
 //!
 //! A channel that leaves loses nothing: new connections are steered away from its socket first;
 //! then what was accepted, and the socket itself with whatever is still in its queue, go to a
-//! sibling channel of the group through its [`Inbox`]. The sibling accepts from that socket for
-//! `LEAVE_GRACE_MS` more, so that handshakes under way complete, and closes it.
+//! sibling channel of the group through its [`Inbox`]. The sibling accepts from that socket until
+//! `LEAVE_GRACE_MS` after the leave, so that handshakes under way complete, and closes it. A
+//! sibling that leaves meanwhile passes the socket on. Gifts go to the member that joined last,
+//! which in a rolling restart is the last to leave.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::fstat;
 use rustix::net::{SocketFlags, sockopt};
@@ -30,6 +35,7 @@ use crate::cpu_mask::CpuMask;
 use crate::error::{ListenError, RegisterError};
 use crate::kernel::steering::{self, Member};
 use crate::kernel::sys;
+use crate::limits::LEAVE_GRACE_MS;
 use crate::options::ListenOptions;
 use crate::waker::Waker;
 
@@ -49,6 +55,8 @@ struct Entry {
     was_blocking: bool,
     /// Where gifts for the channel go; `None` for a socket that no channel accepts from.
     inbox: Option<Arc<Inbox>>,
+    /// Drained to the end: to be removed.
+    is_over: bool,
 }
 
 /// A channel's place in a group.
@@ -60,12 +68,19 @@ pub(crate) struct Membership {
 
 /// What one channel of a group gives another.
 #[derive(Debug)]
-pub(crate) enum Gift {
-    /// An accepted connection, for the member with this id.
-    /// With bytes that were received already.
-    Connection(u64, OwnedFd, Vec<u8>),
-    /// A listening socket to be drained, for the member with this id.
-    Listener(u64, OwnedFd),
+pub(crate) struct Gift {
+    group: GroupKey,
+    /// The member that it is for.
+    pub(crate) member: u64,
+    pub(crate) content: Given,
+}
+
+#[derive(Debug)]
+pub(crate) enum Given {
+    /// An accepted connection, with bytes that were received already.
+    Connection(OwnedFd, Vec<u8>),
+    /// A listening socket, to be drained until then.
+    Listener(OwnedFd, Instant),
 }
 
 /// Where a channel finds what others give it.
@@ -142,9 +157,11 @@ impl Membership {
     }
 }
 
+/// The member that gifts go to: the one that joined last.
 fn taker(members: &[Entry]) -> Option<(u64, Arc<Inbox>)> {
     let ready = members.iter().filter(|entry| entry.takes != Member::Idle);
-    ready.filter_map(|entry| Some((entry.id, entry.inbox.clone()?))).next()
+    let ready = ready.filter_map(|entry| Some((entry.id, entry.inbox.as_ref()?)));
+    ready.max_by_key(|(id, _)| *id).map(|(id, inbox)| (id, Arc::clone(inbox)))
 }
 
 /// Whether some channel of the socket's group takes connections.
@@ -153,16 +170,28 @@ pub(crate) fn has_taker(socket: BorrowedFd<'_>) -> bool {
     lock(&GROUPS).get(&key).is_some_and(|members| taker(members).is_some())
 }
 
-/// Gives something to a channel of the socket's group; `false` (and it is dropped) if none takes
-/// connections.
-pub(crate) fn give(socket: BorrowedFd<'_>, gift: impl FnOnce(u64) -> Gift) -> bool {
-    let Ok(key) = key_of(socket) else { return false };
+/// Gives something to a channel of the socket's group.
+///
+/// # Errors
+/// What was to be given, if no channel of the group takes connections.
+pub(crate) fn give(socket: BorrowedFd<'_>, content: Given) -> Result<(), Given> {
+    match key_of(socket) {
+        Ok(group) => pass(Gift { group, member: 0, content }),
+        Err(_) => Err(content),
+    }
+}
+
+/// Gives something to another channel of its group, because its member has left.
+///
+/// # Errors
+/// As [`give`].
+pub(crate) fn pass(gift: Gift) -> Result<(), Given> {
     let groups = lock(&GROUPS);
-    let found = groups.get(&key).and_then(|members| taker(members));
-    let Some((id, inbox)) = found else { return false };
+    let found = groups.get(&gift.group).and_then(|members| taker(members));
+    let Some((member, inbox)) = found else { return Err(gift.content) };
     // Still under the lock, so that the taker cannot leave before the gift is in its inbox.
-    inbox.put(gift(id));
-    true
+    inbox.put(Gift { member, ..gift });
+    Ok(())
 }
 
 /// Stops a member's socket and forgets its place in its group.
@@ -176,12 +205,10 @@ pub(crate) fn close(socket: &OwnedFd) {
             // The program's own socket was only drained: it goes on listening.
             return;
         }
-        rescue(socket, members);
-        // shutdown(2) takes a listening socket out of its group at once, whoever else holds it;
-        // the kernel then moves the last socket of the group into its place.
-        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-        members.swap_remove(index);
-        let _ = attach(members);
+        members[index].is_over = true;
+        members[index].takes = Member::Idle;
+        members[index].inbox = None;
+        remove_those_over(members);
         drain_original(members);
     }
     if members.iter().all(|entry| entry.original) {
@@ -192,6 +219,32 @@ pub(crate) fn close(socket: &OwnedFd) {
         }
         groups.remove(&key);
     }
+}
+
+/// Removes the members that were drained to the end, as far as no connection goes astray by it:
+/// the kernel moves the last member into the hole, so meanwhile the program must be able to name
+/// another. Those for which it cannot stay, idle, until another member joins.
+fn remove_those_over(members: &mut Vec<Entry>) {
+    while let Some(index) = members.iter().rposition(|entry| entry.is_over) {
+        let last = members.len() - 1;
+        let takes_any = |entry: &Entry| entry.takes != Member::Idle;
+        let needs_last = takes_any(&members[last]) && !members[..last].iter().any(takes_any);
+        if index != last && needs_last {
+            break;
+        }
+        let takes = std::mem::replace(&mut members[last].takes, Member::Idle);
+        let named = attach(members);
+        members[last].takes = takes;
+        if named.is_err() {
+            break;
+        }
+        rescue(&members[index].socket, members);
+        // shutdown(2) takes a listening socket out of its group at once, whatever else has it open.
+        let _ = rustix::net::shutdown(&members[index].socket, rustix::net::Shutdown::Both);
+        members.swap_remove(index);
+    }
+    // A refusal leaves a program that names members that are there.
+    let _ = attach(members);
 }
 
 /// A listening socket for a channel, a member of its address's group.
@@ -251,6 +304,7 @@ pub(crate) fn split(
             original: true,
             was_blocking,
             inbox: None,
+            is_over: false,
         });
     }
     let socket = sys::stream_socket(&key.1, nonblocking).map_err(kernel("cannot make a socket"))?;
@@ -267,12 +321,14 @@ pub(crate) fn split(
 /// Gives away what is still in the queue of a socket that ends. It was drained, but between the
 /// end of another member and the program that follows, the kernel may have sent it one more.
 fn rescue(socket: &OwnedFd, members: &[Entry]) {
-    let Some((id, inbox)) = taker(members) else { return };
+    let Some((member, inbox)) = taker(members) else { return };
+    let Ok(group) = key_of(socket.as_fd()) else { return };
     if sys::set_nonblocking(socket.as_fd(), true).is_err() {
         return;
     }
     while let Ok(connection) = rustix::net::accept_with(socket, SocketFlags::CLOEXEC) {
-        inbox.put(Gift::Connection(id, connection, Vec::new()));
+        let content = Given::Connection(connection, Vec::new());
+        inbox.put(Gift { group: group.clone(), member, content });
     }
 }
 
@@ -281,10 +337,19 @@ fn rescue(socket: &OwnedFd, members: &[Entry]) {
 /// as it does for a sibling that leaves.
 fn drain_original(members: &[Entry]) {
     for entry in members.iter().filter(|entry| entry.original) {
-        if let (Some((id, inbox)), Ok(socket)) = (taker(members), sys::duplicate(&entry.socket)) {
-            inbox.put(Gift::Listener(id, socket));
-        }
+        let (Some((member, inbox)), Ok(socket)) = (taker(members), sys::duplicate(&entry.socket))
+        else {
+            continue;
+        };
+        let Ok(group) = key_of(socket.as_fd()) else { continue };
+        let content = Given::Listener(socket, grace_end());
+        inbox.put(Gift { group, member, content });
     }
+}
+
+/// When a socket that is given away now was drained for long enough.
+pub(crate) fn grace_end() -> Instant {
+    Instant::now() + Duration::from_millis(LEAVE_GRACE_MS)
 }
 
 fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions) -> io::Result<()> {
@@ -313,6 +378,7 @@ fn join(
         original: false,
         was_blocking: false,
         inbox: inbox.cloned(),
+        is_over: false,
     };
     rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?;
     members.push(entry);
@@ -321,6 +387,7 @@ fn join(
         members.pop();
         return Err(error);
     }
+    remove_those_over(members);
     Ok(id)
 }
 

@@ -249,6 +249,8 @@ pub(crate) struct Listener {
     pub(crate) reserved: Option<OwnedFd>,
     /// The socket was a sibling's that left: what it accepts goes to this listener's slot.
     pub(crate) heir: Option<u32>,
+    /// When such a socket was drained for long enough.
+    pub(crate) drained_until: Option<Instant>,
     /// epoll: the descriptor was blocking before it came here.
     pub(crate) was_blocking: bool,
 }
@@ -267,6 +269,7 @@ impl Listener {
             membership,
             reserved: None,
             heir: None,
+            drained_until: None,
             was_blocking: false,
         }
     }

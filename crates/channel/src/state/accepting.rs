@@ -13,7 +13,7 @@ use crate::error::OpError;
 use crate::handle::Handle;
 use crate::kernel::sys;
 use crate::options::{Accept, AcceptAs};
-use crate::partition::{self, Gift};
+use crate::partition::{self, Gift, Given};
 use crate::slot::{Arrived, Handed, Kind, ReadOp, Target};
 use crate::timers::Due;
 
@@ -189,9 +189,8 @@ impl State {
     /// Gives a connection of a leaving listener to a sibling; closes it if there is none.
     pub(crate) fn pass_on(&mut self, listener: u32, connection: OwnedFd, unread: Vec<u8>) {
         let Some(socket) = self.slot(listener).fd.as_ref() else { return };
-        let gift = |id| Gift::Connection(id, connection, unread);
-        let passed = partition::give(socket.as_fd(), gift);
-        self.count_passed(passed);
+        let passed = partition::give(socket.as_fd(), Given::Connection(connection, unread));
+        self.count_passed(passed.is_ok());
     }
 
     pub(crate) fn pass_arrived(&mut self, listener: u32, arrived: Arrived) {
@@ -234,13 +233,14 @@ impl State {
         ready.take(handle, receive_pool, wanted)
     }
 
-    /// Passes a connection on that was given to a listener which is gone.
-    pub(crate) fn pass_gift(&mut self, connection: OwnedFd, unread: Vec<u8>) {
-        // The connection has the listener's address, so its group is found by it.
-        let passed = sys::duplicate(&connection).is_ok_and(|key| {
-            partition::give(key.as_fd(), |id| Gift::Connection(id, connection, unread))
-        });
-        self.count_passed(passed);
+    /// Passes on what was given to a listener which is gone.
+    pub(crate) fn pass_gift(&mut self, gift: Gift) {
+        let is_connection = matches!(gift.content, Given::Connection(..));
+        match partition::pass(gift) {
+            Err(Given::Listener(socket, _)) => partition::close(&socket),
+            passed if is_connection => self.count_passed(passed.is_ok()),
+            _ => {}
+        }
     }
 
     fn count_passed(&mut self, passed: bool) {
@@ -254,39 +254,32 @@ impl State {
     /// Gives a leaving listener's socket to a sibling to be drained; closes it if there is none.
     pub(crate) fn pass_listener(&mut self, listener: u32) {
         let Some(queues) = self.slot(listener).listener() else { return };
-        let (membership, heir) = (queues.membership.take(), queues.heir);
-        if membership.is_none() && heir.is_none() {
+        let (membership, until) = (queues.membership.take(), queues.drained_until);
+        if membership.is_none() && until.is_none() {
             return;
         }
         let Some(socket) = self.slot(listener).fd.take() else { return };
         self.slot(listener).target = Target::None;
-        if heir.is_none() {
-            return self.pass_socket(&socket);
+        let until = until.unwrap_or_else(partition::grace_end);
+        if Instant::now() >= until {
+            return self.close_drained(&socket);
         }
-        // A socket that was drained for a sibling already is not passed on again.
-        self.empty_queue(&socket);
-        partition::close(&socket);
-    }
-
-    /// Gives a listening socket to a sibling to be drained; closes it if there is none.
-    pub(crate) fn pass_socket(&mut self, socket: &OwnedFd) {
-        let given = sys::duplicate(socket)
-            .is_ok_and(|given| partition::give(socket.as_fd(), |id| Gift::Listener(id, given)));
+        let given = sys::duplicate(&socket)
+            .is_ok_and(|it| partition::give(socket.as_fd(), Given::Listener(it, until)).is_ok());
         if !given {
-            partition::close(socket);
+            partition::close(&socket);
         }
     }
 
-    /// Gives the connections that wait in the queue of a socket, which is about to close, to a
-    /// sibling.
-    fn empty_queue(&mut self, socket: &OwnedFd) {
-        if !partition::has_taker(socket.as_fd()) {
-            return;
+    /// Gives the connections that wait in the queue of a socket to a sibling, and closes it.
+    pub(crate) fn close_drained(&mut self, socket: &OwnedFd) {
+        while partition::has_taker(socket.as_fd())
+            && let Ok(connection) = sys::accept_waiting(socket.as_fd())
+        {
+            let given = Given::Connection(connection, Vec::new());
+            let passed = partition::give(socket.as_fd(), given);
+            self.count_passed(passed.is_ok());
         }
-        while let Ok(connection) = sys::accept_waiting(socket.as_fd()) {
-            let gift = |id| Gift::Connection(id, connection, Vec::new());
-            let passed = partition::give(socket.as_fd(), gift);
-            self.count_passed(passed);
-        }
+        partition::close(socket);
     }
 }
