@@ -17,7 +17,7 @@ use std::{
 };
 
 const SOURCE: &str = include_str!("c_overhead/read_loop.c");
-const HEADER: &str = include_str!("../../crates/capi/include/megapipe.h");
+const HEADER: &str = include_str!("c_overhead/megapipe.h");
 
 const BATCHES: usize = 20;
 const BLOCKS: usize = 500;

@@ -15,6 +15,7 @@ mod fuzz;
 mod interleavings;
 mod lanes;
 mod no_os;
+mod package;
 mod suites;
 mod tally;
 mod together;
@@ -83,6 +84,7 @@ const STEPS: &[Step] = &[
     ("deny", deny),
     ("clippy", clippy),
     ("header", header_step),
+    ("package", package::check),
     ("doc", doc),
     ("build", build),
     ("no-os", no_os::check),

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::process;
 
 /// One package of the workspace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Package {
     /// The package's name.
     pub(crate) name: String,
@@ -17,7 +17,25 @@ pub(crate) struct Package {
     pub(crate) depends_on: Vec<String>,
     /// Its features, `default` left out.
     pub(crate) features: Vec<String>,
+    /// The manifest does not forbid to publish it.
+    pub(crate) is_public: bool,
+    /// Fields of [`PUBLIC_FIELDS`] that the manifest lacks.
+    pub(crate) missing: Vec<&'static str>,
+    /// The folder of its manifest.
+    pub(crate) folder: PathBuf,
 }
+
+/// What the manifest of a public package has.
+const PUBLIC_FIELDS: [&str; 8] = [
+    "description",
+    "license",
+    "rust_version",
+    "repository",
+    "documentation",
+    "readme",
+    "keywords",
+    "categories",
+];
 
 /// The workspace's root folder.
 pub(crate) fn root() -> Result<PathBuf, Error> {
@@ -36,7 +54,7 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Error> {
     Ok(parse(&serde_json::from_str(&json)?))
 }
 
-fn parse(metadata: &Value) -> Vec<Package> {
+pub(crate) fn parse(metadata: &Value) -> Vec<Package> {
     let empty = Vec::new();
     let all = metadata["packages"].as_array().unwrap_or(&empty);
     let names: Vec<&str> = all.iter().filter_map(|package| package["name"].as_str()).collect();
@@ -54,8 +72,19 @@ fn parse(metadata: &Value) -> Vec<Package> {
             .as_object()
             .map(|features| features.keys().filter(|name| *name != "default").cloned().collect())
             .unwrap_or_default(),
+        is_public: value["publish"].is_null(),
+        missing: PUBLIC_FIELDS.into_iter().filter(|field| is_empty(&value[field])).collect(),
+        folder: folder_of(value["manifest_path"].as_str().unwrap_or_default()),
     };
     all.iter().map(package).collect()
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn folder_of(manifest: &str) -> PathBuf {
+    Path::new(manifest).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ mod tests {
 
     fn package(name: &str, depends_on: &[&str]) -> Package {
         let depends_on = depends_on.iter().map(|name| (*name).to_owned()).collect();
-        Package { name: name.to_owned(), depends_on, features: Vec::new() }
+        Package { name: name.to_owned(), depends_on, ..Package::default() }
     }
 
     #[test]
