@@ -100,6 +100,8 @@ fn a_static_program_needs_no_shared_library() {
     let source = sources().join("tests/messages.c");
     let archive = prefix.join("lib/libmegapipe.a");
     let words = pkg_config_words(prefix, &["--static", "--libs-only-l", "--cflags"]);
+    // The unwinder is in libgcc_s, which some linkers do not add by themselves.
+    assert!(words.iter().any(|word| word == "-lgcc_s"), "{words:?}");
     let words: Vec<&str> =
         words.iter().map(String::as_str).filter(|&word| word != "-lmegapipe").collect();
     let program = prefix.join("tests/messages-static");
@@ -185,4 +187,19 @@ fn the_manuals_pages_are_installed_in_their_sections() {
     for call in calls_in_headers().iter().filter(|call| call.starts_with("mp_")) {
         assert!(man.join(format!("man3/{call}.3")).is_file(), "{call}");
     }
+}
+
+#[test]
+fn command_is_installed_with_its_manual_and_completions() {
+    let Some(prefix) = prefix("command_is_installed_with_its_manual_and_completions") else {
+        return;
+    };
+    let (status, text) = run(Command::new(prefix.join("bin/megapipe")).arg("--version"));
+    assert!(status.success() && text.starts_with("megapipe "), "{status}\n{text}");
+    let read = |path: &str| fs::read_to_string(prefix.join("share").join(path)).expect(path);
+    assert!(read("man/man1/megapipe.1").contains("EXIT STATUS"));
+    assert!(read("man/man1/megapipe-serve-http.1").contains("listen"));
+    assert!(read("bash-completion/completions/megapipe").contains("_megapipe"));
+    assert!(read("zsh/site-functions/_megapipe").starts_with("#compdef megapipe"));
+    assert!(read("fish/vendor_completions.d/megapipe.fish").contains("complete -c megapipe"));
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask install`: the C library, its header, its manual and its pkg-config file below a
-//! prefix, so that a C program can be built against them.
+//! `cargo xtask install`: below a prefix the `megapipe` command with its manual and completions,
+//! and the C library with its headers, manual and pkg-config file.
 //!
 //! Cargo makes the static library. The shared one is linked from it here, because its symbols have
 //! versions: `rustc` hands the linker a version script of its own for a `cdylib`, in which every
@@ -27,27 +27,24 @@ const ABI: &str = "0";
 const SYSTEM_LIBRARIES: [&str; 7] =
     ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
+/// The profile whose library keeps its symbols: for debuggers, and for the tests under valgrind.
+const PROFILE_WITH_SYMBOLS: &str = "dev";
+
+/// Each shell, and where its completions are looked for below a prefix.
+const COMPLETIONS: [(&str, &str, &str); 3] = [
+    ("bash", "share/bash-completion/completions", "megapipe"),
+    ("zsh", "share/zsh/site-functions", "_megapipe"),
+    ("fish", "share/fish/vendor_completions.d", "megapipe.fish"),
+];
+
 /// Builds with a cargo profile and installs below `prefix`; always `true`.
 pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Error> {
     let prefix = absolute(prefix)?;
-    let capi = root.join("crates/capi");
-    let archive = build(root, profile)?;
+    install_command(&build_command(root, profile)?, &prefix)?;
+    install_library(root, &prefix, profile)?;
     let lib = prefix.join("lib");
-    for header in files_in(&capi.join("include"))? {
-        copy(&header, &prefix.join("include"))?;
-    }
-    copy(&archive, &lib)?;
-    link(&archive, &capi.join("megapipe.map"), &lib)?;
-    write_pkg_config(&capi.join("megapipe.pc.in"), &prefix)?;
-    for page in files_in(&capi.join("man"))? {
-        let section = page.extension().unwrap_or_default().to_string_lossy();
-        copy(&page, &prefix.join("share/man").join(format!("man{section}")))?;
-    }
-    for example in files_in(&capi.join("examples"))? {
-        copy(&example, &prefix.join("share/doc/megapipe/examples"))?;
-    }
     let (prefix, lib) = (prefix.display(), lib.display());
-    println!("installed libmegapipe {VERSION} below {prefix}");
+    println!("installed megapipe and libmegapipe {VERSION} below {prefix}");
     println!(
         "  compile with PKG_CONFIG_PATH={lib}/pkgconfig and pkg-config --cflags --libs megapipe;"
     );
@@ -56,28 +53,75 @@ pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Err
     Ok(true)
 }
 
+/// The command, its manual pages and its completions, which it prints itself.
+fn install_command(megapipe: &Path, prefix: &Path) -> Result<(), Error> {
+    copy(megapipe, &prefix.join("bin"))?;
+    process::output_of(Command::new(megapipe).arg("manual").arg(prefix.join("share/man/man1")))?;
+    for (shell, folder, name) in COMPLETIONS {
+        let text = process::output_of(Command::new(megapipe).args(["completions", shell]))?;
+        let folder = prefix.join(folder);
+        fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+        replace(&folder.join(name), |path| fs::write(path, text).map_err(Error::file(path)))?;
+    }
+    Ok(())
+}
+
+/// The C library with what a C program is built with.
+fn install_library(root: &Path, prefix: &Path, profile: &str) -> Result<(), Error> {
+    let capi = root.join("crates/capi");
+    let archive = build_library(root, profile)?;
+    let lib = prefix.join("lib");
+    for header in files_in(&capi.join("include"))? {
+        copy(&header, &prefix.join("include"))?;
+    }
+    copy(&archive, &lib)?;
+    let keeps_symbols = profile == PROFILE_WITH_SYMBOLS;
+    link(&archive, &capi.join("megapipe.map"), &lib, keeps_symbols)?;
+    write_pkg_config(&capi.join("megapipe.pc.in"), prefix)?;
+    for page in files_in(&capi.join("man"))? {
+        let section = page.extension().unwrap_or_default().to_string_lossy();
+        copy(&page, &prefix.join("share/man").join(format!("man{section}")))?;
+    }
+    for example in files_in(&capi.join("examples"))? {
+        copy(&example, &prefix.join("share/doc/megapipe/examples"))?;
+    }
+    Ok(())
+}
+
+/// The command, where cargo says that it is.
+fn build_command(root: &Path, profile: &str) -> Result<PathBuf, Error> {
+    let mut cargo = process::cargo(root);
+    cargo.args(["build", "--bin=megapipe", "--package=megapipe-cli", "--message-format=json"]);
+    built(cargo.arg(format!("--profile={profile}")), "megapipe")
+}
+
 /// The static library, where cargo says that it is.
-fn build(root: &Path, profile: &str) -> Result<PathBuf, Error> {
+fn build_library(root: &Path, profile: &str) -> Result<PathBuf, Error> {
     let mut cargo = process::cargo(root);
     cargo.args(["rustc", "--lib", "--package=megapipe-capi", "--message-format=json"]);
     cargo.arg("--crate-type=staticlib").arg(format!("--profile={profile}"));
-    let messages = process::output_of(&mut cargo)?;
-    archive_in(&messages).ok_or_else(|| Error::Failed {
-        command: process::describe(&cargo),
-        output: "cargo named no static library".to_owned(),
+    built(&mut cargo, "libmegapipe.a")
+}
+
+/// The file of this name that a run of cargo has made.
+fn built(cargo: &mut Command, name: &str) -> Result<PathBuf, Error> {
+    let messages = process::output_of(cargo)?;
+    file_in(&messages, name).ok_or_else(|| Error::Failed {
+        command: process::describe(cargo),
+        output: format!("cargo named no {name}"),
     })
 }
 
-/// The static library that cargo's messages name.
-fn archive_in(messages: &str) -> Option<PathBuf> {
+/// The file of this name among those that cargo's messages name.
+fn file_in(messages: &str, name: &str) -> Option<PathBuf> {
     let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let files = parsed.flat_map(|message| message["filenames"].as_array().cloned());
     let names = files.flatten().filter_map(|name| name.as_str().map(PathBuf::from));
-    names.into_iter().find(|path| path.file_name().is_some_and(|name| name == "libmegapipe.a"))
+    names.into_iter().find(|path| path.file_name().is_some_and(|found| found == name))
 }
 
 /// The shared library with its links, and only the calls visible in it.
-fn link(archive: &Path, versions: &Path, lib: &Path) -> Result<(), Error> {
+fn link(archive: &Path, versions: &Path, lib: &Path, keeps_symbols: bool) -> Result<(), Error> {
     let (soname, file) = (format!("libmegapipe.so.{ABI}"), format!("libmegapipe.so.{VERSION}"));
     replace(&lib.join(&file), |path| {
         let mut cc = Command::new("cc");
@@ -85,6 +129,9 @@ fn link(archive: &Path, versions: &Path, lib: &Path) -> Result<(), Error> {
         cc.arg(format!("-Wl,-soname,{soname}"));
         cc.arg(format!("-Wl,--version-script={}", versions.display()));
         cc.args(["-Wl,--gc-sections,--as-needed,-z,relro,-z,now,-z,defs", "-Wl,--whole-archive"]);
+        if !keeps_symbols {
+            cc.arg("-Wl,--strip-all");
+        }
         cc.arg(archive).arg("-Wl,--no-whole-archive").args(SYSTEM_LIBRARIES);
         process::output_of(&mut cc).map(drop)
     })?;

@@ -5,7 +5,7 @@
 //! | `ci` | everything that must pass before a change lands; `make test` runs it |
 //! | `setup` | installs what the whole test suite wants and the machine lacks |
 //! | `tidy` | the house rules that no compiler checks |
-//! | `install` | the C library, header, manual and pkg-config file below a prefix |
+//! | `install` | the command, the C library, their manuals and completions below a prefix |
 //! | `header` | writes, or with `--check` compares, the C header |
 //! | `sim` | runs simulated worlds of many hosts by their seeds |
 //! | `bench` | runs the whole benchmark plan into `target/bench/` |
@@ -64,9 +64,9 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Build the C library and install it with its header and manual
+    /// Build the command and the C library, and install them with manuals and completions
     Install {
-        /// Below this folder: include, lib, share
+        /// Below this folder: bin, include, lib, share
         #[arg(long)]
         prefix: PathBuf,
         /// The cargo profile to build with

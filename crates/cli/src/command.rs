@@ -1,5 +1,6 @@
 //! Everything that can be asked of `megapipe`, and who does it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -12,6 +13,7 @@ use megapipe_bench::{BenchArgs, BenchError, DemoArgs, bench, demo};
 use megapipe_scripts::command::{self as script, ScriptArgs, ScriptError};
 
 use crate::info::{self, InfoArgs, InfoError};
+use crate::manual::{self, ManualError};
 
 /// Network I/O for message-oriented servers: asynchronous operations in, completions out.
 ///
@@ -46,6 +48,8 @@ enum Action {
     Info(InfoArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
+    /// Write the manual pages of this command into a folder
+    Manual(ManualArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -74,6 +78,12 @@ struct CompletionsArgs {
     shell: clap_complete::Shell,
 }
 
+#[derive(Debug, Args)]
+struct ManualArgs {
+    /// The folder, which is made if it is missing
+    folder: PathBuf,
+}
+
 /// Why a command failed. Each says by itself whose fault it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
@@ -91,6 +101,8 @@ pub(crate) enum CommandError {
     Info(#[from] InfoError),
     #[error(transparent)]
     Script(#[from] ScriptError),
+    #[error(transparent)]
+    Manual(#[from] ManualError),
 }
 
 impl Command {
@@ -104,6 +116,10 @@ impl Command {
             Action::Script(args) => Ok(script::run(&args)?),
             Action::Info(args) => {
                 info::print(&args)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Action::Manual(ManualArgs { folder }) => {
+                manual::write(Self::command(), &folder)?;
                 Ok(ExitCode::SUCCESS)
             }
             Action::Completions(CompletionsArgs { shell }) => {

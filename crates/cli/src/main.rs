@@ -11,6 +11,7 @@
 
 mod command;
 mod info;
+mod manual;
 
 use std::process::ExitCode;
 

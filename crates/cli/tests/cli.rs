@@ -224,6 +224,30 @@ fn help_and_completions_are_there_for_everything() {
 }
 
 #[test]
+fn manual_has_a_page_for_each_command_that_groff_accepts() {
+    let folder = std::env::temp_dir().join(format!("mp-manual-{}", std::process::id()));
+    stdout(&["manual", folder.to_str().expect("text")]);
+    let groff = Command::new("groff").arg("--version").output().is_ok();
+    for (page, text) in [
+        ("megapipe", "EXIT STATUS"),
+        ("megapipe-serve-http", "\\-\\-listen"),
+        ("megapipe-load-kv", "\\-\\-duration"),
+        ("megapipe-bench", "OPTIONS"),
+    ] {
+        let path = folder.join(format!("{page}.1"));
+        let written = std::fs::read_to_string(&path).expect(page);
+        assert!(written.contains(text), "{page}: {written}");
+        if groff {
+            let arguments = ["-man", "-ww", "-b", "-z", "-Tutf8", "-rLL=100n"];
+            let output = Command::new("groff").args(arguments).arg(&path).output().expect("groff");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.is_empty(), "{page}: {said}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("it was there");
+}
+
+#[test]
 fn exit_codes_tell_mistakes_from_failures() {
     for (args, code, named) in [
         (&["serve"][..], 2, "Usage"),

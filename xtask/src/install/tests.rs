@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_archive_is_found_among_cargos_messages() {
+fn built_files_are_found_among_cargos_messages() {
     let messages = concat!(
         "not json\n",
         r#"{"reason":"compiler-artifact","filenames":["/t/libmegapipe.rlib"]}"#,
@@ -12,8 +12,44 @@ fn the_archive_is_found_among_cargos_messages() {
         "\n",
         r#"{"reason":"build-finished","success":true}"#,
     );
-    assert_eq!(archive_in(messages), Some(PathBuf::from("/t/libmegapipe.a")));
-    assert_eq!(archive_in(r#"{"filenames":["/t/libmegapipe.so"]}"#), None);
+    assert_eq!(file_in(messages, "libmegapipe.a"), Some(PathBuf::from("/t/libmegapipe.a")));
+    assert_eq!(file_in(messages, "megapipe"), None);
+}
+
+/// The static symbols of a library, or `None` where there are no tools.
+fn symbols(library: &Path) -> Option<String> {
+    let output = Command::new("nm").arg(library).output().ok()?;
+    Some([&output.stdout[..], &output.stderr[..]].concat().escape_ascii().to_string())
+}
+
+#[test]
+fn installed_library_is_stripped_except_in_the_profile_for_debugging() {
+    let test = "installed_library_is_stripped_except_in_the_profile_for_debugging";
+    let folder = std::env::temp_dir().join(format!("megapipe-strip-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let source = folder.join("call.c");
+    fs::write(
+        &source,
+        "static int hidden(int x) { return x * x; }\n\
+                        int mp_call(int x) { return hidden(x); }\n",
+    )
+    .unwrap();
+    let object = folder.join("call.o");
+    let mut cc = Command::new("cc");
+    let compiled = cc.args(["-g", "-O0", "-fPIC", "-c", "-o"]).arg(&object).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) || symbols(&object).is_none() {
+        println!("skipped: {test}: no cc or no nm");
+        return;
+    }
+    let versions = folder.join("map");
+    fs::write(&versions, "V { global: mp_*; local: *; };\n").unwrap();
+    let linked = |keeps_symbols| {
+        link(&object, &versions, &folder, keeps_symbols).unwrap();
+        symbols(&folder.join("libmegapipe.so")).unwrap()
+    };
+    assert!(linked(true).contains("hidden"));
+    assert!(linked(false).contains("no symbols"));
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
