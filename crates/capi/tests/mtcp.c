@@ -71,6 +71,7 @@ static void changed_numbers(void)
     CHECK(conf.rcvbuf_size == 4096 && conf.sndbuf_size == 4096);
     conf = (struct mtcp_conf){.max_concurrency = -1};
     FAILS(mtcp_setconf(&conf), -1, EINVAL);
+    CHECK(strstr(mp_last_error(), "max_concurrency = -1: must be 0, for no change, or") != NULL);
     FAILS(mtcp_core_affinitize(-1), -1, EINVAL);
     CHECK(mtcp_core_affinitize(0) == 0);
     errno = 0;

@@ -282,7 +282,10 @@ fn changed(numbers: Numbers, given: &mtcp_conf) -> Result<Numbers, Failure> {
     let change = |now: i32, given: c_int, least: i32, name| match given {
         0 => Ok(now),
         given if given >= least => Ok(given),
-        _ => Err(Failure::from(CallError::Argument(name))),
+        _ => {
+            let why = format!("{name} = {given}: must be 0, for no change, or at least {least}");
+            Err(Failure::from(CallError::Unusable(why)))
+        }
     };
     Ok(Numbers {
         num_cores: change(numbers.num_cores, given.num_cores, 1, "num_cores")?,
