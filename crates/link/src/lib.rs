@@ -34,6 +34,7 @@ pub mod repair;
 mod reservation;
 pub mod rss;
 mod sleep;
+mod socket_option;
 pub mod spec;
 pub mod tap;
 mod unix_path;

@@ -23,7 +23,7 @@ use crate::interface::Interface;
 use crate::limits::{
     ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, PACKET_BATCH_MAX, PACKET_SOCKET_BUFFER_BYTES,
 };
-use crate::reservation::{attach_filter, set_option};
+use crate::socket_option::{attach_filter, set_option};
 use crate::virtio::{self, HEADER_BYTES};
 use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit};
 

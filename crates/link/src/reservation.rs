@@ -13,13 +13,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
 use crate::repair::{bind_to_interface, has_filter};
+use crate::socket_option::{attach_filter, set_option};
 use crate::{Flow, Transport};
 
 /// A port, or a flow, that the kernel leaves to us.
@@ -275,34 +276,6 @@ fn deaf_socket(
         _ => ReservationError::Io { what: "attach a socket filter", source },
     })?;
     Ok(socket)
-}
-
-/// Attaches a classic BPF program to a socket, in the place of one that is there.
-pub(crate) fn attach_filter(
-    socket: impl AsFd,
-    program: &mut [libc::sock_filter],
-) -> io::Result<()> {
-    let Ok(len) = u16::try_from(program.len()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
-    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
-
-/// Sets a socket option whose value is a `T`.
-pub(crate) fn set_option<T>(
-    socket: impl AsFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &T,
-) -> io::Result<()> {
-    let fd = socket.as_fd().as_raw_fd();
-    let (pointer, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: `setsockopt` reads `len` bytes at the pointer during the call; they are the value's.
-    // An option that takes another type is refused by its length. A pointer inside the value (a
-    // filter's program) is read during the call too, and borrowed by the caller for as long.
-    let done = unsafe { libc::setsockopt(fd, level, option, pointer, len) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn set_repair(socket: &OwnedFd) -> Result<(), Errno> {

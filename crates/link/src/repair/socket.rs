@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::interface;
 use crate::limits::{REPAIR_CHUNK_BYTES_MAX, REPAIR_CHUNK_BYTES_MIN};
 pub(super) use crate::reservation::undeafen;
-use crate::reservation::{attach_filter, set_option};
+use crate::socket_option::{OptionValue, attach_filter, set_option};
 
 // What the libc crate lacks.
 const TCP_REPAIR_WINDOW: libc::c_int = 29;
@@ -56,6 +56,11 @@ pub(super) struct RawOption {
     pub(super) code: u32,
     pub(super) value: u32,
 }
+
+// SAFETY: 32-bit integers.
+unsafe impl OptionValue for RawWindows {}
+// SAFETY: two 32-bit integers for each option.
+unsafe impl<const COUNT: usize> OptionValue for [RawOption; COUNT] {}
 
 /// What of `struct tcp_info` matters here.
 #[derive(Debug, Clone, Copy)]

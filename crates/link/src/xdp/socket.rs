@@ -22,6 +22,12 @@ use super::mapping::Mapping;
 use super::pieces::Pieces;
 use super::ring::{Consumer, Layout, Producer};
 use super::umem::{Umem, ask_for_checksum};
+use crate::socket_option::{OptionValue, option, set_option};
+
+// SAFETY: 64-bit integers.
+unsafe impl OptionValue for libc::xdp_statistics {}
+// SAFETY: 64-bit integers.
+unsafe impl OptionValue for xdp_mmap_offsets {}
 
 /// How a socket is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +130,7 @@ impl Socket {
             (libc::XDP_RX_RING, ring_size),
             (libc::XDP_TX_RING, ring_size),
         ] {
-            set_option(&fd, ring, &size)?;
+            set_option(&fd, libc::SOL_XDP, ring, &size)?;
         }
         let layouts = layouts(&fd)?;
         let receive = map(&fd, &layouts.rx, libc::XDP_PGOFF_RX_RING as u64, ring_size, 16)?;
@@ -380,17 +386,12 @@ impl Socket {
 
     /// What the kernel dropped for want of room, and what it found malformed of ours.
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
-        // SAFETY: plain numbers: all zero is a value.
-        let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-        get_option(&self.fd, libc::SOL_XDP, libc::XDP_STATISTICS, &mut statistics)?;
-        Ok(statistics)
+        option(&self.fd, libc::SOL_XDP, libc::XDP_STATISTICS)
     }
 
     /// The error that happened to the socket behind our back, if one did.
     pub(super) fn pending_error(&self) -> io::Result<i32> {
-        let mut error: libc::c_int = 0;
-        get_option(&self.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error)?;
-        Ok(error)
+        option(&self.fd, libc::SOL_SOCKET, libc::SO_ERROR)
     }
 }
 
@@ -424,33 +425,8 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub(super) fn set_option<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    let (value, bytes) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the value is of the length given and alive; the options used here take numbers and
-    // structs of numbers, and the kernel reads no more than the length.
-    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, value, bytes) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn get_option<T>(
-    fd: &OwnedFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &mut T,
-) -> io::Result<()> {
-    let mut bytes = size_of::<T>() as libc::socklen_t;
-    let value = std::ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most `bytes` into the value, which are its own, and the options
-    // used here are numbers and structs of numbers, for which any bytes are a value.
-    let done = unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, value, &raw mut bytes) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 fn layouts(fd: &OwnedFd) -> io::Result<xdp_mmap_offsets> {
-    // SAFETY: plain numbers: all zero is a value.
-    let mut layouts: xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    get_option(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut layouts)?;
-    Ok(layouts)
+    option(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
 }
 
 fn map(

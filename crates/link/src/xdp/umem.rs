@@ -14,7 +14,8 @@ use std::os::fd::OwnedFd;
 use libc::xdp_umem_reg;
 
 use super::mapping::Mapping;
-use super::socket::{Shape, set_option};
+use super::socket::Shape;
+use crate::socket_option::set_option_with_memory;
 
 /// Bytes before a frame that tell the driver what is left to it: those of `struct xsk_tx_metadata`,
 /// rounded up. Has to be a multiple of 8 below 256.
@@ -46,19 +47,24 @@ impl Umem {
             flags: 0,
             tx_metadata_len: 0,
         };
+        // SAFETY: the record names the mapping, which goes into the `Umem` that a socket keeps for
+        // as long as it has frames (`socket.rs`: "the socket goes before its memory").
+        let announce = |fd: &OwnedFd, record: &xdp_umem_reg| unsafe {
+            set_option_with_memory(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, record)
+        };
         let mut refusal = None;
         if shape.wants_metadata {
             // A kernel that knows the flag looks at the length; others refuse the flag, and do not
             // look.
             let flags = libc::XDP_UMEM_TX_METADATA_LEN;
             let with = xdp_umem_reg { flags, tx_metadata_len: METADATA_BYTES, ..plain };
-            match set_option(fd, libc::XDP_UMEM_REG, &with) {
+            match announce(fd, &with) {
                 Ok(()) => return Ok(Self { memory, metadata_bytes: METADATA_BYTES, refusal }),
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refusal = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        set_option(fd, libc::XDP_UMEM_REG, &plain)?;
+        announce(fd, &plain)?;
         Ok(Self { memory, metadata_bytes: 0, refusal })
     }
 }
