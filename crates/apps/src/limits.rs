@@ -17,6 +17,10 @@ pub const CONNECTIONS_MAX: u32 = 1 << 20;
 pub const BACKLOG_DEFAULT: u32 = 4_096;
 /// How stale a server's notion of time may be: see [`crate::serve::Ticks`].
 pub const TICK: Duration = Duration::from_millis(100);
+/// Ticks without an event after which a server's channel rests.
+pub const QUIET_TICKS: u32 = 10;
+/// How often a channel that rests looks at its timeouts.
+pub const REST_TICK: Duration = Duration::from_secs(1);
 /// How long a server that was told to stop waits for its peers; the default of `--drain`.
 pub const DRAIN_SECONDS_DEFAULT: u32 = 5;
 /// How long a server's channels may take to come up, each.

@@ -19,6 +19,7 @@ mod args;
 mod error;
 mod layout;
 mod listening;
+mod pulse;
 mod running;
 mod shard_loop;
 mod signals;
@@ -73,7 +74,8 @@ pub trait Shard {
         self.on_completion(channel, Completion { handle, cookie, event }, now);
     }
 
-    /// About [`TICK`](crate::limits::TICK) has passed: time for timeouts and other rounds.
+    /// About [`TICK`](crate::limits::TICK) has passed, or [`REST_TICK`](crate::limits::REST_TICK)
+    /// while nothing happens: time for timeouts and other rounds.
     fn on_tick(&mut self, _channel: &mut Channel, _now: Ticks) {}
 
     /// The server is to end: call [`Listeners::close`], finish what is owed to the peers, close

@@ -14,9 +14,9 @@ use megapipe::{Address, Channel, Completion, Config, CpuMask, DispatchError, Eve
 
 use super::error::ServeError;
 use super::listening::{Endpoint, FRAME_COOKIES, Listeners};
+use super::pulse::Pulse;
 use super::stats::Published;
 use super::{Shard, ShardSetup, Ticks};
-use crate::limits;
 
 /// The cookie of the periodic timer.
 const TICK_COOKIE: u64 = u64::MAX;
@@ -86,7 +86,7 @@ pub(crate) fn run<S: Shard>(
     factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
     ready: &ReadySender,
 ) -> Result<(), ServeError> {
-    let (mut channel, mut shard, report) = match set_up(plan, factory) {
+    let (mut channel, mut shard, pulse, report) = match set_up(plan, factory) {
         Ok(parts) => parts,
         Err(error) => {
             // Nobody listens only if the server is being given up already.
@@ -97,7 +97,7 @@ pub(crate) fn run<S: Shard>(
     if ready.send(Ok(report)).is_err() {
         return Ok(());
     }
-    let served = serve(&mut channel, &mut shard, plan);
+    let served = serve(&mut channel, &mut shard, pulse, plan);
     plan.published.store(shard.tally().with_wakeups(channel.counters()));
     served.map_err(|source| ServeError::Dispatch { index: plan.index, source })
 }
@@ -105,7 +105,7 @@ pub(crate) fn run<S: Shard>(
 fn set_up<S: Shard>(
     plan: &ShardPlan,
     factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
-) -> Result<(Channel, S, Ready), ServeError> {
+) -> Result<(Channel, S, Pulse, Ready), ServeError> {
     let index = plan.index;
     let create = |source| ServeError::Create { index, source };
     let misuse = |source| ServeError::SetUp { index, source };
@@ -123,7 +123,7 @@ fn set_up<S: Shard>(
         handles.push(handle);
         addresses.push(address);
     }
-    channel.timer(limits::TICK, Some(limits::TICK), TICK_COOKIE).map_err(misuse)?;
+    let pulse = Pulse::start(&mut channel, TICK_COOKIE).map_err(misuse)?;
     let listeners = Listeners::new(handles, plan.connections_max);
     let setup = ShardSetup {
         index,
@@ -138,12 +138,21 @@ fn set_up<S: Shard>(
     let report = channel.report();
     let driver = format!("{} ({})", report.driver, report.reason);
     let ready = Ready { waker: channel.waker(), addresses, driver };
-    Ok((channel, shard, ready))
+    Ok((channel, shard, pulse, ready))
+}
+
+/// The time after a rest, in which the shard saw none pass.
+#[cold]
+fn tick<S: Shard>(channel: &mut Channel, shard: &mut S) -> Ticks {
+    let now = Ticks::now();
+    shard.on_tick(channel, now);
+    now
 }
 
 fn serve<S: Shard>(
     channel: &mut Channel,
     shard: &mut S,
+    mut pulse: Pulse,
     plan: &ShardPlan,
 ) -> Result<(), DispatchError> {
     let mut now = Ticks::now();
@@ -152,13 +161,19 @@ fn serve<S: Shard>(
         // No `?`: each layer taken off by value is a copy of the completion.
         match channel.dispatch(None) {
             Ok(Some(Completion { handle, cookie, event: Event::Read(Ok(data)) })) => {
+                if pulse.on_event(channel) {
+                    now = tick(channel, shard);
+                }
                 shard.on_read(channel, (handle, cookie), data, now);
             }
             Ok(Some(done)) if done.cookie == TICK_COOKIE || matches!(done.event, Event::Wake) => {
                 now = Ticks::now();
                 if done.cookie == TICK_COOKIE {
+                    pulse.on_tick(channel, deadline.is_some());
                     shard.on_tick(channel, now);
                     plan.published.store(shard.tally().with_wakeups(channel.counters()));
+                } else {
+                    pulse.on_event(channel);
                 }
                 match plan.control.phase() {
                     Phase::Serve => {}
@@ -170,7 +185,12 @@ fn serve<S: Shard>(
                     Phase::Stop => return Ok(()),
                 }
             }
-            Ok(Some(done)) => shard.on_completion(channel, done, now),
+            Ok(Some(done)) => {
+                if pulse.on_event(channel) {
+                    now = tick(channel, shard);
+                }
+                shard.on_completion(channel, done, now);
+            }
             Ok(None) => continue,
             Err(error) => return Err(error),
         }
