@@ -206,6 +206,8 @@ pub(crate) enum Service {
     AcceptReset,
     /// Rpc, with room for as many connections as it takes.
     ManyIdle,
+    /// Rpc by two channels, whatever cores there are: on our own stack they share the link's queue.
+    TwoChannels,
 }
 
 /// A server could not be started.
@@ -431,7 +433,7 @@ fn command_line(
         (Server::Memcached, Service::Kv) => {
             Ok((find("memcached"), memcached_args(address, layout)))
         }
-        (_, Service::Rpc | Service::ManyIdle) => Err(unfit("rpc")),
+        (_, Service::Rpc | Service::ManyIdle | Service::TwoChannels) => Err(unfit("rpc")),
         (_, Service::AcceptReset) => Err(unfit("accept and reset")),
         (_, Service::Kv) => Err(unfit("kv")),
         (_, Service::Http(_)) => Err(unfit("http")),
@@ -456,14 +458,18 @@ fn service_args(
             let room = limits::STACK_IDLE_ROOM.to_string();
             args.extend(["rpc", "--max-connections", &room].map(str::to_owned));
         }
-        Service::Rpc => args.push("rpc".to_owned()),
+        Service::Rpc | Service::TwoChannels => args.push("rpc".to_owned()),
         Service::Kv => args.extend(["kv", "--memory", "1G"].map(str::to_owned)),
         Service::Http(files) => {
             let root = files.directory(scratch).to_string_lossy().into_owned();
             args.extend(["http".to_owned(), "--root".to_owned(), root]);
         }
     }
-    let channels = layout.server.cpus.as_slice().len().to_string();
+    let channels = match service {
+        Service::TwoChannels => 2,
+        _ => layout.server.cpus.as_slice().len(),
+    };
+    let channels = channels.to_string();
     args.extend(["--listen".to_owned(), address.to_string(), "--channels".to_owned(), channels]);
     args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
     args

@@ -24,8 +24,8 @@ use crate::{
     progress::Progress,
     run::Bench,
     scaling::{self, Measured, Situation, costs, model::FrameCosts},
-    server::Server,
-    shard_idle,
+    server::{Server, Service},
+    shard_idle::{self, Idle},
     stack_link::{Placement, Side, StackLink},
 };
 use std::process::ExitCode;
@@ -81,6 +81,18 @@ const IDLE: Promise = Promise {
     digits: 2,
 };
 
+const IDLE_SHARDS: Promise = Promise {
+    name: "idle-shards",
+    what: "idle process, two shards on one queue: CPU of its threads, in the worst placement",
+    bound: Bound::AtMost(1.0),
+    unit: " %",
+    digits: 2,
+};
+
+/// Where the stack of two idle shards runs.
+const IDLE_PLACEMENTS: [Option<Placement>; 3] =
+    [None, Some(Placement::Thread), Some(Placement::Core)];
+
 const CROWD: Promise = Promise {
     name: "crowd",
     what: "8,000 connections, 64 B, one transaction each, memif: maximum over median response time",
@@ -90,7 +102,8 @@ const CROWD: Promise = Promise {
 };
 
 /// In the order in which they are promised.
-const ROWS: [&Promise; 7] = [&THREAD, &SOCKETS, &SHARDS, &FAIRNESS, &STEERING, &IDLE, &CROWD];
+const ROWS: [&Promise; 8] =
+    [&THREAD, &SOCKETS, &SHARDS, &FAIRNESS, &STEERING, &IDLE, &IDLE_SHARDS, &CROWD];
 
 /// Bars and the points that were measured for them.
 type Outcome = Result<(Vec<BarResult>, Vec<Point>), LayoutError>;
@@ -124,7 +137,12 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
         add(steering_bar(&mut bench)?);
     }
     if wanted(&IDLE) {
-        add(idle_bar(&mut bench)?);
+        let server = (Some(Placement::Core), Service::Rpc);
+        add(idle_bar(&mut bench, &IDLE, &[server])?);
+    }
+    if wanted(&IDLE_SHARDS) {
+        let servers = IDLE_PLACEMENTS.map(|placement| (placement, Service::TwoChannels));
+        add(idle_bar(&mut bench, &IDLE_SHARDS, &servers)?);
     }
     if wanted(&CROWD) {
         add(one_server_bar(&mut bench, &CROWD, "mt-table2", |sample| {
@@ -299,22 +317,28 @@ fn steering_bar(bench: &mut Bench) -> Outcome {
     Ok((vec![STEERING.result(runs, why)], Vec::new()))
 }
 
-fn idle_bar(bench: &mut Bench) -> Outcome {
-    let mut progress = Progress::new(bench.effort.runs);
+/// Of each run the busiest of the servers.
+fn idle_bar(bench: &mut Bench, promise: &Promise, servers: &[Idle]) -> Outcome {
+    let mut progress = Progress::new(bench.effort.runs * servers.len());
     let (mut runs, mut why) = (Vec::new(), None);
-    for run in 1..=bench.effort.runs {
-        progress.step(&format!("idle · placement core · run {run} of {}", bench.effort.runs));
-        match shard_idle::busy_share(bench)? {
-            Ok(share) => runs.push(share * 100.0),
-            Err(error) => {
-                bench.failed = true;
-                why = Some(error.to_string());
-                break;
+    'runs: for run in 1..=bench.effort.runs {
+        let mut most = 0.0_f64;
+        for server in servers {
+            let place = server.0.map_or("inline", Placement::name);
+            progress.step(&format!("{} · placement {place} · run {run}", promise.name));
+            match shard_idle::busy_share(bench, *server)? {
+                Ok(share) => most = most.max(share * 100.0),
+                Err(error) => {
+                    bench.failed = true;
+                    why = Some(error.to_string());
+                    break 'runs;
+                }
             }
         }
+        runs.push(most);
     }
     progress.finish();
-    Ok((vec![IDLE.result(runs, why)], Vec::new()))
+    Ok((vec![promise.result(runs, why)], Vec::new()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a server costs that has a core of its own for its stack, and nothing to do.
+//! What a server on our own stack costs that has nothing to do, with one shard or two.
 //!
 //! Its connections are open and have each carried a transaction; then nobody asks. The processor
 //! time of all its threads is read from the kernel's scheduler (`/proc/PID/task/TID/schedstat`, in
@@ -35,20 +35,32 @@ pub(crate) enum ShardIdleError {
     Peer(#[from] PeerError),
 }
 
-/// The share of a core that an idle server with a core for its stack is busy, all its threads
-/// together: 0 to the number of its threads. Blocks for the bench's window and about a second.
+/// An idle server: where its stack runs (none: inside its channels' dispatch), and what it serves.
+pub(crate) type Idle = (Option<Placement>, Service);
+
+/// The share of a core that an idle server is busy, all its threads together: 0 to the number of
+/// its threads. Blocks for the bench's window and about a second.
 ///
 /// # Errors
 /// [`ShardIdleError`], or that there is no place to measure in.
-pub(crate) fn busy_share(bench: &mut Bench) -> Result<Result<f64, ShardIdleError>, LayoutError> {
+pub(crate) fn busy_share(
+    bench: &mut Bench,
+    idle: Idle,
+) -> Result<Result<f64, ShardIdleError>, LayoutError> {
     let (window, scratch) = (bench.effort.window, bench.scratch.path().to_owned());
     let layout = bench.layout(1)?;
-    Ok(measure(window, layout, &scratch))
+    Ok(measure(idle, window, layout, &scratch))
 }
 
-fn measure(window: Duration, layout: &Layout, scratch: &Path) -> Result<f64, ShardIdleError> {
-    let server = Server::Placed(StackLink::Memif, Placement::Core);
-    let mut server = RunningServer::start(server, Service::Rpc, layout, scratch)?;
+fn measure(
+    (placement, service): Idle,
+    window: Duration,
+    layout: &Layout,
+    scratch: &Path,
+) -> Result<f64, ShardIdleError> {
+    let link = StackLink::Memif;
+    let server = placement.map_or(Server::Local(link), |place| Server::Placed(link, place));
+    let mut server = RunningServer::start(server, service, layout, scratch)?;
     let mut peer = Peer::open(layout, scratch)?;
     peer.ask_each_once(&Address::from(server.address))?;
     peer.look_on_for(limits::SHARD_IDLE_SETTLE)?;
