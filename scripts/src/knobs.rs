@@ -12,9 +12,11 @@ mod tests;
 
 /// A named value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Knob {
-    pub(crate) name: String,
-    pub(crate) value: String,
+pub struct Knob {
+    /// Linux's name, or one of ours (`stack.`, `device.`).
+    pub name: String,
+    /// As written.
+    pub value: String,
 }
 
 /// What a command comes to.

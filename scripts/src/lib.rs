@@ -35,15 +35,18 @@ pub mod script;
 mod settings;
 mod stack;
 mod symbols;
-mod system;
+pub mod system;
 mod wire;
 pub mod world;
+
+use std::net::IpAddr;
 
 use crate::dialect::Dialect;
 use crate::parse::{Definitions, ParseError};
 use crate::report::{Outcome, Verdict};
 use crate::script::{Script, Setting};
 use crate::settings::Settings;
+use crate::system::System;
 
 pub use crate::settings::DEFAULT_ADDRESSES;
 pub use crate::stack::{UnknownKnob, tcp_for_scripts};
@@ -126,6 +129,17 @@ impl Prepared {
             On::Stack => stack::run_script(&self.script, self.settings.clone()),
             On::Linux => linux::run_script(&self.script, self.settings.clone()),
         }
+    }
+
+    /// Runs it on another system than those of [`On`]. Blocks until it is over.
+    pub fn run_on(&self, system: &mut impl System) -> Outcome {
+        run::run(&self.script, self.settings.clone(), system)
+    }
+
+    /// The address of the host under test with the bits of its prefix, and the MTU of its wire.
+    pub fn host(&self) -> ((IpAddr, u8), u16) {
+        let Settings { local_ip, local_prefix_len, mtu, .. } = self.settings;
+        ((local_ip, local_prefix_len), mtu)
     }
 
     /// Why the script is not expected to hold on a system, in the words of its own remark.

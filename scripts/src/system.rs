@@ -1,21 +1,23 @@
 //! A system under test: something with a TCP, a clock, and a program that calls it.
 //!
-//! `linux` is the kernel in a namespace of its own, in real time; `stack` is our stack in virtual
-//! time. `run` drives both through this.
+//! `linux` is the kernel in a namespace of its own, in real time; `stack` is our sockets and stack
+//! in virtual time. `run` drives both through this, and others by [`crate::Prepared::run_on`].
 //!
 //! Invariants: descriptors here are the system's own; `run` maps the script's to them. Times are
 //! microseconds since the script began, and never go back.
 
 use std::net::SocketAddr;
 
-use crate::knobs::Knob;
+pub use crate::knobs::Knob;
+pub use crate::wire::Checksums;
 
 /// A descriptor of the system under test.
-pub(crate) type Fd = i32;
+pub type Fd = i32;
 
 /// A system call, with its arguments resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+#[expect(missing_docs, reason = "the fields are the arguments of the call's manual page")]
+pub enum Call {
     /// `domain`, `kind` and `protocol` as for socket(2).
     Socket {
         domain: i32,
@@ -123,7 +125,7 @@ pub(crate) enum Call {
 
 /// Which of the calls that do the same was written: they differ in what they allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// read(2) and write(2): any descriptor.
     File,
     /// readv(2) and writev(2).
@@ -136,17 +138,19 @@ pub(crate) enum Form {
 
 /// What a call came back with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Returned {
+pub struct Returned {
     /// As the C function's result.
-    pub(crate) result: i64,
+    pub result: i64,
     /// The error, where the result is -1; else 0.
-    pub(crate) errno: i32,
-    pub(crate) output: Output,
+    pub errno: i32,
+    /// What it wrote.
+    pub output: Output,
 }
 
 /// What a call wrote into its caller's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Output {
+pub enum Output {
+    /// Nothing.
     #[default]
     None,
     /// An option's value, or what was received.
@@ -160,24 +164,34 @@ pub(crate) enum Output {
     /// A pipe's.
     Pair(Fd, Fd),
     /// What was received, a message's flags and its control messages.
-    Message { bytes: Vec<u8>, flags: i32, control: Vec<Control> },
+    Message {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// `msg_flags`.
+        flags: i32,
+        /// `msg_control`.
+        control: Vec<Control>,
+    },
 }
 
 /// A control message (cmsg(3)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Control {
-    pub(crate) level: i32,
-    pub(crate) kind: i32,
-    pub(crate) data: Vec<u8>,
+pub struct Control {
+    /// `cmsg_level`.
+    pub level: i32,
+    /// `cmsg_type`.
+    pub kind: i32,
+    /// What follows the header.
+    pub data: Vec<u8>,
 }
 
 /// Room for control messages: two of the error queue and one of each option.
-pub(crate) const CONTROL_BYTES: usize = 512;
+pub const CONTROL_BYTES: usize = 512;
 
 impl Control {
     /// Takes control messages apart: a length with the header's, a level, a type, and data that is
     /// filled up to whole words.
-    pub(crate) fn parse(mut bytes: &[u8]) -> Vec<Self> {
+    pub fn parse(mut bytes: &[u8]) -> Vec<Self> {
         const WORD: usize = size_of::<usize>();
         const HEADER: usize = WORD + 8;
         let int = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_ne_bytes);
@@ -194,38 +208,41 @@ impl Control {
 }
 
 impl Returned {
-    pub(crate) fn success(result: i64) -> Self {
+    /// A call that succeeded and wrote nothing.
+    pub fn success(result: i64) -> Self {
         Self { result, ..Self::default() }
     }
 
-    pub(crate) fn failure(errno: i32) -> Self {
+    /// A call that failed.
+    pub fn failure(errno: i32) -> Self {
         Self { result: -1, errno, output: Output::None }
     }
 }
 
 /// A packet for the system.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Injected<'a> {
+pub struct Injected<'a> {
     /// From the IP header on.
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// It is a train of TCP segments with so much payload each, as a device that merges them
     /// would hand it over; 0: a single packet.
-    pub(crate) segment_bytes: u16,
+    pub segment_bytes: u16,
     /// The length of all headers, where it is a train.
-    pub(crate) header_bytes: u16,
+    pub header_bytes: u16,
 }
 
 /// A packet that the system sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
-    pub(crate) at_us: i64,
+pub struct Sent {
+    /// When, on the script's clock.
+    pub at_us: i64,
     /// From the IP header on.
-    pub(crate) bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 /// Why a system cannot do what a script asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SystemError {
+pub enum SystemError {
     /// This machine, or this user, cannot run it at all.
     #[error("{0}")]
     Unavailable(String),
@@ -234,12 +251,17 @@ pub(crate) enum SystemError {
     Unsupported(String),
     /// It broke down.
     #[error("{what}: {why}")]
-    Broken { what: &'static str, why: String },
+    Broken {
+        /// Which part.
+        what: &'static str,
+        /// The error.
+        why: String,
+    },
 }
 
 /// What a knob did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turned {
+pub enum Turned {
     /// It holds from now on.
     Done,
     /// The system has no such knob, or none with this value.
@@ -251,11 +273,14 @@ pub(crate) enum Turned {
 }
 
 /// The system under test.
-pub(crate) trait System {
+pub trait System {
     /// Whether its checksums are complete when they leave it.
-    fn checksums(&self) -> crate::wire::Checksums;
+    fn checksums(&self) -> Checksums;
 
     /// Turns a knob. Knobs turned before `begin` are the system's configuration.
+    ///
+    /// # Errors
+    /// [`SystemError`], as of all that follow.
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError>;
 
     /// Time zero is now.

@@ -82,7 +82,7 @@ pub(crate) enum WireError {
 
 /// How far checksums of the transport can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checksums {
+pub enum Checksums {
     /// They are complete, and a wrong one is an error.
     Verified,
     /// The kernel leaves them to a device that is not there.

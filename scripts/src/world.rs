@@ -157,6 +157,12 @@ impl World {
         self.run_until(end, || self.far.receive())
     }
 
+    /// Whether [`World::receive`] has a packet now.
+    #[must_use]
+    pub fn has_sent(&self) -> bool {
+        self.far.has_sent()
+    }
+
     /// Lets time pass until `found` finds something, at most until `end`.
     ///
     /// # Errors

@@ -27,6 +27,8 @@ mod calls;
 mod flags;
 mod interface;
 mod limits;
+#[cfg(test)]
+mod tests;
 
 pub use flags::{FlagError, Flags};
 pub use interface::{Interface, packetdrill_interface_init};

@@ -87,6 +87,11 @@ impl Far {
         fits
     }
 
+    /// Whether the stack has sent a packet that was not received yet.
+    pub(super) fn has_sent(&self) -> bool {
+        !lock(&self.0).from_stack.is_empty()
+    }
+
     /// The next packet that the stack has sent.
     pub(super) fn receive(&self) -> Option<Sent> {
         lock(&self.0).from_stack.pop_front()
