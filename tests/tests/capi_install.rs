@@ -188,18 +188,3 @@ fn the_manuals_pages_are_installed_in_their_sections() {
         assert!(man.join(format!("man3/{call}.3")).is_file(), "{call}");
     }
 }
-
-#[test]
-fn command_is_installed_with_its_manual_and_completions() {
-    let Some(prefix) = prefix("command_is_installed_with_its_manual_and_completions") else {
-        return;
-    };
-    let (status, text) = run(Command::new(prefix.join("bin/megapipe")).arg("--version"));
-    assert!(status.success() && text.starts_with("megapipe "), "{status}\n{text}");
-    let read = |path: &str| fs::read_to_string(prefix.join("share").join(path)).expect(path);
-    assert!(read("man/man1/megapipe.1").contains("EXIT STATUS"));
-    assert!(read("man/man1/megapipe-serve-http.1").contains("listen"));
-    assert!(read("bash-completion/completions/megapipe").contains("_megapipe"));
-    assert!(read("zsh/site-functions/_megapipe").starts_with("#compdef megapipe"));
-    assert!(read("fish/vendor_completions.d/megapipe.fish").contains("complete -c megapipe"));
-}

@@ -37,19 +37,40 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d", "megapipe.fish"),
 ];
 
-/// Builds with a cargo profile and installs below `prefix`; always `true`.
-pub(crate) fn run(root: &Path, prefix: &Path, profile: &str) -> Result<bool, Error> {
+/// What can be installed by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// The command with its manual and completions.
+    Command,
+    /// The C library with its headers, manual and examples.
+    Library,
+}
+
+/// Builds with a cargo profile and installs both parts below `prefix`, or `only` one; always
+/// `true`.
+pub(crate) fn run(
+    root: &Path,
+    prefix: &Path,
+    profile: &str,
+    only: Option<Part>,
+) -> Result<bool, Error> {
     let prefix = absolute(prefix)?;
-    install_command(&build_command(root, profile)?, &prefix)?;
-    install_library(root, &prefix, profile)?;
-    let lib = prefix.join("lib");
-    let (prefix, lib) = (prefix.display(), lib.display());
-    println!("installed megapipe and libmegapipe {VERSION} below {prefix}");
-    println!(
-        "  compile with PKG_CONFIG_PATH={lib}/pkgconfig and pkg-config --cflags --libs megapipe;"
-    );
-    println!("  programs find the library by ldconfig, where {lib} is among its directories,");
-    println!("  else by LD_LIBRARY_PATH={lib}, or linked with -Wl,-rpath,{lib}");
+    if only != Some(Part::Library) {
+        install_command(&build_command(root, profile)?, &prefix)?;
+        println!("installed megapipe {VERSION} below {}", prefix.display());
+    }
+    if only != Some(Part::Command) {
+        install_library(root, &prefix, profile)?;
+        let (prefix, lib) = (prefix.display(), prefix.join("lib"));
+        let lib = lib.display();
+        println!("installed libmegapipe {VERSION} below {prefix}");
+        println!(
+            "  compile with PKG_CONFIG_PATH={lib}/pkgconfig and pkg-config --cflags --libs \
+             megapipe;"
+        );
+        println!("  programs find the library by ldconfig, where {lib} is among its directories,");
+        println!("  else by LD_LIBRARY_PATH={lib}, or linked with -Wl,-rpath,{lib}");
+    }
     Ok(true)
 }
 

@@ -72,6 +72,9 @@ enum Command {
         /// The cargo profile to build with
         #[arg(long, default_value = "release")]
         profile: String,
+        /// Install one part only
+        #[arg(long, value_enum)]
+        only: Option<install::Part>,
     },
     /// Run simulated worlds of many hosts by their seeds
     Sim {
@@ -121,7 +124,7 @@ fn run(command: &Command) -> Result<bool, Error> {
         Command::Tidy => tidy::run(&root),
         Command::Header { check: true } => header::check(&root),
         Command::Header { check: false } => header::write(&root),
-        Command::Install { prefix, profile } => install::run(&root, prefix, profile),
+        Command::Install { prefix, profile, only } => install::run(&root, prefix, profile, *only),
         Command::Sim { seed, fixed, fresh } => sim::run(&root, *seed, *fixed, *fresh),
         Command::Scripts { files } => scripts::run(&root, files),
         Command::Bench { quick, experiments } => bench::run(&root, experiments, *quick),

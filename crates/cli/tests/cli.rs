@@ -219,7 +219,11 @@ fn help_and_completions_are_there_for_everything() {
     ] {
         assert!(stdout(args).contains("Usage: megapipe"), "{args:?}");
     }
-    assert!(stdout(&["completions", "bash"]).contains("_megapipe"));
+    for (shell, text) in
+        [("bash", "_megapipe"), ("zsh", "#compdef megapipe"), ("fish", "complete -c megapipe")]
+    {
+        assert!(stdout(&["completions", shell]).contains(text), "{shell}");
+    }
     assert!(stdout(&["--version"]).starts_with("megapipe "));
 }
 

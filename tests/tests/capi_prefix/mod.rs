@@ -49,7 +49,8 @@ fn install() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let prefix = target.join("capi-prefix");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--package=xtask", "--", "install", "--profile=dev"]);
+    cargo.args(["run", "--quiet", "--package=xtask", "--", "install", "--only=library"]);
+    cargo.arg("--profile=dev");
     cargo.arg("--prefix").arg(&prefix).current_dir(root());
     // What cargo told this test about itself must not reach the next cargo.
     cargo.env_remove("CARGO_MANIFEST_DIR");

@@ -16,6 +16,34 @@ fn built_files_are_found_among_cargos_messages() {
     assert_eq!(file_in(messages, "megapipe"), None);
 }
 
+#[test]
+fn command_is_installed_with_its_manual_and_completions() {
+    let folder = std::env::temp_dir().join(format!("megapipe-command-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    // What the command itself writes is tested with the command.
+    let megapipe = folder.join("megapipe");
+    let script = "#!/bin/sh\nset -e\ncase $1 in\n\
+                  manual) mkdir -p \"$2\"; echo page >\"$2/megapipe.1\" ;;\n\
+                  completions) echo \"for $2\" ;;\nesac\n";
+    let text = folder.join("script");
+    fs::write(&text, script).unwrap();
+    // By another process: a file that this one, or its child, has open for writing cannot be run.
+    let mut install = Command::new("install");
+    process::output_of(install.args(["-m", "755"]).arg(&text).arg(&megapipe)).unwrap();
+    let prefix = folder.join("prefix");
+    install_command(&megapipe, &prefix).unwrap();
+    assert!(prefix.join("bin/megapipe").is_file());
+    for (path, text) in [
+        ("man/man1/megapipe.1", "page\n"),
+        ("bash-completion/completions/megapipe", "for bash\n"),
+        ("zsh/site-functions/_megapipe", "for zsh\n"),
+        ("fish/vendor_completions.d/megapipe.fish", "for fish\n"),
+    ] {
+        assert_eq!(fs::read_to_string(prefix.join("share").join(path)).expect(path), text);
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 /// The static symbols of a library, or `None` where there are no tools.
 fn symbols(library: &Path) -> Option<String> {
     let output = Command::new("nm").arg(library).output().ok()?;
