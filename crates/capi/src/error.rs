@@ -187,12 +187,20 @@ fn misuse_errno(misuse: &Misuse) -> c_int {
 
 fn create_errno(error: &CreateError) -> c_int {
     match error {
-        CreateError::Config { .. } | CreateError::Local(_) => EINVAL,
+        CreateError::Config { .. } | CreateError::Local(_) | CreateError::Placement { .. } => {
+            EINVAL
+        }
         CreateError::NoQueue => EBUSY,
         CreateError::DriverUnavailable { .. } => ENOSYS,
-        CreateError::Pin { source, .. } | CreateError::Kernel { source, .. } => errno_of(source),
-        _ => EIO,
+        // Such as a server's thread that cannot be pinned to its core.
+        error => kernel_cause(error).map_or(EIO, errno_of),
     }
+}
+
+/// What the kernel said, if it is a cause of the error.
+fn kernel_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref()).next()
 }
 
 fn register_errno(error: &RegisterError) -> c_int {

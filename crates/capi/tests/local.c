@@ -35,6 +35,9 @@ static void fields_that_are_wrong_are_named(void)
     CHECK(strstr(mp_last_error(), "config->server_core = -2: must be") != NULL);
     config.server_core = 1 << 20;
     FAILS(mp_create(&config), NULL, EINVAL);
+    config.server_core = 1000;
+    FAILS(mp_create(&config), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "core 1000") != NULL);
     config.placement = MP_PLACEMENT_THREAD;
     config.server_core = 1;
     FAILS(mp_create(&config), NULL, EINVAL);
