@@ -99,6 +99,12 @@ pub struct ListenOptions {
     /// ([`crate::Channel::holders`]). Default: nothing.
     #[cfg(feature = "local")]
     pub reuse: megapipe_stack::Reuse,
+    /// On our own stack, how many connections may begin with the data of a SYN and not be
+    /// established yet (TCP Fast Open, RFC 7413). They are accepted before the peer has shown that
+    /// it is where it says, and if the network repeats a SYN, its data comes twice: this is for
+    /// requests that do no harm when they do. Default: 0, no Fast Open.
+    #[cfg(feature = "local")]
+    pub fast_open: u32,
 }
 
 impl Default for ListenOptions {
@@ -110,6 +116,8 @@ impl Default for ListenOptions {
             only_v6: false,
             #[cfg(feature = "local")]
             reuse: megapipe_stack::Reuse::default(),
+            #[cfg(feature = "local")]
+            fast_open: 0,
         }
     }
 }
@@ -140,6 +148,14 @@ impl ListenOptions {
     #[must_use]
     pub const fn only_v6(mut self, only_v6: bool) -> Self {
         self.only_v6 = only_v6;
+        self
+    }
+
+    /// Sets [`ListenOptions::fast_open`].
+    #[cfg(feature = "local")]
+    #[must_use]
+    pub const fn fast_open(mut self, pending_max: u32) -> Self {
+        self.fast_open = pending_max;
         self
     }
 

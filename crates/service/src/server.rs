@@ -228,6 +228,7 @@ impl<M: Memory> Server<M> {
         let listener = stack.listen(local, backlog, PoolId::default()).map_err(PortError::Stack)?;
         // It is there: it was made just now.
         let _ = stack.set_listener_reuse(listener, sharing.reuse);
+        let _ = stack.set_listener_fast_open(listener, sharing.fast_open);
         if let Err(error) = self.claim_listener(listener, local, sharing) {
             let (stack, memory) = self.transport.parts();
             // It is there: it was made just now.

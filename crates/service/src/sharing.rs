@@ -22,11 +22,14 @@ pub struct Sharing {
     pub is_exclusive: bool,
     /// What its connections say of others at their local address.
     pub reuse: Reuse,
+    /// How many of its connections may begin with a SYN's data and not be established yet (Fast
+    /// Open); 0: none.
+    pub fast_open: u32,
 }
 
 impl Default for Sharing {
     fn default() -> Self {
-        Self { takes: Takes::Rest, is_exclusive: false, reuse: Reuse::default() }
+        Self { takes: Takes::Rest, is_exclusive: false, reuse: Reuse::default(), fast_open: 0 }
     }
 }
 

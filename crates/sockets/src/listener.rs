@@ -237,7 +237,8 @@ impl Sockets {
         let options = ListenOptions::default()
             .backlog(backlog_beneath(behind))
             .share(is_shared)
-            .reuse(stream.options.sharing.reuse());
+            .reuse(stream.options.sharing.reuse())
+            .fast_open(stream.options.fast_open());
         let mut listen = |address| {
             if is_shared && let Some(door) = doors.join(address, object) {
                 return Ok(door);
@@ -263,6 +264,18 @@ impl Sockets {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// TCP_FASTOPEN was set on a listening socket.
+    #[cold]
+    pub(crate) fn set_fast_open(&mut self, object: u32) {
+        let Some(listener) = self.listener_mut(object) else { return };
+        let (doors, pending_max) = (listener.doors, listener.options.fast_open());
+        for door in doors.into_iter().filter(|door| *door != NIL) {
+            let handle = self.doors.handle(door);
+            // One that is not there any more has nothing to be set.
+            let _ = self.channel.set_fast_open(handle, pending_max);
         }
     }
 

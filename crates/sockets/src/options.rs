@@ -53,6 +53,8 @@ pub(crate) struct Options {
     keepalive_idle_s: i32,
     keepalive_interval_s: i32,
     keepalive_probes: i32,
+    /// TCP_FASTOPEN: connections that may wait for the end of their handshake.
+    fast_open: i32,
     user_timeout_ms: i32,
     /// As asked for; 0: the stack's own.
     receive_buffer: i32,
@@ -132,6 +134,7 @@ impl Options {
         keepalive_idle_s: 0,
         keepalive_interval_s: 0,
         keepalive_probes: 0,
+        fast_open: 0,
         user_timeout_ms: 0,
         receive_buffer: 0,
         send_buffer: 0,
@@ -142,6 +145,11 @@ impl Options {
         segment_len: 0,
         told: Told::empty(),
     };
+
+    /// TCP_FASTOPEN: how many connections may wait for the end of their handshake.
+    pub(crate) const fn fast_open(&self) -> u32 {
+        self.fast_open.unsigned_abs()
+    }
 
     pub(crate) const fn low_water(&self) -> usize {
         self.low_water as usize
@@ -287,7 +295,13 @@ impl Options {
                 self.keepalive_probes = within(KEEPALIVE_PROBES_MAX)?;
                 Ok(Some(ConnOption::KeepaliveProbes(number as u8)))
             }
-            libc::TCP_USER_TIMEOUT if number < 0 => Err(Error::InvalidArgument),
+            libc::TCP_FASTOPEN | libc::TCP_USER_TIMEOUT if number < 0 => {
+                Err(Error::InvalidArgument)
+            }
+            libc::TCP_FASTOPEN => {
+                self.fast_open = number.min(crate::limits::BACKLOG_MAX as i32);
+                Ok(None)
+            }
             libc::TCP_USER_TIMEOUT => {
                 self.user_timeout_ms = number;
                 let timeout = on.then(|| Duration::from_millis(number as u64));
@@ -529,6 +543,7 @@ impl Options {
             libc::TCP_KEEPINTVL => or(self.keepalive_interval_s, defaults.keepalive_interval_s),
             libc::TCP_KEEPCNT => or(self.keepalive_probes, defaults.keepalive_probes),
             libc::TCP_USER_TIMEOUT => self.user_timeout_ms,
+            libc::TCP_FASTOPEN => self.fast_open,
             libc::TCP_MAXSEG => defaults.mss,
             _ => return None,
         })
@@ -735,7 +750,8 @@ mod tests {
             ((tcp, libc::TCP_KEEPIDLE), 32_768, Error::InvalidArgument),
             ((tcp, libc::TCP_KEEPCNT), 128, Error::InvalidArgument),
             ((tcp, libc::TCP_USER_TIMEOUT), -1, Error::InvalidArgument),
-            ((tcp, libc::TCP_FASTOPEN), 5, Error::NoSuchOption),
+            ((tcp, libc::TCP_FASTOPEN), -1, Error::InvalidArgument),
+            ((tcp, libc::TCP_FASTOPEN_CONNECT), 1, Error::NoSuchOption),
             ((tcp, 4000), 1, Error::NoSuchOption),
             ((libc::IPPROTO_IP, libc::IP_TTL), 0, Error::InvalidArgument),
             ((libc::IPPROTO_IP, libc::IP_TTL), 256, Error::InvalidArgument),

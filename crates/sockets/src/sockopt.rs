@@ -79,6 +79,13 @@ impl Sockets {
         let (target, channel) = self.target(fd)?;
         if is_local {
             let Target { options, handle, facts, .. } = target;
+            if at == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN)
+                && handle != Handle::NONE
+                && !facts.is_listener
+            {
+                // A connection has no listener's options.
+                return Err(Error::InvalidArgument);
+            }
             let heard = options.set(at, value, facts, &defaults)?;
             if let Some(option) = heard.filter(|_| handle != Handle::NONE && !facts.is_listener) {
                 // A connection that is over has nothing to be set; Linux sets it all the same.
@@ -103,6 +110,11 @@ impl Sockets {
         }
         match at {
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => self.notify_lowered(fd),
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) if is_local => {
+                let object = self.table.object(fd)?;
+                self.set_fast_open(object);
+                Ok(())
+            }
             (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
                 if is_local =>
             {

@@ -156,6 +156,10 @@ pub struct TcpConfig {
     pub keepalive_probes: u8,
     /// SYN cookies (RFC 4987 §3.6): when the table of embryonic connections is full, or always.
     pub syn_cookies: SynCookies,
+    /// Key of the cookies that listeners with Fast Open hand out, for hosts that share one
+    /// (RFC 7413 §4.1.2): as Linux's `net.ipv4.tcp_fastopen_key`, with the same cookies. They are
+    /// valid as long as the key. `None`: of [`Config::secret`], another one every 12 hours.
+    pub fast_open_key: Option<[u8; 16]>,
     /// Most connections of a listener between SYN and its last ACK.
     pub syn_backlog: u32,
     /// Challenge ACKs per second of the whole shard (RFC 5961 §7).
@@ -218,6 +222,7 @@ impl Default for TcpConfig {
             keepalive_interval: Duration::from_secs(75),
             keepalive_probes: 9,
             syn_cookies: SynCookies::WhenFull,
+            fast_open_key: None,
             syn_backlog: 4096,
             challenge_acks_per_s: 1000,
             path_mtu_discovery: true,

@@ -1,4 +1,5 @@
-//! Whether a script needs TCP Fast Open (RFC 7413), which the stack does not offer.
+//! Whether a script needs more of TCP Fast Open (RFC 7413) than the sockets offer: listeners have
+//! it, by TCP_FASTOPEN, with the option's own number.
 //!
 //! Such a script is refused by name before it runs: what differs would tell nothing.
 
@@ -19,12 +20,12 @@ pub(super) fn needed_in_line(script: &Script) -> Option<u32> {
 }
 
 fn is_cookie(option: &TcpOption) -> bool {
-    matches!(option, TcpOption::FastOpen(_) | TcpOption::FastOpenExperiment(_))
+    matches!(option, TcpOption::FastOpenExperiment(_))
 }
 
 fn names_it(expression: &Expression) -> bool {
     match expression {
-        Expression::Word(word) => word.contains("FASTOPEN"),
+        Expression::Word(word) => word.contains("FASTOPEN") && word != "TCP_FASTOPEN",
         Expression::List(all) | Expression::Structure(all) | Expression::Function(_, all) => {
             all.iter().any(names_it)
         }

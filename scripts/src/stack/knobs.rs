@@ -23,7 +23,7 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.ipv4.tcp_autocorking", &["0", "1"]),
     ("net.ipv4.tcp_notsent_lowat", &["4294967295"]),
     ("net.ipv4.ip_default_ttl", &["64"]),
-    // A socket that wants it is refused.
+    // A listener that asks for it has it.
     ("net.ipv4.tcp_fastopen", &["0", "1", "2", "3", "0x0", "0x1", "0x2", "0x3"]),
     ("device.tso", &["off"]),
     ("device.gso", &["off"]),
@@ -45,7 +45,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "net.ipv4.tcp_pacing_ss_ratio",
     "net.ipv4.tcp_pacing_ca_ratio",
     "net.ipv4.tcp_limit_output_bytes",
-    "net.ipv4.tcp_fastopen_key",
     "net.ipv4.tcp_max_orphans",
     "net.ipv4.tcp_max_tw_buckets",
     "net.ipv4.tcp_tw_reuse",
@@ -210,6 +209,15 @@ fn buffers(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
     Some(())
 }
 
+/// A key as Linux writes it: four words in hexadecimal digits.
+fn fast_open_key(text: &str) -> Option<[u8; 16]> {
+    let words: Vec<u32> =
+        text.split('-').map(|word| u32::from_str_radix(word, 16)).collect::<Result<_, _>>().ok()?;
+    let [a, b, c, d] = words[..] else { return None };
+    let bytes = [a, b, c, d].map(u32::to_le_bytes).concat();
+    bytes.try_into().ok()
+}
+
 /// Things with names or several meanings.
 fn choice(config: &mut Knobs, name: &str, value: &str) -> Option<()> {
     match (name, value) {
@@ -223,6 +231,7 @@ fn choice(config: &mut Knobs, name: &str, value: &str) -> Option<()> {
         ("net.ipv4.tcp_syncookies", "0") => config.tcp.syn_cookies = SynCookies::Never,
         ("net.ipv4.tcp_syncookies", "1") => config.tcp.syn_cookies = SynCookies::WhenFull,
         ("net.ipv4.tcp_syncookies", "2") => config.tcp.syn_cookies = SynCookies::Always,
+        ("net.ipv4.tcp_fastopen_key", key) => config.tcp.fast_open_key = Some(fast_open_key(key)?),
         // Tail loss probes are what is left of early retransmit.
         ("net.ipv4.tcp_early_retrans", "0" | "1" | "2") => config.tcp.tail_loss_probes = false,
         ("net.ipv4.tcp_early_retrans", "3" | "4") => config.tcp.tail_loss_probes = true,

@@ -46,6 +46,7 @@ pub(super) fn sharing(options: &ListenOptions) -> Sharing {
         takes: options.cpu_mask.map_or(Takes::Rest, |mask| taken(&mask)),
         is_exclusive: !options.share,
         reuse: options.reuse,
+        fast_open: options.fast_open,
     }
 }
 
@@ -137,6 +138,13 @@ impl Local {
             }
             _ => RegisterError::MaskNotPossible,
         })
+    }
+
+    /// Sets how many connections of a listener may begin with a SYN's data and not be established
+    /// yet.
+    pub(super) fn set_fast_open(&mut self, listener: ListenerId, pending_max: u32) {
+        // A listener that is over has nothing to be set.
+        let _ = self.server.set_fast_open(listener, pending_max);
     }
 
     /// The cores whose connections a listener takes.

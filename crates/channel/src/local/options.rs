@@ -27,6 +27,19 @@ impl Channel {
         })
     }
 
+    /// Sets how many connections of a listener on our own stack may begin with the data of a SYN
+    /// and not be established yet, as [`crate::ListenOptions::fast_open`] does; 0: none.
+    ///
+    /// # Errors
+    /// [`OpError::NotSupported`] for what is the kernel's or no listener,
+    /// [`OpError::BadDescriptor`] for a stale handle.
+    pub fn set_fast_open(&mut self, handle: Handle, pending_max: u32) -> Result<(), OpError> {
+        let (local, state, index) = self.on_stack(handle)?;
+        let listener = local.listener(state, index).ok_or(OpError::NotSupported)?;
+        local.set_fast_open(listener, pending_max);
+        Ok(())
+    }
+
     /// Asks to be told when the peer has acknowledged all that was written to a connection on our
     /// own stack, and our FIN if the sending direction was closed: `Event::Delivered`. One at a
     /// time; a second one is the first.

@@ -422,6 +422,21 @@ impl Placed {
         )
     }
 
+    pub(super) fn set_fast_open(
+        &mut self,
+        listener: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError> {
+        at_server!(
+            self,
+            server => server.parts().0.set_listener_fast_open(listener, pending_max),
+            apart => apart
+                .session
+                .call(move |server| server.parts().0.set_listener_fast_open(listener, pending_max))
+                .unwrap_or(Err(OperationError::Unknown))
+        )
+    }
+
     pub(super) fn is_listening(&mut self, local: SocketAddr) -> bool {
         at_server!(
             self,

@@ -79,6 +79,21 @@ fn options_are_taken_and_told_alike_before_there_is_a_connection_and_after() {
 }
 
 #[test]
+fn fast_open_of_listeners_is_taken_and_told_alike() {
+    compare(|world| {
+        let fresh = world.tcp(Client);
+        let (_, connected) = world.connection();
+        let (listener, _) = world.listener(Client, 4);
+        for fd in [fresh, listener, connected] {
+            note_int(world, Client, fd, (TCP, libc::TCP_FASTOPEN));
+            for number in [5, -1, 0, 100_000] {
+                note_set(world, Client, fd, (TCP, libc::TCP_FASTOPEN), number);
+            }
+        }
+    });
+}
+
+#[test]
 fn options_of_sockets_that_have_none_such() {
     const V6: i32 = libc::IPPROTO_IPV6;
     compare(|world| {

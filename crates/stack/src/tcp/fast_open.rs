@@ -28,6 +28,7 @@ use crate::id::ListenerId;
 use crate::limits::{
     FAST_OPEN_BLOCKED, FAST_OPEN_COOKIE_PERIOD, FAST_OPEN_PEERS_MAX, FAST_OPEN_RESET_PENDING,
 };
+use crate::sip::Sip;
 use crate::time::Instant;
 use crate::wire::tcp::Cookie;
 
@@ -45,28 +46,65 @@ pub(crate) enum Role {
     Client { sent: u16 },
 }
 
-/// Returns the cookie of a flow's peer, in the period that holds `now` or in the one before.
-fn cookie_of(secret: &Secret, flow: &Flow, period: u64) -> Cookie {
-    let hosts = Flow { local_port: 0, remote_port: 0, ..*flow };
-    let hash = secret.hash(Use::FastOpen, &hosts, period);
-    Cookie::new(&hash.to_be_bytes()).unwrap_or_default()
+/// Where a server's cookies come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Baker<'a> {
+    pub(super) secret: &'a Secret,
+    pub(super) key: Option<&'a [u8; 16]>,
+    pub(super) now: Instant,
 }
 
-fn period(now: Instant) -> u64 {
-    now.as_millis() / FAST_OPEN_COOKIE_PERIOD.as_millis() as u64
+impl Baker<'_> {
+    /// Makes the cookie that a SYN-ACK hands out to the peer of `flow`.
+    pub(super) fn make(&self, flow: &Flow) -> Cookie {
+        self.of_period(flow, self.period())
+    }
+
+    /// Checks a cookie against this period's and the last one's.
+    pub(super) fn is_valid(&self, flow: &Flow, cookie: &Cookie) -> bool {
+        let current = self.period();
+        let periods = [Some(current), current.checked_sub(1)];
+        !cookie.is_request()
+            && periods.into_iter().flatten().any(|period| self.of_period(flow, period) == *cookie)
+    }
+
+    const fn period(&self) -> u64 {
+        self.now.as_millis() / FAST_OPEN_COOKIE_PERIOD.as_millis() as u64
+    }
+
+    fn of_period(&self, flow: &Flow, period: u64) -> Cookie {
+        let bytes = match self.key {
+            Some(key) => with_key(key, flow).to_le_bytes(),
+            None => {
+                let hosts = Flow { local_port: 0, remote_port: 0, ..*flow };
+                self.secret.hash(Use::FastOpen, &hosts, period).to_le_bytes()
+            }
+        };
+        Cookie::new(&bytes).unwrap_or_default()
+    }
 }
 
-/// Makes the cookie that a SYN-ACK hands out.
-pub(super) fn make_cookie(secret: &Secret, flow: &Flow, now: Instant) -> Cookie {
-    cookie_of(secret, flow, period(now))
-}
-
-/// Checks a cookie against this period's and the last one's.
-pub(super) fn is_valid(secret: &Secret, flow: &Flow, now: Instant, cookie: &Cookie) -> bool {
-    let current = period(now);
-    let periods = [Some(current), current.checked_sub(1)];
-    !cookie.is_request()
-        && periods.into_iter().flatten().any(|period| cookie_of(secret, flow, period) == *cookie)
+/// SipHash of the peer's address and ours, as Linux has it.
+fn with_key(key: &[u8; 16], flow: &Flow) -> u64 {
+    let hasher = Sip::<2, 4>::new(key);
+    match (flow.remote, flow.local) {
+        (IpAddr::V4(remote), IpAddr::V4(local)) => {
+            let (low, high) =
+                (u32::from_le_bytes(remote.octets()), u32::from_le_bytes(local.octets()));
+            hasher.and(u64::from(high) << 32 | u64::from(low)).finish()
+        }
+        (remote, local) => [remote, local]
+            .into_iter()
+            .fold(hasher, |hasher, address| {
+                let octets = match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                    IpAddr::V6(address) => address.octets(),
+                };
+                let whole = u128::from_le_bytes(octets);
+                hasher.and(whole as u64).and((whole >> 64) as u64)
+            })
+            .finish(),
+    }
 }
 
 /// What a listener lets Fast Open take.
@@ -264,4 +302,37 @@ pub(super) fn repeats_syn(conn: &Connection, seq: crate::seq::SeqNum) -> bool {
     conn.state.is_fast_open()
         && !conn.facts.has(Facts::RCV_FIN)
         && seq + 1 + conn.cold.tally.bytes_in.get() as u32 == conn.rcv_nxt
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    /// What Linux answers with this key: the cookie in its own tests of Fast Open.
+    #[test]
+    fn fast_open_cookie_of_a_key_is_linuxs() {
+        let words = [0xa1a1_a1a1_u32, 0xb2b2_b2b2, 0xc3c3_c3c3, 0xd4d4_d4d4];
+        let mut key = [0; 16];
+        for (place, word) in key.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        let flow = Flow {
+            local: Ipv4Addr::new(192, 168, 0, 1).into(),
+            remote: Ipv4Addr::new(192, 0, 2, 1).into(),
+            local_port: 8080,
+            remote_port: 5555,
+        };
+        let secret = Secret::new(&[1; 16]);
+        let now = Instant::from_millis(1);
+        let baker = Baker { secret: &secret, key: Some(&key), now };
+        let cookie = baker.make(&flow);
+        assert_eq!(cookie.bytes(), [0x30, 0x21, 0xb9, 0xd8, 0x89, 0x01, 0x7e, 0xeb]);
+        let years = Instant::from_millis(1 << 40);
+        assert!(Baker { now: years, ..baker }.is_valid(&flow, &cookie));
+        let other = Flow { remote: Ipv6Addr::LOCALHOST.into(), ..flow };
+        assert!(!baker.is_valid(&other, &cookie));
+        assert!(!Baker { key: None, ..baker }.is_valid(&flow, &cookie));
+    }
 }

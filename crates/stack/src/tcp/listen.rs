@@ -13,7 +13,7 @@ use super::deadline::Deadline;
 use super::embryo::Embryo;
 use super::ends::Ends;
 use super::facts::Facts;
-use super::fast_open::{self, Role};
+use super::fast_open::{Baker, Role};
 use super::handshake::{self, Offer, announced_scale};
 use super::holding::Reuse;
 use super::isn::{microseconds, timestamp};
@@ -206,7 +206,9 @@ impl Tcp {
             && !full
             && self.shard.fast_open.is_on(self.listeners.id(listener))
         {
-            embryo.wants_cookie = !fast_open::is_valid(&self.shard.secret, &flow, cx.now, &cookie);
+            let key = cx.config.tcp.fast_open_key.as_ref();
+            let baker = Baker { secret: &self.shard.secret, key, now: cx.now };
+            embryo.wants_cookie = !baker.is_valid(&flow, &cookie);
             if !embryo.wants_cookie && self.open_fast(cx, &embryo, segment) {
                 return;
             }
@@ -310,8 +312,9 @@ impl Tcp {
         let control = syn_ack(cx, embryo);
         if embryo.wants_cookie {
             let mut head = control.repr();
-            let cookie = fast_open::make_cookie(&self.shard.secret, &embryo.flow, cx.now);
-            head.options.fast_open = Some(cookie);
+            let key = cx.config.tcp.fast_open_key.as_ref();
+            let baker = Baker { secret: &self.shard.secret, key, now: cx.now };
+            head.options.fast_open = Some(baker.make(&embryo.flow));
             let what = (&embryo.flow, &head, Service::default());
             return Some(output::write_reply(cx, what, hop, frame));
         }
