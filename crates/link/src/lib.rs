@@ -39,6 +39,7 @@ pub mod spec;
 pub mod tap;
 mod unix_path;
 mod virtio;
+mod watch;
 pub mod xdp;
 
 pub use capture::{Capture, Pcap};

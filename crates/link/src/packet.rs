@@ -25,6 +25,7 @@ use crate::limits::{
 };
 use crate::socket_option::{attach_filter, set_option};
 use crate::virtio::{self, HEADER_BYTES};
+use crate::watch::Watch;
 use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit};
 
 mod filter;
@@ -64,6 +65,9 @@ pub struct Packet {
     slot_bytes: usize,
     /// The filled frames in `tx` that were not taken yet: the first one's place, and lengths.
     waiting: Waiting,
+    watch: Watch,
+    /// The interface was down when last heard of. The socket does not report its deletion then.
+    is_down: bool,
     is_gone: bool,
 }
 
@@ -111,15 +115,18 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
         rss: None,
         notes: vec!["the kernel copies each frame; ports of ours are held by sockets".to_owned()],
     };
+    let watch = Watch::new(socket.as_fd(), false).map_err(io_error("watch an interface"))?;
     Ok(Packet {
         caps,
         counters: Counters::default(),
+        watch,
         socket,
         holdings: Holdings::new(index.unsigned_abs()),
         rx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         tx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         slot_bytes,
         waiting: Waiting::default(),
+        is_down: false,
         is_gone: false,
     })
 }
@@ -220,6 +227,23 @@ impl Packet {
         done == 0 && address.sll_ifindex <= 0
     }
 
+    /// The interface is down: from now on its deletion is found by looking.
+    fn went_down(&mut self) -> Result<(), LinkError> {
+        self.set_down(true)?;
+        self.look()
+    }
+
+    fn set_down(&mut self, is_down: bool) -> Result<(), LinkError> {
+        self.is_down = is_down;
+        self.watch.want_news(is_down).map_err(io_error("watch an interface"))
+    }
+
+    /// Looks whether the interface was deleted since it went down. One system call.
+    fn look(&mut self) -> Result<(), LinkError> {
+        self.counters.system_calls += 1;
+        if self.is_unbound() { Err(self.gone()) } else { Ok(()) }
+    }
+
     /// Takes up what the kernel dropped because our buffer was full. Reading clears it.
     fn count_overruns(&mut self) {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
@@ -308,8 +332,8 @@ impl Packet {
         match last_errno() {
             Errno::AGAIN | Errno::INTR => Ok(Sent::NoRoom),
             Errno::NXIO | Errno::NODEV => Err(self.gone()),
-            Errno::NETDOWN if self.is_unbound() => Err(self.gone()),
-            // The interface is down or its queue full, or the frame is no frame to the kernel.
+            Errno::NETDOWN => self.went_down().map(|()| Sent::Refused),
+            // The interface's queue is full, or the frame is no frame to the kernel.
             _ => Ok(Sent::Refused),
         }
     }
@@ -350,15 +374,24 @@ impl Link for Packet {
             self.counters.system_calls += 1;
             let got = match self.receive(asked, &mut lens) {
                 Ok(got) => got,
+                Err(Errno::AGAIN | Errno::INTR) if self.is_down => {
+                    self.look()?;
+                    break;
+                }
                 Err(Errno::AGAIN | Errno::INTR) => break,
-                // Said once when the interface goes down, and when it goes away.
-                Err(Errno::NETDOWN) if self.is_unbound() => return Err(self.gone()),
-                Err(Errno::NETDOWN) => break,
+                // Reported once, when the interface goes down.
+                Err(Errno::NETDOWN) => {
+                    self.went_down()?;
+                    break;
+                }
                 Err(source) => {
                     let what = "receive from a packet socket";
                     return Err(LinkError::Io { what, source: source.into() });
                 }
             };
+            if got > 0 && self.is_down {
+                self.set_down(false)?;
+            }
             for (slot, (len, is_cut)) in self.rx.chunks_exact(self.slot_bytes).zip(&lens[..got]) {
                 if *is_cut {
                     self.counters.rx_dropped_too_long += 1;
@@ -425,13 +458,18 @@ impl Link for Packet {
 
     fn arm(&mut self) -> Result<bool, LinkError> {
         self.count_overruns();
+        if self.is_down {
+            self.watch.take_news();
+            // After the news: what they were about is seen now, and what comes later wakes.
+            self.look()?;
+        }
         // The descriptor is readable while there is a frame: nothing to prepare.
         self.flush()?;
         Ok(self.waiting.first == self.waiting.end)
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.watch.as_fd()
     }
 
     fn slept(&mut self) {

@@ -40,6 +40,7 @@ use crate::limits::{
     XDP_POLLS_PER_LOOK, XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
 };
 use crate::spec::XdpMode;
+use crate::watch::Watch;
 use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Rss, Transmit};
 
 mod assembler;
@@ -53,12 +54,10 @@ mod queues;
 mod ring;
 mod socket;
 mod umem;
-mod watch;
 
 use bpf::Map;
 use filter::Filter;
 use socket::{Outgoing, Shape, Socket, Taken};
-use watch::Watch;
 
 const DRIVER: &str = "xdp";
 
@@ -343,7 +342,7 @@ pub struct Xdp {
 
 impl Xdp {
     fn new(socket: Socket, caps: Caps, steering: Arc<Mutex<Steering>>) -> Result<Self, LinkError> {
-        let watch = Watch::new(socket.as_fd())
+        let watch = Watch::new(socket.as_fd(), true)
             .map_err(|source| LinkError::Io { what: "watch an interface", source })?;
         let counters = Counters::default();
         Ok(Self {

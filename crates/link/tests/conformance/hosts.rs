@@ -15,7 +15,7 @@ pub(crate) const KERNELS: u16 = 2_222;
 /// How long silence is listened to.
 pub(crate) const QUICK: Duration = Duration::from_millis(300);
 /// How long an answer is waited for: a SYN that got lost is sent again thrice meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// This namespace and another, joined by veth, with addresses of both families.
 fn two_hosts() -> Result<Elsewhere, String> {

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
 
 use megapipe_link::conformance::{self, Bench, Opened};
 use megapipe_link::packet::{self, PacketConfig};
@@ -9,10 +10,10 @@ use megapipe_link::{Link, LinkError};
 
 use crate::counting::allocations;
 use crate::hosts::{
-    HERE, KERNELS, OURS, OURS_UDP, QUICK, at, is_silent, knock, sharing, with_two_hosts,
+    HERE, KERNELS, OURS, OURS_UDP, PATIENCE, QUICK, at, is_silent, knock, sharing, with_two_hosts,
 };
 use crate::veth::{ports, share_link_local, veth, whole_address};
-use crate::wire::{Wire, enter_own_namespace};
+use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 struct Veth(PacketConfig);
 
@@ -119,5 +120,51 @@ fn ownership_changes_while_the_link_is_open_or_not_at_all() {
         assert_eq!(knock(elsewhere, at(HERE[0], OURS)), closed, "given back");
         assert!(is_silent(elsewhere, at(HERE[0], OURS + 1)));
         assert!(ports(&mut link).iter().all(|port| *port == OURS + 1));
+    });
+}
+
+#[test]
+fn packet_reports_deletion_after_it_was_down() {
+    let name = "packet::packet_reports_deletion_after_it_was_down";
+    for sleeps in [true, false] {
+        with_two_hosts(name, |_| {
+            let mut link = packet::open(&PacketConfig::new("mp-near")).expect("a socket");
+            ip("link set mp-near down").expect("it goes down");
+            // The socket's one report, which does not tell down from deleted.
+            assert!(link.wait(Some(PATIENCE)).expect("only down"));
+            assert_eq!(link.rx_burst(64, &mut |_, _| ()).expect("only down"), 0);
+            let deleting = std::thread::spawn(move || {
+                // Some time after the link began to sleep.
+                std::thread::sleep(if sleeps { QUICK } else { Duration::ZERO });
+                ip("link del mp-near").expect("it goes");
+            });
+            let deadline = Instant::now() + PATIENCE;
+            let gone = loop {
+                assert!(Instant::now() < deadline, "nothing is reported");
+                let woken = if sleeps { link.wait(Some(PATIENCE)) } else { Ok(true) };
+                let looked = woken.and_then(|_| link.rx_burst(64, &mut |_, _| ()));
+                if let Err(error) = looked {
+                    break error;
+                }
+            };
+            assert!(matches!(gone, LinkError::Gone { driver: "packet" }), "{gone:?}");
+            deleting.join().expect("no panic");
+        });
+    }
+}
+
+#[test]
+fn packet_goes_on_after_its_interface_was_down() {
+    let name = "packet::packet_goes_on_after_its_interface_was_down";
+    with_two_hosts(name, |elsewhere| {
+        let mut link = packet::open(&PacketConfig::new("mp-near")).expect("a socket");
+        link.set_ownership(&sharing(&[OURS])).expect("free ports");
+        ip("link set mp-near down").expect("it goes down");
+        assert!(link.wait(Some(PATIENCE)).expect("only down"));
+        assert_eq!(link.rx_burst(64, &mut |_, _| ()).expect("only down"), 0);
+        ip("link set mp-near up").expect("it comes up");
+        until_active("mp-near").expect("it comes up");
+        assert!(is_silent(elsewhere, at(HERE[0], OURS)));
+        assert!(ports(&mut link).contains(&OURS));
     });
 }

@@ -1,7 +1,9 @@
-//! What happens to an interface while somebody sleeps on it.
+//! Link events of rtnetlink, beside a socket of an interface, as one descriptor to sleep on.
 //!
-//! A deleted interface leaves its AF_XDP socket with an error, but poll(2) does not show it. So
-//! sleepers wait for rtnetlink's news of links too, and look at the socket when some come.
+//! The deletion of an interface does not always wake poll(2) on a socket of it. An AF_XDP socket
+//! never shows it. A packet socket reports once that its interface went down, and nothing when
+//! that interface is deleted afterwards. So `xdp` and `packet` also wait for link events, and look
+//! at their socket when some arrive.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,28 +17,41 @@ const GROUP_LINKS: u32 = 1;
 
 /// One descriptor to sleep on: the socket's, and the news about links.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     epoll: OwnedFd,
     news: OwnedFd,
     wants_room: bool,
+    wants_news: bool,
 }
 
 impl Watch {
-    /// Watches `socket`, in the network namespace of the calling thread.
-    pub(super) fn new(socket: BorrowedFd<'_>) -> io::Result<Self> {
+    /// Watches `socket`, and with `wants_news` link events, in the network namespace of the
+    /// calling thread.
+    pub(crate) fn new(socket: BorrowedFd<'_>, wants_news: bool) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // No protocol is protocol 0: NETLINK_ROUTE.
         let news = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         rustix::net::bind(&news, &SocketAddrNetlink::new(0, GROUP_LINKS))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for fd in [socket, news.as_fd()] {
-            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)?;
+        let of_news = if wants_news { EventFlags::IN } else { EventFlags::empty() };
+        for (fd, events) in [(socket, EventFlags::IN), (news.as_fd(), of_news)] {
+            epoll::add(&epoll, fd, EventData::new_u64(0), events)?;
         }
-        Ok(Self { epoll, news, wants_room: false })
+        Ok(Self { epoll, news, wants_room: false, wants_news })
+    }
+
+    /// Whether to be woken by link events.
+    pub(crate) fn want_news(&mut self, wants_news: bool) -> io::Result<()> {
+        if self.wants_news != wants_news {
+            let events = if wants_news { EventFlags::IN } else { EventFlags::empty() };
+            epoll::modify(&self.epoll, &self.news, EventData::new_u64(0), events)?;
+            self.wants_news = wants_news;
+        }
+        Ok(())
     }
 
     /// Whether to be woken when the kernel has sent, too.
-    pub(super) fn want_room(&mut self, socket: BorrowedFd<'_>, wants_room: bool) -> io::Result<()> {
+    pub(crate) fn want_room(&mut self, socket: BorrowedFd<'_>, wants_room: bool) -> io::Result<()> {
         if self.wants_room != wants_room {
             let room = if wants_room { EventFlags::OUT } else { EventFlags::empty() };
             epoll::modify(&self.epoll, socket, EventData::new_u64(0), EventFlags::IN | room)?;
@@ -46,7 +61,7 @@ impl Watch {
     }
 
     /// Takes the news, if there are any; what they say is found out by looking.
-    pub(super) fn take_news(&self) {
+    pub(crate) fn take_news(&self) {
         let mut message = [0u8; 64];
         // News that were lost for want of room (ENOBUFS) are an error once, then come the rest.
         while rustix::net::recv(&self.news, &mut message, RecvFlags::TRUNC).is_ok() {}
