@@ -8,7 +8,8 @@
 //! Read first: the kernel's `Documentation/networking/af_xdp.rst`; `program.rs` for what is ours
 //! and what is passed on, with reasons; `socket.rs` for who has a frame when.
 //!
-//! Needs: CAP_NET_RAW for the sockets; CAP_BPF and CAP_NET_ADMIN for the program, unless somebody
+//! Needs: CAP_NET_RAW for the sockets, CAP_IPC_LOCK (or a larger limit of locked memory) for their
+//! frames; CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the program, unless somebody
 //! else's map of sockets is used ([`SocketMap`]). Linux 5.9 or newer.
 //!
 //! Invariants
@@ -49,6 +50,7 @@ mod busy;
 mod filter;
 mod mapping;
 mod pieces;
+mod privileges;
 mod program;
 mod queues;
 mod ring;
@@ -210,15 +212,25 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
 
 /// What a failed system call of AF_XDP or bpf(2) means to a user.
 fn failed(what: &'static str, source: io::Error) -> LinkError {
-    let why = match source.raw_os_error() {
-        Some(EPERM) => "root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, are needed",
-        Some(libc::EAFNOSUPPORT) => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
-        Some(libc::ENOBUFS) => "the limit of locked memory is too low (ulimit -l)",
-        Some(EBUSY) => "another program or socket has the interface or its queue",
-        Some(EOPNOTSUPP) => "the interface cannot do XDP",
-        _ => return LinkError::Io { what, source },
-    };
-    LinkError::Unavailable { driver: DRIVER, why: format!("{what}: {source}: {why}") }
+    use io::ErrorKind::{InvalidInput, PermissionDenied};
+    let unavailable = |why: &str| LinkError::Unavailable { driver: DRIVER, why: why.to_owned() };
+    let because = |why: &str| unavailable(&format!("{what}: {source}: {why}"));
+    match source.raw_os_error() {
+        // The verifier refuses with a log, which says nothing of capabilities.
+        _ if matches!(source.kind(), PermissionDenied | InvalidInput)
+            && let Some(lacking) = privileges::lacking() =>
+        {
+            unavailable(&format!("{what}: {lacking}"))
+        }
+        Some(EPERM) => because("the kernel refuses it although the capabilities are there"),
+        Some(libc::EAFNOSUPPORT) => {
+            because("this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)")
+        }
+        Some(libc::ENOBUFS) => unavailable(&format!("{what}: {}", privileges::unlocked())),
+        Some(EBUSY) => because("another program or socket has the interface or its queue"),
+        Some(EOPNOTSUPP) => because("the interface cannot do XDP"),
+        _ => LinkError::Io { what, source },
+    }
 }
 
 /// Who brings frames to our sockets; shared by all links of one `open`.

@@ -10,6 +10,8 @@ use megapipe_link::conformance::{self, Bench, Opened, Outside};
 use megapipe_link::spec::XdpMode;
 use megapipe_link::xdp::{self, SocketMap, Xdp, XdpConfig};
 use megapipe_link::{Link, LinkError, Transmit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::counting::allocations;
 use crate::hosts::{
@@ -456,4 +458,44 @@ fn a_map_that_somebody_else_made_brings_frames() {
 
 fn first_queue() -> XdpConfig {
     XdpConfig { queues: Some((0, 0)), ..XdpConfig::new("mp-near") }
+}
+
+#[test]
+fn xdp_names_each_missing_capability() {
+    let name = "xdp::xdp_names_each_missing_capability";
+    const NEEDED: [(&str, CapabilitySet); 5] = [
+        ("CAP_NET_RAW", CapabilitySet::NET_RAW),
+        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN),
+        ("CAP_BPF", CapabilitySet::BPF),
+        ("CAP_PERFMON", CapabilitySet::PERFMON),
+        ("CAP_IPC_LOCK", CapabilitySet::IPC_LOCK),
+    ];
+    with_two_hosts(name, |_| {
+        // Other threads have CAP_IPC_LOCK and do not meet this limit.
+        let limit = getrlimit(Resource::Memlock);
+        let low = Rlimit { current: Some(64 << 10), ..limit };
+        setrlimit(Resource::Memlock, low).expect("a lower limit");
+        let all = capabilities(None).expect("asked");
+        let open_with = |effective| {
+            set_capabilities(None, CapabilitySets { effective, ..all }).expect("fewer");
+            let opened = xdp::open(&XdpConfig::new("mp-near")).and_then(|mut links| {
+                links[0].set_ownership(&sharing(&[OURS]))?;
+                Ok(links)
+            });
+            set_capabilities(None, all).expect("they were permitted");
+            opened.map(drop).map_err(|error| error.to_string())
+        };
+        let needed = NEEDED.iter().fold(CapabilitySet::empty(), |all, (_, one)| all | *one);
+        assert_eq!(open_with(needed), Ok(()));
+        for (name, capability) in NEEDED {
+            let why = open_with(needed - capability).expect_err(name);
+            let missing = why.split("missing: ").nth(1).expect("a list");
+            assert!(missing.starts_with(name), "{why}");
+            assert!(NEEDED.iter().all(|(name, _)| why.contains(name)), "{why}");
+            assert!(!why.contains("verifier"), "{why}");
+        }
+        let why = open_with(CapabilitySet::IPC_LOCK).expect_err("hardly any");
+        assert!(why.ends_with("CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{why}");
+        setrlimit(Resource::Memlock, limit).expect("as it was");
+    });
 }
