@@ -1,8 +1,8 @@
-//! What a device's driver says of its queues: how many there are, and how it spreads what it
-//! receives over them.
+//! `SIOCETHTOOL`: a device's driver, its queues, how it spreads what it receives over them, and
+//! its checksum offload.
 //!
-//! Read first: `linux/ethtool.h`, `ETHTOOL_GCHANNELS`, `ETHTOOL_GRSSH` and `ETHTOOL_GRXFH`. All of
-//! it is asked once, when a link is opened; nothing is changed.
+//! Read first: `linux/ethtool.h`, `ETHTOOL_GCHANNELS`, `ETHTOOL_GRSSH` and `ETHTOOL_GRXFH`. A link
+//! asks once, when it is opened, and changes nothing.
 //!
 //! A driver that does not say, or says what `rss.rs` has no words for (another function than
 //! Toeplitz, fields mixed before they are hashed, ports without addresses), is one whose hash is
@@ -18,6 +18,10 @@ use crate::limits::{RSS_KEY_BYTES_MAX, RSS_TABLE_ENTRIES_MAX};
 use crate::rss::{Fields, FieldsByKind};
 use crate::{LinkError, interface};
 
+/// `ETHTOOL_GDRVINFO`: `struct ethtool_drvinfo`, 196 bytes: the command, then the driver's name.
+const GET_DRIVER: u32 = 0x3;
+/// `ETHTOOL_STXCSUM`: `struct ethtool_value`, the command and the value.
+const SET_TRANSMIT_CHECKSUMS: u32 = 0x17;
 /// `ETHTOOL_GCHANNELS`: `struct ethtool_channels`, 9 words.
 const GET_CHANNELS: u32 = 0x3c;
 /// `ETHTOOL_GRSSH`: `struct ethtool_rxfh`, 6 words, then the table and the key.
@@ -25,6 +29,9 @@ const GET_RSS: u32 = 0x46;
 /// `ETHTOOL_GRXFH`: `struct ethtool_rxnfc`, of which the kernel reads and writes at most 192 bytes.
 const GET_FIELDS: u32 = 0x29;
 
+const DRIVER_WORDS: usize = 49;
+/// Words of the driver's name.
+const DRIVER_NAME_WORDS: usize = 8;
 const CHANNELS_WORDS: usize = 9;
 const RSS_WORDS: usize = 6;
 const FIELDS_WORDS: usize = 48;
@@ -47,6 +54,17 @@ pub(crate) struct Spreading {
     /// The queue, by the low bits of a hash.
     pub(crate) table: Vec<u32>,
     pub(crate) fields: FieldsByKind,
+}
+
+/// Switches the checksum offload of an interface's transmit side, and with it what depends on it
+/// (segmentation), in the network namespace of the calling thread. Needs CAP_NET_ADMIN.
+///
+/// # Errors
+/// [`LinkError::Setting`] for a bad name; [`LinkError::Io`].
+pub fn set_transmit_checksums(interface: &str, are_offloaded: bool) -> Result<(), LinkError> {
+    let mut words = [SET_TRANSMIT_CHECKSUMS, u32::from(are_offloaded)];
+    let what = "switch an interface's checksum offload";
+    Ethtool::new(interface)?.ask(&mut words).map_err(|source| LinkError::Io { what, source })
 }
 
 /// A socket to ask through, and whom.
@@ -76,6 +94,16 @@ impl<'a> Ethtool<'a> {
         // and as the sizes that they wrote into it promise; they are alive and writable during the
         // call, any bytes are words, and the kernel keeps no pointer.
         unsafe { interface::ioctl(&self.socket, libc::SIOCETHTOOL as _, &mut request) }
+    }
+
+    /// The name of the device's driver; `None` if it has none.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let mut words = [0; DRIVER_WORDS];
+        words[0] = GET_DRIVER;
+        self.ask(&mut words).ok()?;
+        let name = words[1..=DRIVER_NAME_WORDS].iter().flat_map(|word| word.to_ne_bytes());
+        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+        String::from_utf8(name).ok()
     }
 
     /// Receive queues of the device; 1 if the driver does not say.

@@ -43,6 +43,7 @@ mod watch;
 pub mod xdp;
 
 pub use capture::{Capture, Pcap};
+pub use ethtool::set_transmit_checksums;
 pub use fault::Fault;
 pub use link::{
     Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit,

@@ -42,13 +42,16 @@ use crate::limits::{
 };
 use crate::spec::XdpMode;
 use crate::watch::Watch;
-use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Rss, Transmit};
+use crate::{
+    Caps, Checksums, Counters, Link, LinkError, Medium, Ownership, Received, Rss, Transmit,
+};
 
 mod assembler;
 mod bpf;
 mod busy;
 mod filter;
 mod mapping;
+mod partial;
 mod pieces;
 mod privileges;
 mod program;
@@ -180,11 +183,13 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
     if queues.clone().count() < existing as usize {
         notes.push("frames of ours on queues that are not open are dropped".to_owned());
     }
-    notes.push(
-        "transport checksums of frames from this machine (veth) are complete only if the sender's \
-         `tx` offload is off"
-            .to_owned(),
-    );
+    let is_veth = ethtool.driver().is_some_and(|driver| driver == "veth");
+    if is_veth {
+        notes.push(
+            "frames whose checksum the other end of the veth left to its device are taken"
+                .to_owned(),
+        );
+    }
     // One queue gets everything.
     let (rss, note) = if existing > 1 { known_rss(&ethtool, &queues) } else { (None, None) };
     notes.extend(note);
@@ -206,7 +211,11 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
         rss: rss.clone(),
         notes: std::iter::once(queue_note).chain(notes.iter().cloned()).collect(),
     };
-    let link = |((_, socket), note)| Xdp::new(socket, caps(note), Arc::clone(&steering));
+    let link = |((_, socket), note)| {
+        let mut link = Xdp::new(socket, caps(note), Arc::clone(&steering))?;
+        link.is_veth = is_veth;
+        Ok(link)
+    };
     opened.sockets.into_iter().zip(opened.queue_notes).map(link).collect()
 }
 
@@ -345,6 +354,8 @@ pub struct Xdp {
     caps: Caps,
     counters: Counters,
     watch: Watch,
+    /// What sends to the interface is on this machine, and may leave checksums to the veth.
+    is_veth: bool,
     /// The last `tx_burst` ended for want of a free frame.
     is_full: bool,
     /// Bursts that found nothing to do since the last look.
@@ -363,6 +374,7 @@ impl Xdp {
             caps,
             counters,
             watch,
+            is_veth: false,
             is_full: false,
             idle_polls: 0,
             is_gone: false,
@@ -514,12 +526,15 @@ impl Link for Xdp {
             self.idle()?;
             return Ok(0);
         }
-        let mut lent = 0;
+        let (mut lent, is_veth) = (0, self.is_veth);
         while lent < max {
             let mut bytes = 0;
             let received = self.socket.receive(|frame| {
                 bytes = frame.len() as u64;
-                each(frame, Received::default());
+                let is_partial = is_veth && partial::has_partial_checksum(frame);
+                let checksums =
+                    if is_partial { Checksums::Verified } else { Checksums::Unverified };
+                each(frame, Received { checksums, ..Received::default() });
             });
             match received {
                 None => break,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use megapipe_link::conformance::{self, Bench, Opened, Outside};
 use megapipe_link::spec::XdpMode;
 use megapipe_link::xdp::{self, SocketMap, Xdp, XdpConfig};
-use megapipe_link::{Link, LinkError, Transmit};
+use megapipe_link::{Checksums, Link, LinkError, Received, Transmit, set_transmit_checksums};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -497,5 +497,28 @@ fn xdp_names_each_missing_capability() {
         let why = open_with(CapabilitySet::IPC_LOCK).expect_err("hardly any");
         assert!(why.ends_with("CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{why}");
         setrlimit(Resource::Memlock, limit).expect("as it was");
+    });
+}
+
+#[test]
+fn xdp_takes_checksums_that_a_veth_left_out() {
+    let name = "xdp::xdp_takes_checksums_that_a_veth_left_out";
+    with_two_hosts(name, |elsewhere| {
+        let switch = |on| set_transmit_checksums("mp-far", on).map_err(|error| error.to_string());
+        for (is_offloaded, checksums) in
+            [(true, Checksums::Verified), (false, Checksums::Unverified)]
+        {
+            elsewhere.run(move || switch(is_offloaded)).expect("the veth has the offload");
+            let mut links = xdp::open(&XdpConfig::new("mp-near")).expect("AF_XDP on veth");
+            links[0].set_ownership(&sharing(&[OURS])).expect("free ports");
+            for address in HERE {
+                assert!(is_silent(elsewhere, at(address, OURS)));
+                let mut seen = Vec::new();
+                let take = &mut |_: &[u8], received: Received| seen.push(received.checksums);
+                links[0].wait(Some(QUICK)).expect("wait");
+                links[0].rx_burst(64, take).expect("rx_burst");
+                assert!(!seen.is_empty() && seen.iter().all(|it| *it == checksums), "{seen:?}");
+            }
+        }
     });
 }
