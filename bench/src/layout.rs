@@ -208,14 +208,15 @@ impl Layout {
     /// Whether the load's kernel leaves transport checksums to the link, which a veth takes as
     /// done. Frames that are read from the veth by AF_XDP need them complete.
     pub(crate) fn offload_load_checksums(&self, offload: bool) -> Result<(), LayoutError> {
-        let Some(netns) = self.load.netns.as_deref().and_then(Path::file_name) else {
+        if self.load.netns.is_none() {
             return Ok(());
-        };
+        }
         if self.offloads_load_checksums.swap(offload, Ordering::Relaxed) == offload {
             return Ok(());
         }
-        let switch = if offload { "on" } else { "off" };
-        ip(&["netns", "exec", &netns.to_string_lossy(), "ethtool", "-K", "cli", "tx", switch])
+        let switched =
+            self.on_load_side(|| megapipe_link::set_transmit_checksums("cli", offload))?;
+        Ok(switched.map_err(io::Error::other)?)
     }
 
     /// A TAP device in the server's namespace, with the kernel's `address` on it. What arrives
