@@ -1,5 +1,6 @@
 //! Who does TCP for a server or a load: the options, and the network that they name.
 
+use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -98,6 +99,12 @@ pub enum BackendError {
     },
 }
 
+/// Shows a person what a link waits for.
+fn notice(text: &str) {
+    // Standard error that is closed is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "megapipe: {text}");
+}
+
 impl BackendArgs {
     /// Where the stack of the channel with this index runs.
     #[must_use]
@@ -141,7 +148,7 @@ impl BackendArgs {
         };
         let spin_us = self.spin.unwrap_or(limits::SPIN_US_DEFAULT);
         settings.waits.spin = Duration::from_micros(spin_us.into());
-        let network = LocalNetwork::open(link, settings)
+        let network = LocalNetwork::open_noting(link, settings, &mut notice)
             .map_err(|source| BackendError::Link { link: link.clone(), source: source.into() })?;
         Ok(Backend::Local(network))
     }

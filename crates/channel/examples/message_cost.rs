@@ -52,7 +52,7 @@ fn cable() -> Outcome<Ends> {
     let [here, there] = [1, 2].map(|last| memif::Settings::new(&socket, [2, 0, 0, 0, 0, last]));
     let timeout = Duration::from_secs(5);
     let connecting = std::thread::spawn(move || memif::connect(&there, timeout));
-    let here = memif::open(memif::Role::Server, &here, timeout)?;
+    let here = memif::open(memif::Role::Server, &here, timeout, &mut |_| ())?;
     let there = connecting.join().map_err(|_| "the client's thread panicked")??;
     let mut ends = here.into_iter().zip(there).map(|(here, there)| boxed(here, there));
     Ok(ends.next().ok_or("a memif without a queue")?)

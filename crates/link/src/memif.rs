@@ -44,8 +44,9 @@ mod socket;
 
 use crate::limits::{
     ETHERNET_HEADER_BYTES, MEMIF_BUFFER_BYTES_MAX, MEMIF_BUFFER_BYTES_MIN, MEMIF_FRAME_BYTES_MAX,
-    MEMIF_FULL_SLEEP_US, MEMIF_POLLS_PER_CONTROL_LOOK, MEMIF_QUEUE_COUNT_MAX,
-    MEMIF_RING_SIZE_LOG2_MAX, MEMIF_RING_SIZE_LOG2_MIN, MEMIF_SPINS_BEFORE_SLEEP,
+    MEMIF_FULL_SLEEP_US, MEMIF_NOTICE_AFTER_MS, MEMIF_POLLS_PER_CONTROL_LOOK,
+    MEMIF_QUEUE_COUNT_MAX, MEMIF_RING_SIZE_LOG2_MAX, MEMIF_RING_SIZE_LOG2_MIN,
+    MEMIF_SPINS_BEFORE_SLEEP,
 };
 use control::{SECRET_BYTES, Text};
 use handshake::Terms;
@@ -57,6 +58,8 @@ use session::{Lanes, NoSession, Session, Wanted};
 
 const DRIVER: &str = "memif";
 
+/// How long a peer may be missing before a person is told.
+const NOTICE_AFTER: Duration = Duration::from_millis(MEMIF_NOTICE_AFTER_MS);
 /// How long a client waits between two tries to connect to a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -176,7 +179,7 @@ impl Settings {
 }
 
 /// Opens a memif in either role and waits until the peer is there, at most `timeout`. One link per
-/// queue.
+/// queue. Calls `waits`, with the reason, if the peer is not there after a second.
 ///
 /// A server's links outlive their client. Until the next one comes, on the same socket and with as
 /// many queues, nothing is received and what is sent is lost, as with a cable that is not plugged
@@ -185,10 +188,15 @@ impl Settings {
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
 /// agreed with; [`LinkError::Io`].
-pub fn open(role: Role, settings: &Settings, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
+pub fn open(
+    role: Role,
+    settings: &Settings,
+    timeout: Duration,
+    waits: &mut dyn FnMut(&str),
+) -> Result<Vec<Memif>, LinkError> {
     match role {
-        Role::Server => Listener::bind(settings)?.serve(timeout),
-        Role::Client => connect(settings, timeout),
+        Role::Server => Listener::bind(settings)?.serve(timeout, waits),
+        Role::Client => connect_noting(settings, timeout, waits),
     }
 }
 
@@ -198,23 +206,42 @@ pub fn open(role: Role, settings: &Settings, timeout: Duration) -> Result<Vec<Me
 /// # Errors
 /// As [`open`].
 pub fn connect(settings: &Settings, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
+    connect_noting(settings, timeout, &mut |_| ())
+}
+
+fn connect_noting(
+    settings: &Settings,
+    timeout: Duration,
+    waits: &mut dyn FnMut(&str),
+) -> Result<Vec<Memif>, LinkError> {
     settings.check()?;
-    let deadline = Instant::now() + timeout;
+    let start = Instant::now();
+    let deadline = start + timeout;
+    let mut notice_at = Some(start + NOTICE_AFTER);
     let mut reason = None;
     loop {
-        let not_yet = match try_connect(settings, deadline) {
+        // A server that is busy with another client lets us wait in its queue.
+        let until = notice_at.map_or(deadline, |at| at.min(deadline));
+        let not_yet = match try_connect(settings, until) {
             Ok((session, lanes)) => return links(Role::Client, settings, &session, lanes),
             Err(NoSession::Io(_, error)) if is_not_there_yet(&error) => {
                 "no server is listening on the socket".to_owned()
             }
             Err(NoSession::SentAway(why)) => why,
+            Err(_) if Instant::now() >= until && until < deadline => {
+                "the server does not answer: it may have another client".to_owned()
+            }
             Err(why) => return Err(failed(why)),
         };
-        let is_late = Instant::now() >= deadline;
+        let now = Instant::now();
         // The last try is cut short by the deadline: what an earlier one heard says more.
-        let last = if is_late { reason.take().unwrap_or(not_yet) } else { not_yet };
-        if is_late {
+        let last = if now >= deadline { reason.take().unwrap_or(not_yet) } else { not_yet };
+        if now >= deadline {
             return Err(unavailable(last));
+        }
+        if notice_at.is_some_and(|at| now >= at) {
+            notice_at = None;
+            waits(&last);
         }
         reason = Some(last);
         std::thread::sleep(CONNECT_PAUSE);

@@ -5,27 +5,34 @@ use std::time::Duration;
 use crate::fault::Faults;
 use crate::limits::{FAULT_REORDERING_DELAY_US, MEMIF_OPEN_TIMEOUT_MS};
 use crate::spec::{FaultSpec, MemifSpec, XdpSpec};
+use crate::tap::{self, Tap, TapConfig};
 use crate::xdp::{self, SocketMap, XdpConfig};
-use crate::{Fault, Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair, tap};
+use crate::{Fault, Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, packet, pair};
 
 /// Opens what `spec` describes: one link for each queue. A pair gives its two ends.
 ///
 /// A memif waits for its peer. A link that shares the host's address starts with nothing of its
 /// own: see [`Link::set_ownership`].
 ///
+/// `notice` receives lines for a person: what is waited for, if that takes a second, and what the
+/// other end of a new device lacks, each with what to do about it.
+///
 /// # Errors
 /// What the driver says, as a [`LinkError`].
-pub fn open(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
+pub fn open(
+    spec: &LinkSpec,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Vec<Box<dyn Link>>, LinkError> {
     match spec {
         LinkSpec::Pair => {
             let (here, there) = pair(&PairConfig::default())?;
             Ok(boxed([here, there]))
         }
-        LinkSpec::Tap(config) => tap::open(config).map(boxed),
+        LinkSpec::Tap(config) => open_tap(config, notice).map(boxed),
         LinkSpec::Packet(config) => packet::open(config).map(|link| boxed([link])),
         LinkSpec::Xdp(spec) => xdp::open(&xdp_config(spec)).map(boxed),
-        LinkSpec::Memif(spec) => open_memif(spec).map(boxed),
-        LinkSpec::Faulty(spec, faults) => faulty(open(spec)?, faults),
+        LinkSpec::Memif(spec) => open_memif(spec, notice).map(boxed),
+        LinkSpec::Faulty(spec, faults) => faulty(open(spec, notice)?, faults),
     }
 }
 
@@ -62,7 +69,25 @@ fn faulty(links: Vec<Box<dyn Link>>, spec: &FaultSpec) -> Result<Vec<Box<dyn Lin
     links.into_iter().zip(seeds).map(wrap).collect()
 }
 
-fn open_memif(spec: &MemifSpec) -> Result<Vec<memif::Memif>, LinkError> {
+/// A device that did not exist has no address at the kernel's end: nothing arrives until it has.
+fn open_tap(config: &TapConfig, notice: &mut dyn FnMut(&str)) -> Result<Vec<Tap>, LinkError> {
+    let existed = tap::exists(config);
+    let links = tap::open(config)?;
+    if !existed {
+        let name = &config.name;
+        notice(&format!(
+            "{name} did not exist: it was made, and goes with this program. Its kernel's end has \
+             no address, so nothing arrives: give it one by `ip address add ADDRESS/BITS dev \
+             {name}`, or make {name} first (`ip tuntap add`)"
+        ));
+    }
+    Ok(links)
+}
+
+fn open_memif(
+    spec: &MemifSpec,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Vec<memif::Memif>, LinkError> {
     let role = if spec.is_server { memif::Role::Server } else { memif::Role::Client };
     let mut settings =
         memif::Settings::new(&spec.socket, spec.mac.unwrap_or_else(|| memif_mac(spec)));
@@ -73,7 +98,20 @@ fn open_memif(spec: &MemifSpec) -> Result<Vec<memif::Memif>, LinkError> {
     // A power of two of at most 2^14: the description was checked.
     settings.ring_size_log2 = spec.ring_slots.ilog2() as u8;
     settings.buffer_bytes = spec.buffer_bytes;
-    memif::open(role, &settings, Duration::from_millis(MEMIF_OPEN_TIMEOUT_MS))
+    let timeout = Duration::from_millis(MEMIF_OPEN_TIMEOUT_MS);
+    let path = spec.socket.display();
+    memif::open(role, &settings, timeout, &mut |why| {
+        let (waits_for, remedy) = match role {
+            memif::Role::Server => ("a client", format!("start one with --link memif:{path}")),
+            memif::Role::Client => {
+                ("the server", format!("start one with --link memif:{path},role=server"))
+            }
+        };
+        let seconds = timeout.as_secs();
+        notice(&format!(
+            "memif:{path}: {why}; waiting for {waits_for}, at most {seconds} s: {remedy}"
+        ));
+    })
 }
 
 /// An address of our own choice (the second lowest bit says so) that differs between the two ends
@@ -88,9 +126,13 @@ mod tests {
     use super::*;
     use crate::Transmit;
 
+    fn opened(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
+        open(spec, &mut |_| ())
+    }
+
     #[test]
     fn a_pair_has_two_ends() {
-        let mut links = open(&"pair".parse().expect("a description")).expect("memory");
+        let mut links = opened(&"pair".parse().expect("a description")).expect("memory");
         let [here, there] = links.as_mut_slice() else { panic!("two ends") };
         let plain = Transmit { len: 60, ..Transmit::default() };
         here.tx_burst(1, &mut |_| Some(plain)).expect("sent");
@@ -100,7 +142,7 @@ mod tests {
     #[test]
     fn faults_meet_frames_of_both_directions() {
         let spec = "pair:loss=50%,seed=1".parse().expect("a description");
-        let mut links = open(&spec).expect("memory");
+        let mut links = opened(&spec).expect("memory");
         let [here, there] = links.as_mut_slice() else { panic!("two ends") };
         let plain = Transmit { len: 60, ..Transmit::default() };
         // In turns, so that no ring is full: what is lost is lost to chance.
@@ -118,8 +160,8 @@ mod tests {
         let name = format!("@megapipe-open-{}", std::process::id());
         let text = format!("memif:{name},id=7,queues=2,ring=64,mtu=900");
         let server: LinkSpec = format!("{text},role=server").parse().expect("a description");
-        let serving = std::thread::spawn(move || open(&server));
-        let clients = open(&text.parse().expect("a description")).expect("the server comes");
+        let serving = std::thread::spawn(move || opened(&server));
+        let clients = opened(&text.parse().expect("a description")).expect("the server comes");
         let servers = serving.join().expect("no panic").expect("the client came");
         assert_eq!((clients.len(), servers.len()), (2, 2));
         let (client, server) = (clients[0].caps(), servers[0].caps());
@@ -130,7 +172,32 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_says_why() {
         let absent = "packet:mp-absent".parse().expect("a description");
-        let Err(error) = open(&absent) else { panic!("there is no such interface") };
+        let Err(error) = opened(&absent) else { panic!("there is no such interface") };
         assert_eq!(error.to_string(), "interface: there is no interface \"mp-absent\"");
+    }
+
+    /// A peer that comes only once somebody was told that it is missing.
+    fn comes_when_told(late: &str, early: &str) {
+        let spec = |text: &str| text.parse::<LinkSpec>().expect("a description");
+        let (late, early) = (spec(late), spec(early));
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            open(&early, &mut |text| tell.send(text.to_owned()).expect("the test waits")).map(drop)
+        });
+        let text = told.recv_timeout(Duration::from_secs(20)).expect("a notice");
+        assert!(text.contains("waiting for") && text.contains("--link memif:@mp-"), "{text}");
+        // Kept until the other end has opened, too.
+        let links = opened(&late).expect("the other end waits");
+        waiting.join().expect("no panic").expect("the other end came");
+        assert!(told.try_recv().is_err(), "one notice");
+        drop(links);
+    }
+
+    #[test]
+    fn memif_without_peer_gives_notice_and_goes_on() {
+        let name = format!("@mp-open-notice-{}", std::process::id());
+        let (server, client) = (format!("memif:{name},role=server"), format!("memif:{name}"));
+        comes_when_told(&server, &client);
+        comes_when_told(&client, &server);
     }
 }

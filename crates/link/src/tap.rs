@@ -68,6 +68,11 @@ pub struct Tap {
     waiting_bytes: usize,
 }
 
+/// Whether an interface of that name exists, in the network namespace of the calling thread.
+pub(crate) fn exists(config: &TapConfig) -> bool {
+    Interface::new(&config.name).and_then(|interface| interface.index()).is_ok()
+}
+
 /// Opens the device's queues, sets its MTU and switches it on.
 ///
 /// # Errors

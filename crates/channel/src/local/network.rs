@@ -74,10 +74,23 @@ impl LocalNetwork {
     /// # Errors
     /// [`NetworkError`] says what is missing on this machine, or which part of the text is wrong.
     pub fn open(link: &str, settings: ServerConfig) -> Result<Self, NetworkError> {
+        Self::open_noting(link, settings, &mut |_| ())
+    }
+
+    /// As [`LocalNetwork::open`]. `notice` receives lines for a person: what is waited for, if
+    /// that takes a second, and what the other end of a new device lacks, each with the remedy.
+    ///
+    /// # Errors
+    /// As [`LocalNetwork::open`].
+    pub fn open_noting(
+        link: &str,
+        settings: ServerConfig,
+        notice: &mut dyn FnMut(&str),
+    ) -> Result<Self, NetworkError> {
         let spec: LinkSpec = link.parse()?;
         let interface = settings.interface.clone().or_else(|| shared_interface(&spec));
         let settings = ServerConfig { interface, ..settings };
-        let queues = megapipe_link::open(&spec)?;
+        let queues = megapipe_link::open(&spec, notice)?;
         let queues = match Capture::from_environment()? {
             Some(capture) => captured(queues, &capture),
             None => queues,

@@ -18,7 +18,7 @@ use rustix::event::epoll;
 
 use super::handshake::Terms;
 use super::session::{self, Joined, Joining, Lanes, NoSession, Session};
-use super::{Memif, Role, Settings, links, socket, unavailable};
+use super::{Memif, NOTICE_AFTER, Role, Settings, links, socket, unavailable};
 use crate::limits::MEMIF_CLIENTS_PER_LOOK;
 use crate::{BoundPath, LinkError};
 
@@ -65,8 +65,10 @@ impl Listener {
                 .map_err(|source| LinkError::Io { what: "accepting a memif client", source })?;
             let Some(channel) = channel else {
                 return Err(unavailable(match &self.last_refusal {
-                    Some(reason) => format!("no client in time; the last one left: {reason}"),
-                    None => "no client in time".to_owned(),
+                    Some(reason) => {
+                        format!("no client has come that stayed; the last one left: {reason}")
+                    }
+                    None => "no client has come".to_owned(),
                 }));
             };
             match session::serve(channel, &terms, deadline) {
@@ -91,12 +93,25 @@ impl Listener {
 
 impl Listener {
     /// Waits for the first client, at most `timeout`; the links that it gets go on with the next
-    /// one when it leaves, and so on, as long as the next one wants as many queues.
+    /// one when it leaves, and so on, as long as the next one wants as many queues. Calls `waits`,
+    /// with the reason, if there is none after a second.
     ///
     /// # Errors
     /// As [`Listener::accept`].
-    pub(super) fn serve(mut self, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
-        let (session, lanes) = self.next_client(Instant::now() + timeout)?;
+    pub(super) fn serve(
+        mut self,
+        timeout: Duration,
+        waits: &mut dyn FnMut(&str),
+    ) -> Result<Vec<Memif>, LinkError> {
+        let start = Instant::now();
+        let first = self.next_client(start + timeout.min(NOTICE_AFTER));
+        let (session, lanes) = match first {
+            Err(LinkError::Unavailable { why, .. }) if timeout > NOTICE_AFTER => {
+                waits(&why);
+                self.next_client(start + timeout)?
+            }
+            other => other?,
+        };
         let queue_count = lanes.len();
         let mut links = links(Role::Server, &self.settings, &session, lanes)?;
         let serving = Arc::new(Serving::new(self, session, queue_count)?);

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use megapipe_link::conformance::{self, Bench, Opened, Outside};
 use megapipe_link::tap::{self, TapConfig};
-use megapipe_link::{Link, LinkError, Medium, Transmit};
+use megapipe_link::{Link, LinkError, LinkSpec, Medium, Transmit};
 
 use crate::counting::allocations;
-use crate::wire::{Wire, enter_own_namespace, until_active};
+use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 struct Device(TapConfig);
 
@@ -100,4 +100,26 @@ fn queues_are_links_of_one_device_and_mistakes_are_named() {
         let Err(LinkError::Setting { setting, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(setting, name);
     }
+}
+
+#[test]
+fn tap_that_was_made_gives_notice() {
+    const NAME: &str = "tap::tap_that_was_made_gives_notice";
+    if let Err(why) = enter_own_namespace() {
+        return println!("skipped: {NAME}: {why}");
+    }
+    let spec: LinkSpec = "tap:mp-tap".parse().expect("a description");
+    let mut notices = Vec::new();
+    let mut open = || megapipe_link::open(&spec, &mut |text| notices.push(text.to_owned()));
+    match open() {
+        Err(error @ LinkError::Unavailable { .. }) => {
+            return println!("skipped: {NAME}: {error}");
+        }
+        // Gone with its link.
+        made => drop(made.expect("a device")),
+    }
+    ip("tuntap add dev mp-tap mode tap vnet_hdr").expect("a device that stays");
+    drop(open().expect("the device is there"));
+    assert!(notices.len() == 1 && notices[0].contains("mp-tap did not exist"), "{notices:?}");
+    assert!(notices[0].contains("ip address add"), "{notices:?}");
 }

@@ -20,7 +20,7 @@ fn connecting(settings: &Settings) -> JoinHandle<Result<Vec<Memif>, LinkError>> 
 
 fn opened(settings: &Settings) -> (Vec<Memif>, Vec<Memif>) {
     let client = connecting(settings);
-    let server = open(Role::Server, settings, SOON).expect("a client");
+    let server = open(Role::Server, settings, SOON, &mut |_| ()).expect("a client");
     (server, client.join().expect("no panic").expect("a server"))
 }
 
