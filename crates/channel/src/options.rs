@@ -93,6 +93,10 @@ pub struct ListenOptions {
     /// Several channels, threads or processes may listen on the address. Default: on; without
     /// partitioning in the configuration it is off.
     pub share: bool,
+    /// Only channels of this process listen on the address: if a socket of another process does,
+    /// the call fails. Of two processes that call at the same moment one fails. Default: off; our
+    /// own stack's addresses are never shared with other processes.
+    pub only_this_process: bool,
     /// An IPv6 socket takes IPv6 only. Default: off, as in the kernel.
     pub only_v6: bool,
     /// On our own stack, what connections say of others at their local address
@@ -113,6 +117,7 @@ impl Default for ListenOptions {
             backlog: limits::BACKLOG_DEFAULT,
             cpu_mask: None,
             share: true,
+            only_this_process: false,
             only_v6: false,
             #[cfg(feature = "local")]
             reuse: megapipe_stack::Reuse::default(),
@@ -141,6 +146,13 @@ impl ListenOptions {
     #[must_use]
     pub const fn share(mut self, share: bool) -> Self {
         self.share = share;
+        self
+    }
+
+    /// Sets [`ListenOptions::only_this_process`].
+    #[must_use]
+    pub const fn only_this_process(mut self, only_this_process: bool) -> Self {
+        self.only_this_process = only_this_process;
         self
     }
 

@@ -259,14 +259,16 @@ pub(crate) fn listen(
 ) -> Result<(OwnedFd, Membership), ListenError> {
     let kernel = |what| move |source: io::Error| ListenError::Kernel { what, source };
     let socket = sys::stream_socket(address, nonblocking).map_err(kernel("make a socket"))?;
-    prepare(socket.as_fd(), options).map_err(kernel("set the socket's options"))?;
     let mut groups = lock(&GROUPS);
+    let wanted = (netns_of(socket.as_fd()), address.clone());
+    let claims = options.only_this_process && groups.get(&wanted).is_none_or(Vec::is_empty);
+    prepare(socket.as_fd(), options, !claims).map_err(kernel("set the socket's options"))?;
     sys::bind(socket.as_fd(), address).map_err(kernel("bind"))?;
     let key = key_of(socket.as_fd()).map_err(kernel("read the socket's address"))?;
     let members = groups.entry(key.clone()).or_default();
     check_mask(members, options.cpu_mask.as_ref(), 0)?;
     let takes = options.cpu_mask.map_or(Member::Rest, Member::Cores);
-    let joined = join(members, &socket, takes, Some(inbox), options.backlog);
+    let joined = join(members, &socket, takes, Some(inbox), (options.backlog, claims));
     let id = joined.map_err(|source| ListenError::Kernel { what: "listen", source })?;
     Ok((socket, Membership { key, id }))
 }
@@ -309,10 +311,10 @@ pub(crate) fn split(
     }
     let socket = sys::stream_socket(&key.1, nonblocking).map_err(kernel("cannot make a socket"))?;
     let options = ListenOptions::default();
-    prepare(socket.as_fd(), &options).map_err(kernel("cannot set the socket's options"))?;
+    prepare(socket.as_fd(), &options, true).map_err(kernel("cannot set the socket's options"))?;
     sys::bind(socket.as_fd(), &key.1).map_err(kernel("cannot bind"))?;
     let takes = Member::Cores(mask);
-    let id = join(members, &socket, takes, Some(inbox), options.backlog)
+    let id = join(members, &socket, takes, Some(inbox), (options.backlog, false))
         .map_err(kernel("cannot listen"))?;
     drain_original(members);
     Ok((socket, Membership { key, id }))
@@ -352,9 +354,9 @@ pub(crate) fn grace_end() -> Instant {
     Instant::now() + Duration::from_millis(LEAVE_GRACE_MS)
 }
 
-fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions) -> io::Result<()> {
+fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions, joins_a_group: bool) -> io::Result<()> {
     sockopt::set_socket_reuseaddr(socket, true)?;
-    sockopt::set_socket_reuseport(socket, true)?;
+    sockopt::set_socket_reuseport(socket, joins_a_group)?;
     if options.only_v6 {
         sockopt::set_ipv6_v6only(socket, true)?;
     }
@@ -368,7 +370,7 @@ fn join(
     socket: &OwnedFd,
     takes: Member,
     inbox: Option<&Arc<Inbox>>,
-    backlog: u32,
+    (backlog, claims): (u32, bool),
 ) -> io::Result<u64> {
     let id = next_id();
     let entry = Entry {
@@ -381,6 +383,11 @@ fn join(
         is_over: false,
     };
     rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?;
+    if claims {
+        // Without SO_REUSEPORT listen(2) succeeded for one socket only, whoever has bound the
+        // address meanwhile. From now on siblings may join.
+        sockopt::set_socket_reuseport(socket, true)?;
+    }
     members.push(entry);
     if let Err(error) = attach(members) {
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
@@ -396,7 +403,16 @@ fn attach(members: &[Entry]) -> io::Result<()> {
     let Some(first) = members.first() else { return Ok(()) };
     let takes: Vec<Member> = members.iter().map(|entry| entry.takes).collect();
     match steering::program(&takes) {
-        Some(mut program) => sys::attach_reuseport_cbpf(first.socket.as_fd(), &mut program),
+        Some(mut program) => {
+            match sys::attach_reuseport_cbpf(first.socket.as_fd(), &mut program) {
+                // The kernel makes the group of a socket that claimed its address when a sibling
+                // joins. Until then all connections are its own.
+                Err(error) if members.len() == 1 && error.raw_os_error() == Some(libc::EINVAL) => {
+                    Ok(())
+                }
+                other => other,
+            }
+        }
         None => match sys::detach_reuseport_bpf(first.socket.as_fd()) {
             // There was none.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -430,8 +446,12 @@ fn next_id() -> u64 {
 
 fn key_of(socket: BorrowedFd<'_>) -> io::Result<GroupKey> {
     let address = sys::local_address(socket)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
-    // Kernels before 5.14 have no cookie: all sockets then count as one namespace's.
-    Ok((sys::netns_cookie(socket).unwrap_or(0), address))
+    Ok((netns_of(socket), address))
+}
+
+/// Kernels before 5.14 have no cookie: all sockets then count as one namespace's.
+fn netns_of(socket: BorrowedFd<'_>) -> u64 {
+    sys::netns_cookie(socket).unwrap_or(0)
 }
 
 fn inode(socket: BorrowedFd<'_>) -> io::Result<u64> {

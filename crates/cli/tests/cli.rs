@@ -304,6 +304,33 @@ fn a_second_server_at_the_same_address_is_refused() {
 }
 
 #[test]
+fn servers_started_at_once_have_one_winner() {
+    for round in 0..8 {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address").to_string();
+        drop(free);
+        let channels = if round % 2 == 0 { "1" } else { "2" };
+        let start = || {
+            let mut command =
+                megapipe(&["serve", "rpc", "--listen", &address, "--channels", channels]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("megapipe runs")
+        };
+        // Both run before either is looked at.
+        let mut started = [start(), start()];
+        let ready = started.each_mut().map(|child| {
+            let mut line = String::new();
+            let stdout = child.stdout.as_mut().expect("a pipe");
+            BufReader::new(stdout).read_line(&mut line).expect("a line, or the end");
+            line.starts_with("listening on ")
+        });
+        for child in started {
+            drop(Beside(child));
+        }
+        assert_eq!(ready.iter().filter(|it| **it).count(), 1, "round {round}: {ready:?}");
+    }
+}
+
+#[test]
 fn a_server_and_its_load_meet() {
     let server = Server::start(&["serve", "rpc", "--listen", "127.0.0.1:0", "--channels", "2"]);
     assert!(server.ready.contains(", driver ") && server.ready.ends_with(", 2 channels\n"));

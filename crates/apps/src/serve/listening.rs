@@ -3,8 +3,8 @@
 //! Three cases [MegaPipe 3.4.1]:
 //! - TCP, partitioned (the default): every channel listens for itself on the same port and takes
 //!   the connections of its own processors. The first channel binds; where it asked for port 0
-//!   the others join the port that it was given. A port at which another program listens is
-//!   refused, also if that would share it: two servers that were started by mistake are told so.
+//!   the others join the port that it was given. A port at which another process listens is
+//!   refused, also if that would share it: of two servers that start at once one is refused.
 //! - TCP with `--no-partition`: one socket whose only accept queue all channels share, as servers
 //!   had it before SO_REUSEPORT. It is what the paper compares with.
 //! - UNIX: a path can be bound once, so channels share the socket in any case.
@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use megapipe::{
-    Accept, Address, BoundPath, Channel, CpuMask, Handle, ListenOptions, Misuse, UnixAddress,
+    Accept, Address, BoundPath, Channel, CpuMask, Handle, ListenError, ListenOptions, Misuse,
+    UnixAddress,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -55,17 +56,6 @@ impl Endpoint {
         }
     }
 
-    /// Finds out whether somebody else listens here, on the kernel: who shares a port with
-    /// SO_REUSEPORT is not asked by bind(2).
-    pub(crate) fn check_free(&self) -> Result<(), ServeError> {
-        let Self::Partitioned(Address::Inet(inet)) = self else { return Ok(()) };
-        if inet.port() == 0 {
-            return Ok(());
-        }
-        let address = Address::Inet(*inet);
-        alone(*inet).map_err(|source| ServeError::Bind { address, source })
-    }
-
     /// Where that is; before the first channel listens, as it was asked for.
     pub(crate) const fn address(&self) -> &Address {
         match self {
@@ -83,13 +73,22 @@ impl Endpoint {
     ) -> Result<Handle, ServeError> {
         match self {
             Self::Partitioned(address) => {
-                let mut options = ListenOptions::default().backlog(backlog);
+                let mut options = ListenOptions::default().backlog(backlog).only_this_process(true);
                 if let Some(mask) = mask {
                     options = options.cpu_mask(mask);
                 }
-                channel
-                    .listen(address, &options, cookie)
-                    .map_err(|source| ServeError::Listen { address: address.clone(), source })
+                channel.listen(address, &options, cookie).map_err(|error| {
+                    let address = address.clone();
+                    match error {
+                        // Which step found the other server makes no difference to a person.
+                        ListenError::Kernel { source, .. }
+                            if source.kind() == io::ErrorKind::AddrInUse =>
+                        {
+                            ServeError::Bind { address, source }
+                        }
+                        source => ServeError::Listen { address, source },
+                    }
+                })
             }
             Self::Shared { address, socket, .. } => {
                 let bind = |source| ServeError::Bind { address: address.clone(), source };
@@ -116,11 +115,6 @@ fn unbound(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     Ok(socket)
-}
-
-/// Nobody listens at an address.
-fn alone(address: SocketAddr) -> io::Result<()> {
-    Ok(rustix::net::bind(unbound(address)?, &address)?)
 }
 
 fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<Bound> {

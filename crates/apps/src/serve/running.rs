@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use megapipe::{Address, Backend, CpuMask, Waker};
+use megapipe::{Address, CpuMask, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::args::ServeArgs;
@@ -75,9 +75,6 @@ where
         .collect();
     let backend = args.backend.open(args.connections_of_each(count), count)?;
     let endpoints = endpoints?;
-    if backend == Backend::Kernel {
-        endpoints.iter().try_for_each(|endpoint| endpoint.check_free())?;
-    }
     let notices = Notices::new().map_err(|source| ServeError::resource("a socket pair", source))?;
     let mut running = Running {
         addresses: Vec::new(),

@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Accepted, Channel, Config, Connection, CpuMask, Event, Handle, ListenOptions, OpError,
-    Waker,
+    Accept, Accepted, Channel, Config, Connection, CpuMask, Event, Handle, ListenError,
+    ListenOptions, OpError, Waker,
 };
 
 use crate::scene::{Case, PATIENCE, Scene, on_kernel_drivers, receive, send};
@@ -26,6 +26,7 @@ on_kernel_drivers![
     what_waited_before_the_first_channel_joined_is_accepted,
     a_mask_sends_a_cores_connections_to_its_channel,
     the_last_listener_to_leave_frees_the_address,
+    listen_only_this_process_excludes_other_processes,
 ];
 
 const LOAD_THREADS: usize = 3;
@@ -498,4 +499,45 @@ fn the_last_listener_to_leave_frees_the_address(case: &Case) {
         first.dispatch(Some(Duration::from_millis(10))).unwrap();
         second.dispatch(Some(Duration::from_millis(10))).unwrap();
     }
+}
+
+/// A socket as another process would bind it: it shares the address if it can.
+fn foreign(address: SocketAddr, shares: bool) -> rustix::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let socket =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    sockopt::set_socket_reuseaddr(&socket, true).expect("a TCP socket");
+    sockopt::set_socket_reuseport(&socket, shares).expect("a TCP socket");
+    rustix::net::bind(&socket, &address).expect("nothing that listens excludes it");
+    socket
+}
+
+fn listen_only_this_process_excludes_other_processes(case: &Case) {
+    let (mut first, mut second) = (case.scene(), case.scene());
+    let claiming = |mask| ListenOptions::default().only_this_process(true).cpu_mask(mask);
+    let (no_core, all_cores) = (CpuMask::cpu(1_000), CpuMask::cpus(0..1_000));
+    // Another process listens, and would share.
+    let theirs = foreign("127.0.0.1:0".parse().unwrap(), true);
+    rustix::net::listen(&theirs, 8).unwrap();
+    let taken = SocketAddr::try_from(rustix::net::getsockname(&theirs).unwrap()).unwrap();
+    let error = first.listen(&taken.into(), &claiming(all_cores), 0).unwrap_err();
+    let ListenError::Kernel { source, .. } = error else { panic!("{error}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
+
+    // Another process has bound the address at the same moment, and has not listened yet.
+    let (_reserved, address) = reserved();
+    let theirs = foreign(address, false);
+    let one = first.listen(&address.into(), &claiming(all_cores), 0).unwrap();
+    assert_eq!(rustix::net::listen(&theirs, 8), Err(rustix::io::Errno::ADDRINUSE));
+    drop(theirs);
+    // The channels of this process share it, with their masks.
+    first.set_cpu_mask(one, no_core).unwrap();
+    let two = second.listen(&address.into(), &claiming(all_cores), 0).unwrap();
+    second.channel.accept(two, Accept::lwsocket(u32::MAX)).unwrap();
+    second.flush().unwrap();
+    let _clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for _ in 0..20 {
+        second.accepted(two);
+    }
+    first.expect_silence();
 }
