@@ -106,6 +106,26 @@ fn first_socket_failure_prints_its_reason_once() {
 }
 
 #[test]
+fn first_socket_names_the_missing_peer_of_a_memif() {
+    let test = "first_socket_names_the_missing_peer_of_a_memif";
+    let Some(prefix) = prefix(test) else { return };
+    let source = prefix.join("first-socket-alone.c");
+    let text = "#include <sys/socket.h>\n\
+                int main(void)\n{\n    return socket(AF_INET, SOCK_STREAM, 0) < 0;\n}\n";
+    std::fs::write(&source, text).expect("a file");
+    let mut command = Command::new(compile(prefix, &source, "first-socket-alone", OURS));
+    let link = format!("memif:@mp-bsd-alone-{}", std::process::id());
+    command.env("MEGAPIPE_BACKEND", "local").env("MEGAPIPE_LINK", &link);
+    command.env("MEGAPIPE_ADDRESS", "10.0.0.2/24").stderr(Stdio::piped());
+    let mut waiting = Ended(command.spawn().expect("the program starts"));
+    let mut line = String::new();
+    let stderr = waiting.0.stderr.take().expect("a pipe");
+    BufReader::new(stderr).read_line(&mut line).expect("a line");
+    assert!(line.starts_with(&format!("megapipe: {link}: no server is listening")), "{line}");
+    assert!(line.contains(&format!("start one with --link {link},role=server")), "{line}");
+}
+
+#[test]
 fn a_program_of_linux_says_the_same_on_our_sockets() {
     let Some(prefix) = prefix("a_program_of_linux_says_the_same_on_our_sockets") else { return };
     for whose in ["shared", "thread"] {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use channel::{Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig};
 
 use crate::abi::{mp_backend, mp_config, mp_placement};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, Failure, print};
 use crate::limits::{NETWORKS_MAX, SLOTS_BESIDE_CONNECTIONS};
 
 /// What a network is opened with.
@@ -284,12 +284,12 @@ pub(crate) fn on<T>(
             made => return Ok(made?),
         }
     }
-    let network = LocalNetwork::open(&wanted.link, wanted.settings.clone()).map_err(|source| {
-        CallError::Network {
-            name: wanted.link_named_by,
-            link: wanted.link.clone(),
-            source: Box::new(source),
-        }
+    let mut notice = |text: &str| print(format_args!("{text}"));
+    let network = LocalNetwork::open_noting(&wanted.link, wanted.settings.clone(), &mut notice);
+    let network = network.map_err(|source| CallError::Network {
+        name: wanted.link_named_by,
+        link: wanted.link.clone(),
+        source: Box::new(source),
     })?;
     let made = on(&network)?;
     if networks.len() == NETWORKS_MAX {
