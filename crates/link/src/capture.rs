@@ -287,6 +287,10 @@ impl<L: Link> Link for Pcap<L> {
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         self.link.set_ownership(ownership)
     }
+
+    fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        self.link.check_ownership(ownership)
+    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Pcap<L> {

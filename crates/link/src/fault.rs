@@ -288,6 +288,10 @@ impl<L: Link> Link for Fault<L> {
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         self.link.set_ownership(ownership)
     }
+
+    fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        self.link.check_ownership(ownership)
+    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Fault<L> {

@@ -217,6 +217,16 @@ pub trait Link: Send {
         let _ = ownership;
         Ok(())
     }
+
+    /// Whether an ownership fits the link: [`Link::set_ownership`] would not refuse it for its
+    /// size. Changes nothing.
+    ///
+    /// # Errors
+    /// [`LinkError::Setting`] when the rules are too many.
+    fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        let _ = ownership;
+        Ok(())
+    }
 }
 
 /// A link chosen at run time is a link: wrappers go around it as around any other.
@@ -263,5 +273,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         (**self).set_ownership(ownership)
+    }
+
+    fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        (**self).check_ownership(ownership)
     }
 }

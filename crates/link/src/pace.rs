@@ -172,6 +172,10 @@ impl<L: Link> Link for Pace<L> {
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         self.link.set_ownership(ownership)
     }
+
+    fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        self.link.check_ownership(ownership)
+    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Pace<L> {

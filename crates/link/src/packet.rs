@@ -486,4 +486,8 @@ impl Link for Packet {
         self.holdings.commit(change);
         Ok(())
     }
+
+    fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        filter::compile(self.caps.medium, ownership).map(drop)
+    }
 }

@@ -303,12 +303,32 @@ impl Host {
         link: &mut LinkServer,
         change: impl FnOnce(&mut Ownership) -> Result<(), OwnershipError>,
     ) -> Result<(), LinkError> {
-        let mut wanted = self.ownership.clone();
-        change(&mut wanted)
-            .map_err(|error| LinkError::Setting { setting: "ownership", why: error.to_string() })?;
+        let wanted = self.changed(change)?;
         link.set_ownership(&wanted)?;
         self.ownership = wanted;
         Ok(())
+    }
+
+    /// Whether there is room for a change of what is ours.
+    ///
+    /// # Errors
+    /// What the link says, or that there is no room.
+    pub(crate) fn check(
+        &self,
+        link: &LinkServer,
+        change: impl FnOnce(&mut Ownership) -> Result<(), OwnershipError>,
+    ) -> Result<(), LinkError> {
+        link.check_ownership(&self.changed(change)?)
+    }
+
+    fn changed(
+        &self,
+        change: impl FnOnce(&mut Ownership) -> Result<(), OwnershipError>,
+    ) -> Result<Ownership, LinkError> {
+        let mut wanted = self.ownership.clone();
+        change(&mut wanted)
+            .map_err(|error| LinkError::Setting { setting: "ownership", why: error.to_string() })?;
+        Ok(wanted)
     }
 }
 

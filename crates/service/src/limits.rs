@@ -11,6 +11,9 @@ pub const TX_FRAMES_PER_TURN: usize = 256;
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// Longest time to spin that may be asked for.
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
+/// Shares of [`RX_FRAMES_PER_TURN`] that are taken before a connection moves: a window of 4 MiB in
+/// frames of 1,500 bytes.
+pub const DRAIN_SHARES_MAX: usize = 45;
 /// The ports that connections and listeners get when they ask for none, first and last: Linux's.
 pub const EPHEMERAL_PORTS: (u16, u16) = (32_768, 60_999);
 /// The ports that connections leave from where the host's address is shared, first and last: above

@@ -103,6 +103,17 @@ impl LinkServer {
         }
     }
 
+    /// Whether the frames of an ownership fit the link ([`Link::check_ownership`]).
+    ///
+    /// # Errors
+    /// As there; nothing has changed.
+    pub fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        match &self.frames {
+            Frames::Queue(link) => link.check_ownership(ownership),
+            Frames::Shared(link) => link.check_ownership(ownership),
+        }
+    }
+
     /// Prepares for sleep on [`LinkServer::wait_fd`]. `false`: there is work already.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use megapipe_link::{Flow, LinkError, Transport};
 use megapipe_stack::{Instant, Memory};
 
 use crate::host::Host;
+use crate::limits::DRAIN_SHARES_MAX;
 use crate::server::Server;
 
 /// Why a connection of this server's cannot become the kernel's, nor the other way round.
@@ -62,6 +63,29 @@ impl<M: Memory> Server<M> {
         let interface = self.shared_interface()?;
         let is_home = self.link.attachment().is_none_or(|place| place.is_home(local, remote));
         if is_home { Ok(interface) } else { Err(NotShared::OtherShard) }
+    }
+
+    /// Whether there is room to release a flow, before anything changes ([`Server::release`]).
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn check_release(&self, flow: Flow) -> Result<(), LinkError> {
+        let Some(host) = &self.host else { return Ok(()) };
+        host.check(&self.link, |ownership| ownership.release(flow))
+    }
+
+    /// Takes all frames that have arrived, in several turns' shares, so that none of a connection
+    /// that is about to leave is lost.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn drain(&mut self, now: Instant) -> Result<(), LinkError> {
+        for _ in 0..DRAIN_SHARES_MAX {
+            if self.receive(now)? == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// From now on the flow is the kernel's: the link does not take its frames any more. Somebody

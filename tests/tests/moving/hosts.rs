@@ -71,12 +71,33 @@ impl Hosts {
 
     /// So many channels, each with a shard of one network.
     pub(crate) fn channels(&self, link: &str, count: u16) -> Result<Vec<Channel>, String> {
+        self.channels_for(link, count, 64)
+    }
+
+    /// The same, for so many connections each.
+    pub(crate) fn channels_for(
+        &self,
+        link: &str,
+        count: u16,
+        connections: u32,
+    ) -> Result<Vec<Channel>, String> {
         let shards = Some(count);
-        let settings = ServerConfig { connections: 64, shards, ..ServerConfig::default() };
+        let settings = ServerConfig { connections, shards, ..ServerConfig::default() };
         let network = LocalNetwork::open(link, settings).map_err(|error| error.to_string())?;
         let config = Config::default().backend(Backend::Local(network));
         let channel = |_| Channel::create(config.clone()).map_err(|error| format!("{error:?}"));
         (0..count).map(channel).collect()
+    }
+
+    /// Segments that the far kernel has sent again.
+    pub(crate) fn far_retransmissions(&self) -> usize {
+        let snmp = self.far(|| fs::read_to_string("/proc/thread-self/net/snmp"));
+        let snmp = snmp.join().expect("no panic").expect("the kernel counts");
+        let mut rows = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+        let mut row = || rows.next().expect("names, then values").split(' ');
+        let (mut names, mut values) = (row(), row());
+        let place = names.position(|name| name == "RetransSegs").expect("it is counted");
+        values.nth(place).and_then(|value| value.parse().ok()).expect("a number")
     }
 
     /// Starts to write down what passes, if tcpdump is there.

@@ -15,6 +15,7 @@
 //!
 //! Needs root; otherwise each test says that it was skipped.
 
+mod full_table;
 mod hosts;
 mod mover;
 mod outgoing;

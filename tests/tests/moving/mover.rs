@@ -66,6 +66,30 @@ impl<'a> Mover<'a> {
         assert_eq!(self.moves, moves);
     }
 
+    /// Sends and receives all of it, and tries to move after each read and write, which is always
+    /// refused. How often.
+    pub(crate) fn run_refused(&mut self) -> usize {
+        let (mut attempts, mut is_asked) = (0, false);
+        let start = Instant::now();
+        while self.inward.left() > 0 || self.outward.left() > 0 || self.is_writing || is_asked {
+            assert!(start.elapsed() < PATIENCE, "{} left", self.inward.left());
+            // Nothing can be written behind a move.
+            if !is_asked {
+                self.ask_for_more();
+            }
+            match self.take_one() {
+                Some(Event::ToFd(Err(_))) => (attempts, is_asked) = (attempts + 1, false),
+                Some(other) => panic!("{other:?}"),
+                None if !is_asked && self.inward.left() > 0 => {
+                    self.channel.to_fd(self.handle).expect("it is asked for");
+                    is_asked = true;
+                }
+                None => {}
+            }
+        }
+        attempts
+    }
+
     fn ask_for_more(&mut self) {
         if !self.is_writing && self.outward.left() > 0 {
             let bytes = self.outward.take(CHUNK_LEN);

@@ -18,13 +18,13 @@ const LEN: u64 = 6 << 20;
 const MOVES: usize = 6;
 
 /// What we send, and what the peer sends.
-fn patterns(seed: u64) -> (Pattern, Pattern) {
+pub(crate) fn patterns(seed: u64) -> (Pattern, Pattern) {
     let header = Header { mode: Mode::Give, len: LEN, seed };
     (header.from_server(), header.from_client())
 }
 
 /// The peer's end: a plain program that knows nothing of all this.
-fn exchange(stream: TcpStream, seed: u64) {
+pub(crate) fn exchange(stream: TcpStream, seed: u64) {
     let (mut inward, mut outward) = patterns(seed);
     stream.set_read_timeout(Some(PATIENCE)).expect("TCP");
     stream.set_write_timeout(Some(PATIENCE)).expect("TCP");
@@ -46,13 +46,13 @@ fn exchange(stream: TcpStream, seed: u64) {
     receiver.shutdown(Shutdown::Both).expect("an end of ours");
 }
 
-fn next(channel: &mut Channel) -> Completion {
+pub(crate) fn next(channel: &mut Channel) -> Completion {
     let done = channel.dispatch(Some(PATIENCE)).expect("dispatch");
     done.expect("a completion in time")
 }
 
 /// Closes, and waits for what the peer says to that.
-fn close(channel: &mut Channel, handle: Handle) {
+pub(crate) fn close(channel: &mut Channel, handle: Handle) {
     channel.disconnect(handle, Disconnect::Write).expect("a connection");
     channel.read(handle, 1).expect("a connection");
     let mut left = 2;

@@ -6,17 +6,21 @@
 //!
 //! ```text
 //!  to the kernel                                 from the kernel
-//!    export    the stack knows it no more          take       the link brings its frames
-//!    prepare   a deaf socket knows it              freeze     the kernel's socket is deaf
-//!    release   the link leaves its frames          import     the stack knows it
-//!    start     the socket hears and sends          end        the kernel's socket is gone
+//!    check     state, privilege, room              take       the link brings its frames
+//!    drain     the stack takes what has arrived    freeze     the kernel's socket is deaf
+//!    export    the stack knows it no more          import     the stack knows it
+//!    prepare   a deaf socket knows it              end        the kernel's socket is gone
+//!    release   the link leaves its frames
+//!    start     the socket hears and sends
 //! ```
 //!
-//! On the way to the kernel its segments find somebody who drops them for less than a millisecond:
-//! to the peer they are lost, and are sent again. On the way from the kernel they wait in the
-//! link's queue. Nobody answers them with a reset.
+//! On the way to the kernel, segments that arrive between drain and start are dropped: the peer
+//! retransmits them. On the way from the kernel they wait in the link's queue. Nothing answers
+//! them with a reset.
 //!
 //! Invariants
+//! - What can be refused is checked before the export: what came out of order and the state of loss
+//!   recovery are lost with it. A refusal leaves the connection untouched.
 //! - A step that fails undoes those before it: the connection goes on where it was.
 //! - Bytes that were received and not handed to the program move too, in order.
 
@@ -138,7 +142,7 @@ impl Local {
         slot: u32,
         conn: ConnId,
     ) -> Result<OwnedFd, MoveError> {
-        self.may_leave(conn)?;
+        self.prepare_to_leave(conn)?;
         let resets_on_close = self.resets_on_close(conn);
         let ahead = state.take_unread(slot);
         let leaving = self.leave_stack(state, conn, ahead)?;
@@ -174,7 +178,7 @@ impl Local {
         state: &State,
         conn: ConnId,
     ) -> Result<OwnedFd, OpError> {
-        let moved = self.may_leave(conn).and_then(|()| {
+        let moved = self.prepare_to_leave(conn).and_then(|()| {
             let leaving = self.leave_stack(state, conn, Vec::new())?;
             let entered = self.enter_kernel(&leaving);
             match entered {
@@ -194,9 +198,22 @@ impl Local {
         })
     }
 
-    /// What can be known before anything changes.
-    fn may_leave(&mut self, conn: ConnId) -> Result<(), MoveError> {
+    /// Checks what can be refused, and takes what has arrived. Nothing of the connection changes
+    /// but by its own segments.
+    fn prepare_to_leave(&mut self, conn: ConnId) -> Result<(), MoveError> {
         self.server.shared_interface().map_err(not_shared)?;
+        self.check_established(conn)?;
+        let (local, remote) = self.server.addresses(conn).ok_or_else(|| in_state("CLOSED"))?;
+        let now = self.now;
+        let server = self.server.inline().map_err(not_shared)?;
+        server.check_release(tcp_flow(local, remote))?;
+        trial()?;
+        server.drain(now)?;
+        // The peer may have closed with what was taken just now.
+        self.check_established(conn)
+    }
+
+    fn check_established(&mut self, conn: ConnId) -> Result<(), MoveError> {
         let info = self.server.info(conn).ok_or_else(|| in_state("CLOSED"))?;
         match info.state {
             TcpState::Established => {}
@@ -209,7 +226,7 @@ impl Local {
             TcpState::SynReceived => return Err(in_state("SYN-RECEIVED")),
             TcpState::Closed => return Err(in_state("CLOSED")),
         }
-        Ok(trial()?)
+        Ok(())
     }
 
     /// Takes the connection out of the stack. `ahead` is what the channel holds of it already.

@@ -423,6 +423,18 @@ impl ShardLink {
         }
         set
     }
+
+    /// Whether an ownership of this shard's fits the link beside those of the others.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed.
+    pub fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
+        let control = lock(&self.shared.control);
+        let others = control.owned.iter().enumerate();
+        let others = others.filter(|(shard, _)| *shard != usize::from(self.shard));
+        let all = union(others.filter_map(|(_, owned)| owned.as_ref()).chain([ownership]))?;
+        self.shared.queues.iter().try_for_each(|queue| lock(queue).link.check_ownership(&all))
+    }
 }
 
 /// A queue's descriptor wakes a shard, or does not.
