@@ -96,7 +96,7 @@ pub(crate) struct Stream {
     owes_mark: bool,
     /// The same of the end of a record (MSG_EOR).
     owes_record_end: bool,
-    /// The last write said that more would come (MSG_MORE), and our own stack knows.
+    /// The last write said that more would come (MSG_MORE).
     more: bool,
     /// A close waits until the peer has everything.
     pub(crate) lingers: bool,
@@ -764,8 +764,9 @@ impl Stream {
         // Our own stack takes what it has room for at once: what is left over is too much. The
         // kernel is asked in batches, so that something is always on its way.
         let most = if is_local { 1 } else { OUTBOX_BYTES_MAX };
-        if more != self.more && is_local {
-            // A connection that is over tells so itself. (The kernel's part needs not to be told:
+        if (more || self.more) && is_local {
+            // Each time: an acknowledgment lets go of what was held, and ends the hold with it. A
+            // connection that is over tells so itself. (The kernel's part needs not to be told:
             // what is asked for together goes together.)
             let _ = channel.set_conn_option(self.handle, ConnOption::More(more));
             self.more = more;
