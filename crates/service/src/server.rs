@@ -431,10 +431,12 @@ impl<M: Memory> Server<M> {
     /// Stops listening; connections that nobody was offered are reset.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) {
         self.manager.remove_listener(listener);
-        if let Some(shared) = &mut self.shared {
-            shared.unlisten(listener);
-        }
+        let shared = self.shared.as_mut().and_then(|shared| shared.unlisten(listener));
         let (stack, memory) = self.transport.parts();
+        if let Some(local) = shared {
+            // Frames that were steered here before are still on their way.
+            stack.drop_late_syns(now, local);
+        }
         // A listener that is gone already needs no more.
         let _ = stack.unlisten(now, listener, memory);
     }

@@ -79,11 +79,12 @@ impl Shared {
         self.attachment.rebind((Transport::Tcp, local), sharing.takes).map_err(PortError::Shared)
     }
 
-    pub(crate) fn unlisten(&mut self, listener: ListenerId) {
+    /// Returns the listener's address if other shards go on listening there.
+    pub(crate) fn unlisten(&mut self, listener: ListenerId) -> Option<SocketAddr> {
         let place = self.listeners.get_mut(listener.index as usize);
-        if let Some(local) = place.and_then(Option::take) {
-            self.attachment.unbind((Transport::Tcp, local));
-        }
+        let local = place.and_then(Option::take)?;
+        self.attachment.unbind((Transport::Tcp, local));
+        self.is_listening(local).then_some(local)
     }
 
     /// Binds an endpoint. Its address is the shard's alone, unless what comes there is spread: then

@@ -67,7 +67,8 @@ drops! {
     BadTransportChecksum => "bad_transport_checksum",
     /// No connection and no listener (answered by RST where the RFC says so).
     NoConnection => "no_connection",
-    /// For a connection that moved to another stack a moment ago: the peer sends it again.
+    /// For a connection that moved to another stack a moment ago, or a SYN for a listener that left
+    /// others to listen there: the peer sends it again.
     DepartedConnection => "departed_connection",
     /// No UDP endpoint (answered by ICMP).
     NoEndpoint => "no_endpoint",

@@ -96,6 +96,8 @@ pub const REPLIES_PARKED_MAX: usize = 64;
 /// Connections that left a moment ago and are remembered, so that nobody's late segment is answered
 /// by a RST.
 pub const DEPARTED_MAX: usize = 256;
+/// Addresses at which a listener left a moment ago, while other stacks go on listening there.
+pub const DEPARTED_ADDRESSES_MAX: usize = 64;
 /// How long they are remembered: what was queued before a link stopped taking their segments has
 /// been handed over by then, and a new connection of the same flow may come.
 pub const DEPARTED_LASTS: Duration = Duration::from_secs(1);

@@ -397,3 +397,42 @@ fn a_channel_more_than_shards_is_refused_and_a_place_is_told() {
         assert!(reason.contains("2 shards over 1 queue"), "{reason}");
     }
 }
+
+/// SYNs that were steered to a shard before its listener left do not get a RST from it: they are
+/// sent again, and reach the shard that goes on listening.
+#[test]
+fn syn_on_its_way_to_a_leaving_listener_is_not_refused() {
+    let mut hosts = Hosts::new(1, 2, Placement::Inline);
+    let (address, options) = (SERVER.parse::<Address>().expect("one"), ListenOptions::default());
+    let listen = |channel: &mut Channel| {
+        let listener = channel.listen(&address, &options, 0).expect("listens");
+        channel.accept(listener, Accept::lwsocket(u32::MAX)).expect("accepts");
+        listener
+    };
+    let listeners: Vec<Handle> = hosts.servers.iter_mut().map(listen).collect();
+    for _ in 0..MANY {
+        hosts.clients[0].connect(&address, &ConnectOptions::default(), 0).expect("starts");
+    }
+    // The client sends its SYNs, and the shard that stays steers those of the other to it.
+    for _ in 0..10 {
+        let Hosts { clients, servers, done } = &mut hosts;
+        for (side, channel) in [(Side::Client, &mut clients[0]), (Side::Server, &mut servers[0])] {
+            while let Some(it) = channel.dispatch(Some(Duration::ZERO)).expect("works") {
+                done.push((side, 0, it));
+            }
+        }
+    }
+    hosts.servers[1].unregister(listeners[1]).expect("listened until now");
+    let (mut connected, start) = (0, Instant::now());
+    while connected < MANY {
+        assert!(start.elapsed() < PATIENCE, "{connected} of {MANY} connected");
+        hosts.turn();
+        for (side, _, done) in hosts.done.drain(..) {
+            match done.event {
+                Event::Connect(Ok(())) if side == Side::Client => connected += 1,
+                Event::Accept(Ok(_)) => {}
+                other => panic!("{connected} of {MANY} connected, then {other:?}"),
+            }
+        }
+    }
+}

@@ -104,6 +104,13 @@ impl Stack {
         self.with(memory, |tcp, cx| tcp.unlisten(cx, listener))
     }
 
+    /// Drops SYNs to `local` for a second once its listener is gone, instead of refusing them: for
+    /// an address at which other stacks go on listening, which the peers' next SYNs reach.
+    pub fn drop_late_syns(&mut self, now: Instant, local: SocketAddr) {
+        self.tick(now);
+        self.tcp.drop_late_syns(local, now);
+    }
+
     /// Begins a connection to `remote`, from `local` or from an address and a port that the stack
     /// chooses (either part of `local` may be left open: unspecified, 0). Its bytes go to `pool`.
     ///

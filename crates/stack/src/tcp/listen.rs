@@ -131,6 +131,10 @@ impl Tcp {
         }
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
         let Some(listener) = listener.filter(|_| !self.is_refusing) else {
+            let begins = segment.has(Flags::SYN) && !segment.has(Flags::ACK) && !self.is_refusing;
+            if begins && self.shard.departed.holds_address(&segment.flow, cx.now) {
+                return cx.counters.drop(Drop::DepartedConnection);
+            }
             return reset_sender(&mut self.shard, cx, segment);
         };
         // First: a RST is of no use here.

@@ -31,7 +31,7 @@ use crate::cx::Cx;
 use crate::error::{ConnectError, OperationError};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, PoolId};
-use crate::limits::{DEPARTED_LASTS, DEPARTED_MAX};
+use crate::limits::{DEPARTED_ADDRESSES_MAX, DEPARTED_LASTS, DEPARTED_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
@@ -86,12 +86,15 @@ pub struct Snapshot {
     pub unread: Vec<Chunk>,
 }
 
-/// Flows of connections that have left: segments that were on their way to them are dropped, as the
-/// peer of a connection that lives elsewhere must not get a RST from here.
+/// Flows of connections that have left, and addresses of listeners that have: segments that were on
+/// their way to them are dropped, as the peer of a connection that lives elsewhere must not get a
+/// RST from here.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     /// With the time until which it counts, the oldest first. At most [`DEPARTED_MAX`].
     flows: VecDeque<(Flow, Instant)>,
+    /// The same for addresses at which others go on listening. At most [`DEPARTED_ADDRESSES_MAX`].
+    addresses: VecDeque<(SocketAddr, Instant)>,
 }
 
 impl Departed {
@@ -102,6 +105,22 @@ impl Departed {
             self.flows.pop_front();
         }
         self.flows.push_back((flow, now + DEPARTED_LASTS));
+    }
+
+    pub(super) fn add_address(&mut self, local: SocketAddr, now: Instant) {
+        self.addresses.retain(|(other, until)| *other != local && now < *until);
+        if self.addresses.len() >= DEPARTED_ADDRESSES_MAX {
+            self.addresses.pop_front();
+        }
+        self.addresses.push_back((local, now + DEPARTED_LASTS));
+    }
+
+    /// A listener at the flow's local address left a moment ago.
+    pub(super) fn holds_address(&self, flow: &Flow, now: Instant) -> bool {
+        self.addresses.iter().any(|(local, until)| {
+            let is_at = local.ip() == flow.local || local.ip().is_unspecified();
+            is_at && local.port() == flow.local_port && now < *until
+        })
     }
 
     pub(super) fn remove(&mut self, flow: &Flow) {
@@ -115,6 +134,11 @@ impl Departed {
 }
 
 impl Tcp {
+    /// Drops SYNs to an address for a while once its listener is gone, instead of refusing them.
+    pub(crate) fn drop_late_syns(&mut self, local: SocketAddr, now: Instant) {
+        self.shard.departed.add_address(local, now);
+    }
+
     /// There is a connection of this flow, be it in TIME-WAIT.
     pub(crate) fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let flow = flow_of(local, remote);

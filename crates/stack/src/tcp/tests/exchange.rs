@@ -350,3 +350,27 @@ fn an_answer_of_the_same_turn_carries_the_acknowledgment() {
         pair.now += Duration::from_millis(1);
     }
 }
+
+#[test]
+fn late_syn_is_dropped_where_others_go_on_listening() {
+    let mut departed = Departed::default();
+    let local = |port| SocketAddr::from(([10, 0, 0, 2], port));
+    let flow = |port| Flow {
+        local: local(port).ip(),
+        remote: [10, 0, 0, 1].into(),
+        local_port: port,
+        remote_port: 1000,
+    };
+    departed.add_address(local(80), Instant::ZERO);
+    departed.add_address(SocketAddr::from(([0, 0, 0, 0], 81)), Instant::ZERO);
+    assert!(departed.holds_address(&flow(80), Instant::ZERO));
+    assert!(departed.holds_address(&flow(81), Instant::ZERO));
+    assert!(!departed.holds_address(&flow(82), Instant::ZERO));
+    let later = Instant::ZERO + crate::limits::DEPARTED_LASTS;
+    assert!(!departed.holds_address(&flow(80), later));
+    for port in 1000..1000 + crate::limits::DEPARTED_ADDRESSES_MAX as u16 {
+        departed.add_address(local(port), Instant::ZERO);
+    }
+    assert!(!departed.holds_address(&flow(80), Instant::ZERO), "the oldest went");
+    assert!(departed.holds_address(&flow(1000), Instant::ZERO));
+}
