@@ -6,7 +6,7 @@
 //! does only ever adds.
 
 use crate::{limits, process, scratch::Scratch};
-use megapipe::{Channel, Config, CreateError, DispatchError, Event, Misuse, RegisterError};
+use megapipe::{Channel, Config, CreateError, DispatchError, Event, RegisterError, SubmitError};
 use std::{
     fs,
     io::{self, Write},
@@ -50,7 +50,7 @@ pub(crate) enum ReadLoopError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     #[error(transparent)]
-    Misuse(#[from] Misuse),
+    Submit(#[from] SubmitError),
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
     #[error("the socket gave something else than bytes")]

@@ -3,6 +3,7 @@
 
 use megapipe::{
     ConnectError, CreateError, DispatchError, ListenError, Misuse, NetworkError, OpError,
+    SubmitError,
 };
 
 /// A channel of the benchmark's own failed, or its peer did.
@@ -21,8 +22,11 @@ pub enum PeerError {
     #[error("connecting: {0}")]
     Connect(#[from] ConnectError),
     /// A mistake of ours.
-    #[error("an operation: {0}")]
+    #[error("a call: {0}")]
     Misuse(#[from] Misuse),
+    /// An operation was not taken.
+    #[error("an operation: {0}")]
+    Submit(#[from] SubmitError),
     /// An operation failed.
     #[error("a connection: {0}")]
     Operation(#[from] OpError),

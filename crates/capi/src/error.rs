@@ -10,8 +10,8 @@ use std::fmt::{self, Write};
 use std::io;
 
 use channel::{
-    ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NetworkError,
-    OpError, PrefixedError, RegisterError, errno_of,
+    ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NetworkError,
+    OpError, PrefixedError, RegisterError, SubmitError, errno_of,
 };
 use libc::{
     EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO, ENFILE,
@@ -94,6 +94,10 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Misuse(#[from] Misuse),
     #[error(transparent)]
+    Limit(#[from] Limit),
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    #[error(transparent)]
     Create(#[from] CreateError),
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -144,12 +148,20 @@ impl CallError {
             Self::Sockets(sockets::CreateError::Channel(error)) => create_errno(error),
             Self::Sockets(_) => EINVAL,
             Self::TooManyChannels | Self::TooManyThreads => ENFILE,
-            Self::Misuse(misuse) => misuse_errno(misuse),
+            Self::Misuse(misuse) | Self::Submit(SubmitError::Misuse(misuse)) => {
+                misuse_errno(misuse)
+            }
+            Self::Limit(limit) | Self::Submit(SubmitError::Limit(limit)) => limit_errno(*limit),
+            // A new kind of reason is no mistake of the arguments.
+            Self::Submit(_) => EAGAIN,
             Self::Create(error) => create_errno(error),
             Self::Register(error) => register_errno(error),
             Self::Listen(ListenError::Register(error)) => register_errno(error),
             Self::Listen(ListenError::Misuse(misuse))
             | Self::Connect(ConnectError::Misuse(misuse)) => misuse_errno(misuse),
+            Self::Listen(ListenError::Limit(limit)) | Self::Connect(ConnectError::Limit(limit)) => {
+                limit_errno(*limit)
+            }
             Self::Listen(ListenError::Kernel { source, .. })
             | Self::Connect(ConnectError::Kernel { source, .. })
             | Self::Dispatch(DispatchError::Kernel(source))
@@ -159,10 +171,20 @@ impl CallError {
             Self::Network { source, .. } => source.raw_os_error(),
             Self::Address { .. } => EINVAL,
             Self::Move(MoveError::Misuse(misuse)) => misuse_errno(misuse),
+            Self::Move(MoveError::Limit(limit)) => limit_errno(*limit),
             Self::Move(error) => error.raw_os_error(),
             // The channel may get new reasons; until they have a value here they are EIO.
             Self::Listen(_) | Self::Connect(_) | Self::Dispatch(_) => EIO,
         }
+    }
+}
+
+/// The errno value of a limit that was reached.
+fn limit_errno(limit: Limit) -> c_int {
+    match limit {
+        Limit::Handles => ENFILE,
+        // Limits of operations, also those to come: the call is taken later.
+        _ => EAGAIN,
     }
 }
 
@@ -173,8 +195,6 @@ fn misuse_errno(misuse: &Misuse) -> c_int {
         Misuse::ForeignHandle => EXDEV,
         Misuse::WrongKind { .. } | Misuse::CannotMove { .. } => EOPNOTSUPP,
         Misuse::Forked => ECHILD,
-        Misuse::TooManyOperations => EAGAIN,
-        Misuse::TooManyHandles => ENFILE,
         Misuse::InvalidLength { .. }
         | Misuse::InvalidDuration
         | Misuse::InvalidPath
@@ -206,6 +226,7 @@ fn kernel_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
 fn register_errno(error: &RegisterError) -> c_int {
     match error {
         RegisterError::Misuse(misuse) => misuse_errno(misuse),
+        RegisterError::Limit(limit) => limit_errno(*limit),
         RegisterError::Unsupported { .. } => EOPNOTSUPP,
         RegisterError::AlreadyRegistered => EEXIST,
         RegisterError::MaskOverlaps { .. } => EBUSY,
@@ -372,8 +393,8 @@ mod tests {
             (Misuse::ForeignHandle.into(), EXDEV),
             (Misuse::WrongKind { call: "accept", kind: "timer" }.into(), EOPNOTSUPP),
             (Misuse::Forked.into(), ECHILD),
-            (Misuse::TooManyOperations.into(), EAGAIN),
-            (Misuse::TooManyHandles.into(), ENFILE),
+            (Limit::Operations.into(), EAGAIN),
+            (Limit::Handles.into(), ENFILE),
             (Misuse::InvalidLength { len: 0, max: 1 }.into(), EINVAL),
             (Misuse::InvalidAddress.into(), EAFNOSUPPORT),
             (Misuse::Closing.into(), ESHUTDOWN),

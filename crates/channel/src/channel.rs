@@ -28,7 +28,9 @@ use crate::counters::Counters;
 use crate::cpu_mask::CpuMask;
 #[cfg(not(feature = "local"))]
 use crate::error::MoveError;
-use crate::error::{ConnectError, CreateError, ListenError, Misuse, NotTaken, RegisterError};
+use crate::error::{
+    ConnectError, CreateError, ListenError, Misuse, NotTaken, RegisterError, SubmitError,
+};
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
 use crate::kernel::{self, AnyDriver, Driver, sys};
@@ -508,12 +510,12 @@ impl Channel {
         path: &Path,
         options: &OpenOptions,
         cookie: u64,
-    ) -> Result<Handle, Misuse> {
+    ) -> Result<Handle, SubmitError> {
         use std::os::unix::ffi::OsStrExt;
         self.check_fork()?;
         let bytes = path.as_os_str().as_bytes();
         if bytes.contains(&0) || bytes.len() >= libc::PATH_MAX as usize {
-            return Err(Misuse::InvalidPath);
+            return Err(Misuse::InvalidPath.into());
         }
         self.state.admit()?;
         let index = self.state.allocate(Kind::File, cookie)?;
@@ -532,11 +534,11 @@ impl Channel {
         after: Duration,
         period: Option<Duration>,
         cookie: u64,
-    ) -> Result<Handle, Misuse> {
+    ) -> Result<Handle, SubmitError> {
         const LONGEST: Duration = Duration::from_secs(1000 * 366 * 86_400);
         self.check_fork()?;
         if after > LONGEST || period.is_some_and(|period| period.is_zero() || period > LONGEST) {
-            return Err(Misuse::InvalidDuration);
+            return Err(Misuse::InvalidDuration.into());
         }
         let at = Instant::now().checked_add(after).ok_or(Misuse::InvalidDuration)?;
         self.state.admit()?;

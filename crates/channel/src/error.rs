@@ -1,6 +1,8 @@
 //! What can go wrong, sorted by whose fault it is.
 //!
-//! - [`Misuse`]: the caller's mistake, returned by the call itself; nothing was queued.
+//! - [`SubmitError`]: the operation was not taken, as the call itself returns; nothing was queued.
+//!   Either [`Misuse`], the caller's mistake, or [`Limit`], for which a peer or the load may be the
+//!   cause.
 //! - [`OpError`]: the operation was taken and failed; carried by its completion. The peer, the
 //!   network or a resource is the cause.
 //! - `CreateError`, `RegisterError`, `ListenError`, `ConnectError`, `DispatchError`: one per call
@@ -139,6 +141,8 @@ impl From<rustix::io::Errno> for OpError {
 
 debug_with_causes!(
     OpError,
+    SubmitError,
+    Limit,
     Misuse,
     MoveError,
     NotTaken,
@@ -148,6 +152,46 @@ debug_with_causes!(
     ConnectError,
     DispatchError,
 );
+
+/// A limit that the call would exceed. Nothing was queued and nothing changed; the same call is
+/// taken once operations have completed or handles have left. No mistake of the caller's: a peer
+/// that does not read brings it about as well.
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Limit {
+    /// As many operations as the channel or the handle may hold are queued already.
+    #[error("too many operations outstanding")]
+    Operations,
+    /// As many handles as the channel may hold are registered already.
+    #[error("too many handles in this channel")]
+    Handles,
+}
+
+/// Why an operation was not taken. Nothing was queued and nothing changed.
+///
+/// A server that serves many connections closes one on [`SubmitError::Limit`], or tries again
+/// later, and goes on; only [`SubmitError::Misuse`] says that the program is wrong.
+///
+/// ```
+/// # use megapipe::{Channel, Handle, SubmitError};
+/// # fn answer(channel: &mut Channel, connection: Handle) -> Result<(), SubmitError> {
+/// match channel.write(connection, "answer") {
+///     Err(SubmitError::Limit(_)) => drop(channel.unregister(connection)?),
+///     written => written?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The caller's mistake: the same call fails again.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// A limit: the same call is taken later.
+    #[error(transparent)]
+    Limit(#[from] Limit),
+}
 
 /// The caller's mistake. Nothing was queued and nothing changed.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
@@ -170,12 +214,6 @@ pub enum Misuse {
     /// The process forked after the channel was made; a channel does not survive in the child.
     #[error("the channel was made before fork() and cannot be used in the child")]
     Forked,
-    /// As many operations as the channel or the handle may hold are queued already.
-    #[error("too many operations outstanding")]
-    TooManyOperations,
-    /// As many handles as the channel may hold are registered already.
-    #[error("too many handles in this channel")]
-    TooManyHandles,
     /// A length is zero or beyond the limit.
     #[error("a length of {len} bytes is outside 1..={max}")]
     InvalidLength {
@@ -214,6 +252,9 @@ pub enum MoveError {
     /// The caller's mistake.
     #[error(transparent)]
     Misuse(#[from] Misuse),
+    /// A limit of the channel's.
+    #[error(transparent)]
+    Limit(#[from] Limit),
     /// The channel is the kernel's.
     #[error("only a channel on the local back end has a stack that takes connections over")]
     NoStack,
@@ -238,7 +279,7 @@ impl MoveError {
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
-            Self::Misuse(Misuse::TooManyHandles) => libc::ENFILE,
+            Self::Limit(_) => libc::ENFILE,
             Self::Misuse(_) => libc::EINVAL,
             Self::NoStack | Self::NotShared(_) => libc::EOPNOTSUPP,
             Self::Stack(_) => libc::EADDRNOTAVAIL,
@@ -347,6 +388,9 @@ pub enum RegisterError {
     /// The caller's mistake.
     #[error(transparent)]
     Misuse(#[from] Misuse),
+    /// A limit of the channel's.
+    #[error(transparent)]
+    Limit(#[from] Limit),
     /// This kind of file cannot do asynchronous I/O.
     #[error("a {kind} cannot be registered")]
     Unsupported {
@@ -386,6 +430,9 @@ pub enum ListenError {
     /// The caller's mistake.
     #[error(transparent)]
     Misuse(#[from] Misuse),
+    /// A limit of the channel's.
+    #[error(transparent)]
+    Limit(#[from] Limit),
     /// The kernel refused.
     #[error("cannot {what}")]
     Kernel {
@@ -404,6 +451,9 @@ pub enum ConnectError {
     /// The caller's mistake.
     #[error(transparent)]
     Misuse(#[from] Misuse),
+    /// A limit of the channel's.
+    #[error(transparent)]
+    Limit(#[from] Limit),
     /// The kernel refused.
     #[error("cannot {what}")]
     Kernel {

@@ -31,8 +31,8 @@
 //!
 //! **Invariants.** Every operation gives exactly one completion unless its handle is unregistered
 //! first. Memory belongs to the channel from submission to completion. A stale handle, a handle
-//! of another channel, use after `fork` are errors by name ([`Misuse`]); use from another thread
-//! does not compile.
+//! of another channel, use after `fork` are errors by name ([`Misuse`]), apart from limits that a
+//! slow peer can reach ([`Limit`]); use from another thread does not compile.
 //!
 //! **Where to start reading**: `channel.rs`, `operations.rs` and
 //! `dispatch.rs` (the calls), `state.rs` (what an operation means),
@@ -82,8 +82,8 @@ pub use config::{Backend, Config, DriverChoice, Placement};
 pub use counters::Counters;
 pub use cpu_mask::CpuMask;
 pub use error::{
-    ConnectError, CreateError, DispatchError, ListenError, Misuse, MoveError, NotTaken, OpError,
-    RegisterError, errno_of,
+    ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NotTaken,
+    OpError, RegisterError, SubmitError, errno_of,
 };
 pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};

@@ -10,7 +10,7 @@ use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
 use crate::completion::Event;
-use crate::error::{Misuse, OpError};
+use crate::error::{Limit, Misuse, OpError, SubmitError};
 use crate::handle::Handle;
 use crate::kernel::Driver;
 use crate::limits;
@@ -28,11 +28,11 @@ impl Channel {
     /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes;
     /// [`Misuse::CannotMove`] for descriptors of our own stack's connections where those cannot be
     /// had ([`Channel::to_fd`]).
-    pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), Misuse> {
+    pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(listener)?;
         if accept.count == 0 {
-            return Err(Misuse::InvalidCount);
+            return Err(Misuse::InvalidCount.into());
         }
         if let Some(len) = accept.first_read {
             check_len(len, limits::READ_LEN_MAX)?;
@@ -44,7 +44,7 @@ impl Channel {
         self.state.admit()?;
         let Some(queues) = self.state.slot(index).listener() else { return Ok(()) };
         if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
-            return Err(Misuse::TooManyOperations);
+            return Err(Limit::Operations.into());
         }
         queues.credits.push_back(accept);
         self.driver.start_accept(&mut self.state, index);
@@ -57,7 +57,7 @@ impl Channel {
     /// # Errors
     /// [`Misuse`]: a wrong handle, a listener or timer, a length of no or too many bytes.
     #[inline]
-    pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
+    pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         check_len(len, limits::READ_LEN_MAX)?;
@@ -74,7 +74,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no message socket, a length of no or too many bytes.
-    pub fn recvfrom(&mut self, handle: Handle, len: usize) -> Result<(), Misuse> {
+    pub fn recvfrom(&mut self, handle: Handle, len: usize) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         check_len(len, limits::READ_LEN_MAX)?;
@@ -83,18 +83,23 @@ impl Channel {
     }
 
     #[inline(never)]
-    fn queue_read(&mut self, index: u32, read: ReadOp, call: &'static str) -> Result<(), Misuse> {
+    fn queue_read(
+        &mut self,
+        index: u32,
+        read: ReadOp,
+        call: &'static str,
+    ) -> Result<(), SubmitError> {
         let state = &mut self.state;
         let slot = state.slot(index);
         if slot.phase == Phase::Moving {
-            return Err(Misuse::Closing);
+            return Err(Misuse::Closing.into());
         }
         if slot.is_unopened_file() {
-            return Err(Misuse::WrongKind { call, kind: UNOPENED });
+            return Err(Misuse::WrongKind { call, kind: UNOPENED }.into());
         }
         let kind = slot.kind;
         if !(kind.is_socket() || kind.is_plain()) {
-            return Err(Misuse::WrongKind { call, kind: kind.name() });
+            return Err(Misuse::WrongKind { call, kind: kind.name() }.into());
         }
         state.admit()?;
         state.queue_read(index, read);
@@ -119,7 +124,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no open file, a length of no or too many bytes.
-    pub fn read_at(&mut self, handle: Handle, offset: u64, len: usize) -> Result<(), Misuse> {
+    pub fn read_at(&mut self, handle: Handle, offset: u64, len: usize) -> Result<(), SubmitError> {
         check_len(len, limits::READ_LEN_MAX)?;
         self.file_job(handle, "read_at", FileJob::ReadAt { offset, len })
     }
@@ -133,7 +138,7 @@ impl Channel {
         handle: Handle,
         offset: u64,
         data: impl Into<Payload>,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SubmitError> {
         let data = data.into();
         check_len(data.len(), limits::WRITE_LEN_MAX)?;
         self.file_job(handle, "write_at", FileJob::WriteAt { offset, data })
@@ -144,16 +149,21 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no open file.
-    pub fn fsync(&mut self, handle: Handle) -> Result<(), Misuse> {
+    pub fn fsync(&mut self, handle: Handle) -> Result<(), SubmitError> {
         self.file_job(handle, "fsync", FileJob::Fsync)
     }
 
-    fn file_job(&mut self, handle: Handle, call: &'static str, job: FileJob) -> Result<(), Misuse> {
+    fn file_job(
+        &mut self,
+        handle: Handle,
+        call: &'static str,
+        job: FileJob,
+    ) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, call, |kind| kind == Kind::File)?;
         if self.state.slot(index).is_unopened_file() {
-            return Err(Misuse::WrongKind { call, kind: UNOPENED });
+            return Err(Misuse::WrongKind { call, kind: UNOPENED }.into());
         }
         self.state.admit()?;
         self.driver.start_job(&mut self.state, index, job);
@@ -166,7 +176,7 @@ impl Channel {
     /// # Errors
     /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
     #[inline]
-    pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), Misuse> {
+    pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), SubmitError> {
         let data = data.into();
         let len = data.len();
         self.queue_data(handle, WriteOp::new(Body::One(data), len), "write")
@@ -187,7 +197,7 @@ impl Channel {
         &mut self,
         handle: Handle,
         data: impl Into<Payload>,
-    ) -> Result<usize, Misuse> {
+    ) -> Result<usize, SubmitError> {
         match data.into().into_read() {
             Ok(bytes) => self.write_quiet_bytes(handle, bytes),
             Err(data) => self.queue_quiet(handle, data),
@@ -201,7 +211,7 @@ impl Channel {
     /// # Errors
     /// [`Misuse`] as for `write`.
     #[inline]
-    pub fn write_copied(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Misuse> {
+    pub fn write_copied(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         if self.state.slot(index).can_send_at_once() && !bytes.is_empty() {
@@ -220,7 +230,7 @@ impl Channel {
         &mut self,
         (handle, index): (Handle, u32),
         bytes: &[u8],
-    ) -> Result<usize, Misuse> {
+    ) -> Result<usize, SubmitError> {
         let mut copy = self.alloc(bytes.len());
         copy.extend_from_slice(bytes);
         self.queue_quiet(handle, copy.into())?;
@@ -228,7 +238,7 @@ impl Channel {
     }
 
     #[inline(always)]
-    fn write_quiet_bytes(&mut self, handle: Handle, bytes: ReadBuf) -> Result<usize, Misuse> {
+    fn write_quiet_bytes(&mut self, handle: Handle, bytes: ReadBuf) -> Result<usize, SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         if self.state.slot(index).can_send_at_once()
@@ -243,7 +253,7 @@ impl Channel {
     }
 
     #[inline(never)]
-    fn queue_quiet(&mut self, handle: Handle, data: Payload) -> Result<usize, Misuse> {
+    fn queue_quiet(&mut self, handle: Handle, data: Payload) -> Result<usize, SubmitError> {
         let unsent_bytes = self.unsent_bytes(handle)?;
         let len = data.len();
         let write = WriteOp { quiet: true, ..WriteOp::new(Body::One(data), len) };
@@ -285,11 +295,11 @@ impl Channel {
         &mut self,
         handle: Handle,
         data: impl IntoIterator<Item = Payload>,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SubmitError> {
         let parts: Box<[Payload]> = data.into_iter().collect();
         if parts.len() > limits::WRITE_PARTS_MAX {
             let (len, max) = (parts.len(), limits::WRITE_PARTS_MAX);
-            return Err(Misuse::InvalidLength { len, max });
+            return Err(Misuse::InvalidLength { len, max }.into());
         }
         let len = parts.iter().map(Payload::len).sum();
         self.check_fork()?;
@@ -314,7 +324,7 @@ impl Channel {
         handle: Handle,
         data: impl Into<Payload>,
         to: &Address,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SubmitError> {
         let data = data.into();
         let len = data.len();
         self.check_fork()?;
@@ -335,29 +345,29 @@ impl Channel {
         handle: Handle,
         write: WriteOp,
         call: &'static str,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         let slot = self.state.slot(index);
         let (kind, len) = (slot.kind, write.len);
         if !(kind.is_socket() || kind.is_plain()) {
-            return Err(Misuse::WrongKind { call, kind: kind.name() });
+            return Err(Misuse::WrongKind { call, kind: kind.name() }.into());
         }
         if slot.phase == Phase::Moving {
-            return Err(Misuse::Closing);
+            return Err(Misuse::Closing.into());
         }
         if slot.is_unopened_file() {
-            return Err(Misuse::WrongKind { call, kind: UNOPENED });
+            return Err(Misuse::WrongKind { call, kind: UNOPENED }.into());
         }
         // An empty message is a message; an empty write to a stream would never complete.
         if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {
-            return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX });
+            return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX }.into());
         }
         self.queue_write(index, write)
     }
 
     #[inline(always)]
-    fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), Misuse> {
+    fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), SubmitError> {
         self.state.admit()?;
         self.state.queue_write(index, write);
         let slot = self.state.slot(index);
@@ -371,12 +381,12 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection.
-    pub fn disconnect(&mut self, handle: Handle, how: Disconnect) -> Result<(), Misuse> {
+    pub fn disconnect(&mut self, handle: Handle, how: Disconnect) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, "disconnect", Kind::is_socket)?;
         if self.state.slot(index).phase == Phase::Moving {
-            return Err(Misuse::Closing);
+            return Err(Misuse::Closing.into());
         }
         if how == Disconnect::Reset && self.state.slot(index).kind == Kind::Tcp {
             self.state.admit()?;
@@ -392,15 +402,15 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection, or one whose end is awaited already.
-    pub fn await_end(&mut self, handle: Handle) -> Result<(), Misuse> {
+    pub fn await_end(&mut self, handle: Handle) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, "await_end", Kind::is_stream)?;
         if self.state.slot(index).phase == Phase::Moving {
-            return Err(Misuse::Closing);
+            return Err(Misuse::Closing.into());
         }
         if self.state.slot(index).flags.end_awaited {
-            return Err(Misuse::TooManyOperations);
+            return Err(Limit::Operations.into());
         }
         self.state.admit()?;
         self.state.slot(index).flags.end_awaited = true;
@@ -422,12 +432,12 @@ impl Channel {
     /// # Errors
     /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for what is our own
     /// stack's on a link with an address of its own, and for its datagrams.
-    pub fn to_fd(&mut self, handle: Handle) -> Result<(), Misuse> {
+    pub fn to_fd(&mut self, handle: Handle) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, "to_fd", Kind::is_socket)?;
         if self.state.slot(index).phase != Phase::Open {
-            return Err(Misuse::Closing);
+            return Err(Misuse::Closing.into());
         }
         self.check_movable(index)?;
         self.state.slot(index).phase = Phase::Moving;

@@ -21,7 +21,7 @@ use crate::buffer::ReadBuf;
 use crate::completion::{Datagram, Event, ToFd};
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::error::{Misuse, OpError};
+use crate::error::{Limit, OpError};
 use crate::handle::{ChannelTag, Handle};
 use crate::kernel::pool::{Held, Pool};
 use crate::limits;
@@ -165,9 +165,9 @@ impl State {
 
     /// Room for one more operation.
     #[inline(always)]
-    pub(crate) fn admit(&mut self) -> Result<(), Misuse> {
+    pub(crate) fn admit(&mut self) -> Result<(), Limit> {
         if self.first_reads + self.reads.len() + self.writes.len() >= limits::OPERATIONS_MAX {
-            return Err(Misuse::TooManyOperations);
+            return Err(Limit::Operations);
         }
         self.counters.operations += 1;
         Ok(())

@@ -200,6 +200,7 @@ impl Sockets {
             handle = self.channel.register(fd, u64::MAX, None).map_err(|error| match error {
                 megapipe::RegisterError::Kernel { source, .. } => source.into(),
                 megapipe::RegisterError::Misuse(misuse) => Error::from(misuse),
+                megapipe::RegisterError::Limit(limit) => limit.into(),
                 _ => Error::InvalidArgument,
             })?;
         }
@@ -597,6 +598,7 @@ fn not_made(error: ListenError) -> Error {
     match error {
         ListenError::Kernel { source, .. } => source.into(),
         ListenError::Misuse(misuse) => misuse.into(),
+        ListenError::Limit(limit) => limit.into(),
         _ => Error::InvalidArgument,
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use megapipe::{Misuse, OpError};
+use megapipe::{Limit, Misuse, OpError, SubmitError};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -163,13 +163,30 @@ impl From<Error> for std::io::Error {
     }
 }
 
+impl From<SubmitError> for Error {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Misuse(misuse) => misuse.into(),
+            SubmitError::Limit(limit) => limit.into(),
+            _ => Self::InvalidArgument,
+        }
+    }
+}
+
+impl From<Limit> for Error {
+    fn from(limit: Limit) -> Self {
+        match limit {
+            Limit::Handles => Self::TableFull,
+            _ => Self::NoBuffers,
+        }
+    }
+}
+
 impl From<Misuse> for Error {
     /// A call on the channel that this crate got wrong would be a mistake here, and not the
-    /// program's; what is left are bounds.
+    /// program's.
     fn from(misuse: Misuse) -> Self {
         match misuse {
-            Misuse::TooManyHandles => Self::TableFull,
-            Misuse::TooManyOperations => Self::NoBuffers,
             Misuse::Forked => Self::BadDescriptor,
             _ => Self::InvalidArgument,
         }

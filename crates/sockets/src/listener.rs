@@ -211,6 +211,7 @@ impl Sockets {
         let handle = channel.register(fd, cookie.into(), None).map_err(|error| match error {
             RegisterError::Kernel { source, .. } => source.into(),
             RegisterError::Misuse(misuse) => misuse.into(),
+            RegisterError::Limit(limit) => limit.into(),
             _ => Error::InvalidArgument,
         })?;
         Ok(self.doors.open(handle, None, object))
@@ -249,6 +250,7 @@ impl Sockets {
                 Ok(handle) => Ok(doors.open(handle, Some(address), object)),
                 Err(ListenError::Kernel { source, .. }) => Err(source.into()),
                 Err(ListenError::Misuse(misuse)) => Err(misuse.into()),
+                Err(ListenError::Limit(limit)) => Err(limit.into()),
                 Err(_) => Err(Error::InvalidArgument),
             }
         };

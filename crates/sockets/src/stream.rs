@@ -531,6 +531,7 @@ impl Sockets {
         let handle = begun.map_err(|error| match error {
             megapipe::ConnectError::Kernel { source, .. } => source.into(),
             megapipe::ConnectError::Misuse(misuse) => Error::from(misuse),
+            megapipe::ConnectError::Limit(limit) => limit.into(),
             _ => Error::InvalidArgument,
         });
         match handle {

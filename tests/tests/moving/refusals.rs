@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Channel, Completion, Connection, Event, Handle, ListenOptions, Misuse,
-    OpError, SocketKind,
+    OpError, SocketKind, SubmitError,
 };
 use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -240,9 +240,12 @@ fn what_is_no_connection_of_the_link_is_given_back() {
         }
         let (_, handle, _peer) = accepted(hosts, channel);
         channel.unregister(handle).expect("a handle");
-        assert_eq!(channel.to_fd(handle), Err(Misuse::StaleHandle));
+        assert_eq!(channel.to_fd(handle), Err(Misuse::StaleHandle.into()));
         let datagrams = channel.socket(SocketKind::Udp4, None, 0).expect("an endpoint");
-        assert!(matches!(channel.to_fd(datagrams), Err(Misuse::CannotMove { .. })));
+        assert!(matches!(
+            channel.to_fd(datagrams),
+            Err(SubmitError::Misuse(Misuse::CannotMove { .. }))
+        ));
         let socket = std::net::UdpSocket::bind(at(NEAR[0], 0)).expect("a socket");
         let refused = channel.take_over(socket.into(), 0).expect_err("it is no connection");
         assert!(refused.why.to_string().contains("UDP"), "{}", refused.why);

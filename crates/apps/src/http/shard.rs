@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 use megapipe::{
     Accept, Accepted, Channel, Completion, Connection as AcceptedAs, Disconnect, Event, Handle,
-    Misuse, OpError, Payload, ReadBuf,
+    OpError, Payload, ReadBuf, SubmitError,
 };
 use rustix::time::{ClockId, clock_gettime};
 use slab::Slab;
@@ -215,7 +215,7 @@ impl Peer {
         shared: &mut Shared,
         read_len: usize,
         input: impl FnOnce(&mut Connection, &mut Turn<'_, Files>),
-    ) -> Result<Option<CloseReason>, Misuse> {
+    ) -> Result<Option<CloseReason>, SubmitError> {
         let mut turn = Turn {
             now: &shared.now,
             settings: &shared.settings,
@@ -259,7 +259,7 @@ impl Peer {
     }
 
     /// Writes the outbox and empties it.
-    fn say(&self, channel: &mut Channel, out: &mut Outbox) -> Result<(), Misuse> {
+    fn say(&self, channel: &mut Channel, out: &mut Outbox) -> Result<(), SubmitError> {
         if out.is_copied() {
             if out.bytes.is_empty() {
                 return Ok(());
@@ -279,7 +279,7 @@ impl Peer {
         Ok(())
     }
 
-    fn copy(&self, channel: &mut Channel, bytes: &[u8]) -> Result<(), Misuse> {
+    fn copy(&self, channel: &mut Channel, bytes: &[u8]) -> Result<(), SubmitError> {
         let mut buffer = channel.alloc(bytes.len());
         buffer.extend_from_slice(bytes);
         channel.write(self.handle, buffer)

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use megapipe::{AddressError, CreateError, DispatchError, Misuse};
+use megapipe::{AddressError, CreateError, DispatchError, SubmitError};
 
 use crate::backend::BackendError;
 use crate::rpc::protocol::LengthError;
@@ -80,7 +80,7 @@ pub enum LoadError {
         /// Which thread of the load.
         index: usize,
         /// Why.
-        source: Misuse,
+        source: SubmitError,
     },
     /// A channel broke.
     #[error("thread {index}: {source}")]

@@ -18,8 +18,8 @@
 use std::num::NonZeroU32;
 
 use megapipe::{
-    Accept, Accepted, Channel, Completion, Connection, Disconnect, Event, Handle, Misuse, OpError,
-    Payload, ReadBuf, WriteBuf,
+    Accept, Accepted, Channel, Completion, Connection, Disconnect, Event, Handle, OpError, Payload,
+    ReadBuf, SubmitError, WriteBuf,
 };
 use slab::Slab;
 
@@ -67,7 +67,11 @@ impl Peer {
     }
 
     /// Sends a short response: quietly, unless the peer leaves too many unsent.
-    fn write(&mut self, channel: &mut Channel, data: impl Into<Payload>) -> Result<(), Misuse> {
+    fn write(
+        &mut self,
+        channel: &mut Channel,
+        data: impl Into<Payload>,
+    ) -> Result<(), SubmitError> {
         let unsent_bytes = channel.write_quiet(self.handle, data)?;
         if unsent_bytes > UNSENT_BYTES_MAX {
             self.blocked = channel.report_last_write(self.handle)?;
@@ -83,7 +87,7 @@ impl Peer {
         channel: &mut Channel,
         read_len: usize,
         unsent_bytes: usize,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SubmitError> {
         if unsent_bytes > UNSENT_BYTES_MAX {
             self.blocked = channel.report_last_write(self.handle)?;
         }
@@ -405,7 +409,7 @@ impl Outbox {
         channel: &mut Channel,
         peer: &mut Peer,
         reply: &Reply,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SubmitError> {
         let len = reply.response_len as usize;
         let buffer = self.gathered.get_or_insert_with(|| channel.alloc(GATHER_LEN));
         if len <= COPY_LEN_MAX {
@@ -425,7 +429,7 @@ impl Outbox {
         Ok(())
     }
 
-    fn flush(&mut self, channel: &mut Channel, peer: &mut Peer) -> Result<(), Misuse> {
+    fn flush(&mut self, channel: &mut Channel, peer: &mut Peer) -> Result<(), SubmitError> {
         let Some(buffer) = self.gathered.take() else { return Ok(()) };
         self.submitted += buffer.len();
         peer.write(channel, buffer)

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use megapipe::{Address, CreateError, DispatchError, ListenError, Misuse, RegisterError};
+use megapipe::{Address, CreateError, DispatchError, ListenError, RegisterError, SubmitError};
 
 use crate::backend::BackendError;
 
@@ -75,7 +75,7 @@ pub enum ServeError {
         /// Which channel of the server.
         index: usize,
         /// Why.
-        source: Misuse,
+        source: SubmitError,
     },
     /// A channel broke while serving.
     #[error("channel {index} failed: {source}")]

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use megapipe::{
-    Accept, Address, BoundPath, Channel, CpuMask, Handle, ListenError, ListenOptions, Misuse,
+    Accept, Address, BoundPath, Channel, CpuMask, Handle, ListenError, ListenOptions, SubmitError,
     UnixAddress,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -176,7 +176,7 @@ impl Listeners {
     ///
     /// # Errors
     /// As [`Channel::accept`].
-    pub fn start(&mut self, channel: &mut Channel, accept: Accept) -> Result<(), Misuse> {
+    pub fn start(&mut self, channel: &mut Channel, accept: Accept) -> Result<(), SubmitError> {
         self.accept = Some(accept);
         for listener in &mut self.listeners {
             let mut accept = accept;

@@ -4,7 +4,7 @@
 //! After [`QUIET_TICKS`] ticks without an event the timer fires each [`REST_TICK`]. The next event
 //! makes it fast again, and is a tick itself.
 
-use megapipe::{Channel, Handle, Misuse};
+use megapipe::{Channel, Handle, SubmitError};
 
 use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
 
@@ -23,7 +23,7 @@ impl Pulse {
     ///
     /// # Errors
     /// As [`Channel::timer`].
-    pub(super) fn start(channel: &mut Channel, cookie: u64) -> Result<Self, Misuse> {
+    pub(super) fn start(channel: &mut Channel, cookie: u64) -> Result<Self, SubmitError> {
         let timer = channel.timer(TICK, Some(TICK), cookie)?;
         Ok(Self { timer, cookie, quiet: 0, rests: false })
     }

@@ -38,7 +38,7 @@ use super::memory::{ChannelMemory, Received};
 use super::{Local, set_receiving};
 use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
-use crate::error::{Misuse, MoveError, OpError};
+use crate::error::{Limit, Misuse, MoveError, OpError};
 use crate::handle::Handle;
 use crate::slot::{End, Kind, Target};
 use crate::state::State;
@@ -89,7 +89,7 @@ impl Channel {
         let Self { driver, state, .. } = self;
         let Some(local) = driver.local() else { return Err((fd, MoveError::NoStack)) };
         if local.lwsockets_open >= state.config.max_lwsockets {
-            return Err((fd, Misuse::TooManyHandles.into()));
+            return Err((fd, Limit::Handles.into()));
         }
         let index = match state.allocate(Kind::Tcp, cookie) {
             Ok(index) => index,

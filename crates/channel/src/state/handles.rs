@@ -15,7 +15,7 @@
 use std::os::fd::RawFd;
 
 use super::{NO_SLOT, State};
-use crate::error::Misuse;
+use crate::error::{Limit, Misuse};
 use crate::handle::{FIRST_LWSOCKET, Handle};
 use crate::limits;
 use crate::slot::{Kind, Phase, Slot};
@@ -100,11 +100,11 @@ impl State {
     }
 
     /// A slot for something new, open and without a descriptor.
-    pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Misuse> {
+    pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Limit> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() >= limits::HANDLES_MAX as usize => {
-                return Err(Misuse::TooManyHandles);
+                return Err(Limit::Handles);
             }
             None => {
                 self.slots.push(Slot::free(0));

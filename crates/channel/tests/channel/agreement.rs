@@ -300,7 +300,7 @@ impl Run {
     fn call(
         &mut self,
         at: usize,
-        call: impl FnOnce(&mut Channel, Handle) -> Result<(), megapipe::Misuse>,
+        call: impl FnOnce(&mut Channel, Handle) -> Result<(), megapipe::SubmitError>,
     ) {
         let Some(link) = self.links.get_mut(at) else { return };
         let Some(handle) = link.handle else { return };

@@ -228,7 +228,7 @@ fn connect_to_nobody_is_refused(case: &Case) {
     // The handle stays until it is unregistered, and says the same to later operations.
     assert_eq!(scene.read_once(handle, 1).unwrap_err(), OpError::Refused);
     scene.unregister(handle).unwrap();
-    assert_eq!(scene.read(handle, 1), Err(Misuse::StaleHandle));
+    assert_eq!(scene.read(handle, 1), Err(Misuse::StaleHandle.into()));
 }
 
 fn connect_to_a_missing_unix_path_is_not_found(case: &Case) {

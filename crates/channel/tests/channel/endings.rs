@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Instant;
 
-use megapipe::{ConnectOptions, Disconnect, Event, Misuse, OpError};
+use megapipe::{ConnectOptions, Disconnect, Event, Limit, OpError};
 use rustix::net::SendFlags;
 
 use crate::place::there;
@@ -349,7 +349,7 @@ fn the_end_of_a_connection_is_told_to_who_awaits_it(case: &Case) {
     // In order: the peer's end, then ours.
     let (handle, peer) = scene.stream(Stream::Accepted4);
     scene.await_end(handle).unwrap();
-    assert_eq!(scene.await_end(handle), Err(Misuse::TooManyOperations));
+    assert_eq!(scene.await_end(handle), Err(Limit::Operations.into()));
     scene.read(handle, 10).unwrap();
     drop(peer);
     let Event::Read(Ok(end)) = scene.next_of(handle) else { panic!() };

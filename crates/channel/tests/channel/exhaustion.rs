@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Channel, Config, ConnectOptions, Connection, CreateError, Disconnect, DriverChoice,
-    Event, Handle, Misuse, OpError, OpenOptions, ReadBuf, SocketKind,
+    Event, Handle, Limit, Misuse, OpError, OpenOptions, ReadBuf, SocketKind, SubmitError,
 };
 
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -237,7 +237,7 @@ fn everything(scene: &mut Scene, folder: &Folder) -> (Vec<Handle>, Vec<Peer>) {
     let (listener, address) = scene.listening("127.0.0.1:0");
     scene.channel.accept(listener, Accept::lwsocket(10).first_read(5)).unwrap();
     let as_descriptors = scene.channel.accept(listener, Accept::fd(10));
-    let is_refused = matches!(as_descriptors, Err(Misuse::CannotMove { .. }));
+    let is_refused = matches!(as_descriptors, Err(SubmitError::Misuse(Misuse::CannotMove { .. })));
     assert!(
         as_descriptors.is_ok() || (crate::place::is_local() && is_refused),
         "{as_descriptors:?}"
@@ -364,7 +364,7 @@ fn a_number_reused_thousands_of_times_never_mixes_connections(case: &Case) {
         }
         scene.unregister(handle).unwrap();
         for old in stale.iter().rev().take(3) {
-            assert_eq!(scene.write(*old, "x"), Err(Misuse::StaleHandle));
+            assert_eq!(scene.write(*old, "x"), Err(Misuse::StaleHandle.into()));
         }
         stale.push(handle);
     }
@@ -379,8 +379,8 @@ fn operations_beyond_the_limit_are_refused_and_the_rest_goes_on(case: &Case) {
     let mut scene = case.scene();
     let (handle, mut theirs) = scene.stream(Stream::Accepted4);
     let refused = (0..=OPERATIONS_MAX).find_map(|_| scene.read(handle, 1).err());
-    assert_eq!(refused, Some(Misuse::TooManyOperations));
-    assert_eq!(scene.write(handle, "x"), Err(Misuse::TooManyOperations));
+    assert_eq!(refused, Some(Limit::Operations.into()));
+    assert_eq!(scene.write(handle, "x"), Err(Limit::Operations.into()));
     scene.send(&mut theirs, b"ab");
     for expected in [b'a', b'b'] {
         let Event::Read(Ok(bytes)) = scene.next_of(handle) else { panic!() };

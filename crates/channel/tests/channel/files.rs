@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use megapipe::{Event, Handle, Misuse, OpError, OpenOptions, Payload};
+use megapipe::{Event, Handle, Misuse, OpError, OpenOptions, Payload, SubmitError};
 
 use crate::scene::{Case, Folder, Scene, on_each_driver, pattern};
 
@@ -156,11 +156,20 @@ fn a_missing_file_is_not_found(case: &Case) {
     assert_eq!((done.handle, done.cookie), (handle, 6));
     assert!(matches!(done.event, Event::Open(Err(OpError::NotFound))), "{done:?}");
     // Nothing can be asked of it, so that nothing waits for ever.
-    assert!(matches!(scene.read(handle, 1), Err(Misuse::WrongKind { call: "read", .. })));
-    assert!(matches!(scene.write(handle, "x"), Err(Misuse::WrongKind { call: "write", .. })));
-    assert!(matches!(scene.fsync(handle), Err(Misuse::WrongKind { call: "fsync", .. })));
+    assert!(matches!(
+        scene.read(handle, 1),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "read", .. }))
+    ));
+    assert!(matches!(
+        scene.write(handle, "x"),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "write", .. }))
+    ));
+    assert!(matches!(
+        scene.fsync(handle),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "fsync", .. }))
+    ));
     scene.unregister(handle).unwrap();
-    assert_eq!(scene.read_at(handle, 0, 1), Err(Misuse::StaleHandle));
+    assert_eq!(scene.read_at(handle, 0, 1), Err(Misuse::StaleHandle.into()));
 }
 
 fn a_folder_cannot_be_written(case: &Case) {
@@ -224,10 +233,22 @@ fn operations_before_the_file_is_open_are_refused(case: &Case) {
     let path = folder.path("file");
     fs::write(&path, b"content").unwrap();
     let file = scene.open(&path, &OpenOptions::read(), 0).unwrap();
-    assert!(matches!(scene.read(file, 1), Err(Misuse::WrongKind { call: "read", .. })));
-    assert!(matches!(scene.read_at(file, 0, 1), Err(Misuse::WrongKind { call: "read_at", .. })));
-    assert!(matches!(scene.write(file, "x"), Err(Misuse::WrongKind { call: "write", .. })));
-    assert!(matches!(scene.fsync(file), Err(Misuse::WrongKind { call: "fsync", .. })));
+    assert!(matches!(
+        scene.read(file, 1),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "read", .. }))
+    ));
+    assert!(matches!(
+        scene.read_at(file, 0, 1),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "read_at", .. }))
+    ));
+    assert!(matches!(
+        scene.write(file, "x"),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "write", .. }))
+    ));
+    assert!(matches!(
+        scene.fsync(file),
+        Err(SubmitError::Misuse(Misuse::WrongKind { call: "fsync", .. }))
+    ));
     let Event::Open(Ok(())) = scene.next_of(file) else { panic!() };
     assert_eq!(read_at(&mut scene, file, 0, 7).unwrap(), b"content");
 }
@@ -236,7 +257,7 @@ fn a_path_with_a_nul_is_refused(case: &Case) {
     let mut scene = case.scene();
     for path in ["a\0b".to_owned(), "x".repeat(5000)] {
         let refused = scene.open(Path::new(&path), &OpenOptions::read(), 0);
-        assert_eq!(refused, Err(Misuse::InvalidPath));
+        assert_eq!(refused, Err(Misuse::InvalidPath.into()));
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use megapipe::{
     Accept, Backend, Channel, Config, ConnectOptions, CreateError, Departure, DispatchError,
     DriverChoice, Event, Handle, ListenOptions, LocalNetwork, Misuse, OpError, ServerConfig,
-    SocketKind,
+    SocketKind, SubmitError,
 };
 use megapipe_link::{Link, PairConfig, pair};
 use rustix::time::{ClockId, clock_gettime};
@@ -41,7 +41,7 @@ fn a_connection_has_no_descriptor_to_move_to_and_goes_on(case: &Case) {
     for kind in [Stream::Accepted4, Stream::Connected6] {
         let (handle, mut peer) = scene.stream(kind);
         let refused = scene.to_fd(handle).unwrap_err();
-        assert!(matches!(refused, Misuse::CannotMove { .. }), "{refused}");
+        assert!(matches!(refused, SubmitError::Misuse(Misuse::CannotMove { .. })), "{refused}");
         assert!(refused.to_string().ends_with("connections move on packet and xdp"), "{refused}");
         let explain = scene.explain(handle).unwrap();
         assert!(explain.remarks.iter().any(|it| it.contains("packet and xdp")), "{explain}");
@@ -55,7 +55,7 @@ fn an_accept_of_descriptors_is_not_supported(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
     let refused = scene.channel.accept(listener, Accept::fd(2)).unwrap_err();
-    assert!(matches!(refused, Misuse::CannotMove { .. }), "{refused}");
+    assert!(matches!(refused, SubmitError::Misuse(Misuse::CannotMove { .. })), "{refused}");
     let explain = scene.explain(listener).unwrap();
     assert!(explain.remarks.iter().any(|it| it.contains("packet and xdp")), "{explain}");
     scene.channel.accept(listener, Accept::lwsocket(1)).unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use megapipe::limits::{READ_LEN_MAX, WRITE_PARTS_MAX};
 use megapipe::{
-    Accept, Address, CpuMask, Disconnect, Event, Handle, ListenOptions, Misuse, OpenOptions,
-    Payload, RegisterError, SocketKind,
+    Accept, Address, CpuMask, Disconnect, Event, Handle, Limit, ListenOptions, Misuse, OpenOptions,
+    Payload, RegisterError, SocketKind, SubmitError,
 };
 
 use crate::place::there;
@@ -30,7 +30,7 @@ on_each_driver![
 ];
 
 /// Every call that takes a handle, with arguments that are otherwise right.
-fn each_call(scene: &mut Scene, handle: Handle) -> Vec<(&'static str, Result<(), Misuse>)> {
+fn each_call(scene: &mut Scene, handle: Handle) -> Vec<(&'static str, Result<(), SubmitError>)> {
     let somewhere = "127.0.0.1:9".parse().unwrap();
     vec![
         ("accept", scene.channel.accept(handle, Accept::lwsocket(1))),
@@ -44,8 +44,8 @@ fn each_call(scene: &mut Scene, handle: Handle) -> Vec<(&'static str, Result<(),
         ("fsync", scene.fsync(handle)),
         ("disconnect", scene.disconnect(handle, Disconnect::Write)),
         ("to_fd", scene.to_fd(handle)),
-        ("set_cookie", scene.set_cookie(handle, 1)),
-        ("explain", scene.explain(handle).map(drop)),
+        ("set_cookie", scene.set_cookie(handle, 1).map_err(SubmitError::from)),
+        ("explain", scene.explain(handle).map(drop).map_err(SubmitError::from)),
     ]
 }
 
@@ -54,15 +54,19 @@ fn expect_only(scene: &mut Scene, handle: Handle, possible: &[&str]) {
     for (name, result) in each_call(scene, handle) {
         match result {
             Ok(()) => assert!(possible.contains(&name), "{name} is possible"),
-            Err(Misuse::WrongKind { call, kind }) => {
+            Err(SubmitError::Misuse(Misuse::WrongKind { call, kind })) => {
                 assert!(!possible.contains(&name), "{name} is not possible");
                 assert_eq!(call, name);
                 assert!(!kind.is_empty());
             }
             // What is possible may be refused because of a call before it in the list.
-            Err(Misuse::Closing) => assert!(possible.contains(&name), "{name}"),
+            Err(SubmitError::Misuse(Misuse::Closing)) => {
+                assert!(possible.contains(&name), "{name}")
+            }
             // What is our own stack's has a way to the kernel on some links only.
-            Err(Misuse::CannotMove { .. }) => assert!(name == "to_fd" && crate::place::is_local()),
+            Err(SubmitError::Misuse(Misuse::CannotMove { .. })) => {
+                assert!(name == "to_fd" && crate::place::is_local());
+            }
             Err(other) => panic!("{name}: {other}"),
         }
     }
@@ -96,27 +100,42 @@ fn lengths_and_counts_out_of_range_are_refused(case: &Case) {
     let mut scene = case.scene();
     let (stream, _peer) = scene.stream(Stream::Accepted4);
     for len in [0, READ_LEN_MAX + 1, usize::MAX] {
-        let refused = Err(Misuse::InvalidLength { len, max: READ_LEN_MAX });
+        let refused = Err(Misuse::InvalidLength { len, max: READ_LEN_MAX }.into());
         assert_eq!(scene.read(stream, len), refused);
     }
-    assert!(matches!(scene.write(stream, ""), Err(Misuse::InvalidLength { len: 0, .. })));
-    assert!(matches!(scene.writev(stream, []), Err(Misuse::InvalidLength { len: 0, .. })));
+    assert!(matches!(
+        scene.write(stream, ""),
+        Err(SubmitError::Misuse(Misuse::InvalidLength { len: 0, .. }))
+    ));
+    assert!(matches!(
+        scene.writev(stream, []),
+        Err(SubmitError::Misuse(Misuse::InvalidLength { len: 0, .. }))
+    ));
     let parts = (0..=WRITE_PARTS_MAX).map(|_| Payload::from("x"));
     let refused = scene.writev(stream, parts);
-    assert!(matches!(refused, Err(Misuse::InvalidLength { max: WRITE_PARTS_MAX, .. })));
+    assert!(matches!(
+        refused,
+        Err(SubmitError::Misuse(Misuse::InvalidLength { max: WRITE_PARTS_MAX, .. }))
+    ));
     let (listener, _) = scene.listening("127.0.0.1:0");
-    assert_eq!(scene.channel.accept(listener, Accept::lwsocket(0)), Err(Misuse::InvalidCount));
+    assert_eq!(
+        scene.channel.accept(listener, Accept::lwsocket(0)),
+        Err(Misuse::InvalidCount.into())
+    );
     for len in [0, READ_LEN_MAX + 1] {
         let refused = scene.channel.accept(listener, Accept::lwsocket(1).first_read(len));
-        assert_eq!(refused, Err(Misuse::InvalidLength { len, max: READ_LEN_MAX }));
+        assert_eq!(refused, Err(Misuse::InvalidLength { len, max: READ_LEN_MAX }.into()));
     }
     let udp = scene.socket(SocketKind::Udp4, None, 0).unwrap();
-    assert!(matches!(scene.recvfrom(udp, 0), Err(Misuse::InvalidLength { .. })));
+    assert!(matches!(
+        scene.recvfrom(udp, 0),
+        Err(SubmitError::Misuse(Misuse::InvalidLength { .. }))
+    ));
     scene.expect_silence();
     let too_many = (0..100_000)
         .map(|_| scene.channel.accept(listener, Accept::lwsocket(1)))
         .find_map(Result::err);
-    assert_eq!(too_many, Some(Misuse::TooManyOperations), "credit for accepts is bounded");
+    assert_eq!(too_many, Some(Limit::Operations.into()), "credit for accepts is bounded");
 }
 
 fn an_unregistered_handle_is_stale_for_every_call(case: &Case) {
@@ -125,12 +144,12 @@ fn an_unregistered_handle_is_stale_for_every_call(case: &Case) {
         let (handle, _peer) = scene.stream(kind);
         let _fd = scene.unregister(handle).unwrap();
         for (name, result) in each_call(&mut scene, handle) {
-            assert_eq!(result, Err(Misuse::StaleHandle), "{name}");
+            assert_eq!(result, Err(Misuse::StaleHandle.into()), "{name}");
         }
         assert!(matches!(scene.unregister(handle), Err(Misuse::StaleHandle)));
     }
     for (name, result) in each_call(&mut scene, Handle::NONE) {
-        assert_eq!(result, Err(Misuse::StaleHandle), "{name}");
+        assert_eq!(result, Err(Misuse::StaleHandle.into()), "{name}");
     }
 }
 
@@ -154,7 +173,7 @@ fn a_stale_handle_never_reaches_the_next_owner_of_its_number(case: &Case) {
     let fd = scene.unregister(first).unwrap().fd.unwrap();
     let second = scene.register(fd, 0, None).unwrap();
     assert_eq!(first.number(), second.number());
-    assert_eq!(scene.write(first, "x"), Err(Misuse::StaleHandle));
+    assert_eq!(scene.write(first, "x"), Err(Misuse::StaleHandle.into()));
     scene.write(second, "x").unwrap();
     scene.expect_written(second, 1);
 }
@@ -241,7 +260,7 @@ fn a_handle_of_another_channel_is_foreign(case: &Case) {
     let (handle, _peer) = there.stream(Stream::Accepted4);
     let (_same_number, _other_peer) = here.stream(Stream::Accepted4);
     for (name, result) in each_call(&mut here, handle) {
-        assert_eq!(result, Err(Misuse::ForeignHandle), "{name}");
+        assert_eq!(result, Err(Misuse::ForeignHandle.into()), "{name}");
     }
     assert!(matches!(here.unregister(handle), Err(Misuse::ForeignHandle)));
     there.write(handle, "x").unwrap();
@@ -273,14 +292,17 @@ fn a_handle_that_moves_takes_no_new_operation(case: &Case) {
     for (name, result) in each_call(&mut scene, handle) {
         match name {
             "read" | "write" | "writev" | "disconnect" | "to_fd" => {
-                assert_eq!(result, Err(Misuse::Closing), "{name}");
+                assert_eq!(result, Err(Misuse::Closing.into()), "{name}");
             }
             "set_cookie" | "explain" => result.unwrap(),
-            _ => assert!(matches!(result, Err(Misuse::WrongKind { .. })), "{name}"),
+            _ => assert!(
+                matches!(result, Err(SubmitError::Misuse(Misuse::WrongKind { .. }))),
+                "{name}"
+            ),
         }
     }
     let Event::ToFd(Ok(_)) = scene.next_of(handle) else { panic!() };
-    assert_eq!(scene.write(handle, "x"), Err(Misuse::StaleHandle));
+    assert_eq!(scene.write(handle, "x"), Err(Misuse::StaleHandle.into()));
     scene.expect_silence();
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use megapipe::{
     Accept, Channel, Config, Connection, Disconnect, DispatchError, DriverChoice, Event, Handle,
-    Misuse, OpError,
+    Misuse, OpError, SubmitError,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -139,12 +139,13 @@ fn without_descriptors_accepting_pauses_and_goes_on_when_some_are_closed(case: &
 }
 
 fn expect_forked(channel: &mut Channel, handle: Handle) -> bool {
-    let forked = Err(Misuse::Forked);
+    let forked = Err(Misuse::Forked.into());
     channel.read(handle, 1) == forked
         && channel.write(handle, "x") == forked
         && channel.disconnect(handle, Disconnect::Both) == forked
         && channel.to_fd(handle) == forked
-        && channel.timer(std::time::Duration::ZERO, None, 0) == Err(Misuse::Forked)
+        && channel.timer(std::time::Duration::ZERO, None, 0)
+            == Err(SubmitError::Misuse(Misuse::Forked))
         && matches!(channel.explain(handle), Err(Misuse::Forked))
         && channel.local_address(handle) == Err(OpError::BadDescriptor)
         && matches!(channel.unregister(handle), Err(Misuse::Forked))

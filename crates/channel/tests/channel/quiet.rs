@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use megapipe::{Config, Disconnect, Event, Handle, Misuse, OpError};
+use megapipe::{Config, Disconnect, Event, Handle, Misuse, OpError, SubmitError};
 
 use crate::scene::{Case, Scene, Stream, on_each_driver, pattern, receive, reset};
 
@@ -306,7 +306,10 @@ fn a_quiet_write_of_nothing_is_misuse(case: &Case) {
     let mut scene = case.scene();
     let (handle, _peer) = scene.stream(Stream::Accepted4);
     let refused = scene.write_quiet(handle, Vec::new());
-    assert!(matches!(refused, Err(Misuse::InvalidLength { len: 0, .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(SubmitError::Misuse(Misuse::InvalidLength { len: 0, .. }))),
+        "{refused:?}"
+    );
     scene.unregister(handle).unwrap();
-    assert_eq!(scene.write_quiet(handle, "x"), Err(Misuse::StaleHandle));
+    assert_eq!(scene.write_quiet(handle, "x"), Err(Misuse::StaleHandle.into()));
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CreateError,
     DispatchError, DriverChoice, Event, Handle, ListenOptions, Misuse, OpError, Placement, ReadBuf,
-    Unregistered,
+    SubmitError, Unregistered,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -454,7 +454,7 @@ impl Scene {
     pub(crate) fn ask_for_fd(&mut self, handle: Handle) -> bool {
         match self.channel.to_fd(handle) {
             Ok(()) => true,
-            Err(Misuse::CannotMove { .. }) if is_local() => false,
+            Err(SubmitError::Misuse(Misuse::CannotMove { .. })) if is_local() => false,
             Err(other) => panic!("{other}"),
         }
     }

@@ -133,7 +133,7 @@ fn wrong_times_are_refused(case: &Case) {
     for (after, period) in
         [(MS, Some(Duration::ZERO)), (Duration::MAX, None), (MS, Some(Duration::MAX))]
     {
-        assert_eq!(scene.timer(after, period, 0), Err(Misuse::InvalidDuration));
+        assert_eq!(scene.timer(after, period, 0), Err(Misuse::InvalidDuration.into()));
     }
     // A thousand years is a long time, and no overflow.
     let far = scene.timer(Duration::from_secs(1000 * 365 * 86_400), None, 0).unwrap();
