@@ -99,7 +99,8 @@ pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseEr
 }
 
 /// The names that the runner of Linux's own tests defines, by the version of IP, and after them
-/// what an invocation does. A cookie of Fast Open is never compared: no system here makes one.
+/// what an invocation does. The cookies of Fast Open are those of that runner's addresses and of
+/// the two keys that its scripts set.
 fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
     let is_version = |setting: &&Setting| setting.name == "ip_version";
     let outside = invocation.settings.iter().rfind(is_version).map(|it| it.value.as_bytes());
@@ -113,7 +114,10 @@ fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
     } else {
         ["CMSG_LEVEL_IP=SOL_IP", "CMSG_TYPE_RECVERR=IP_RECVERR"]
     };
-    let cookies = ["TFO_COOKIE=0123456789abcdef", "TFO_COOKIE_ZERO=fedcba9876543210"];
+    let cookies = match version {
+        b"ipv6" => ["TFO_COOKIE=c1d1e9742a47a9bc", "TFO_COOKIE_ZERO=82af1a8f9a205c34"],
+        _ => ["TFO_COOKIE=3021b9d889017eeb", "TFO_COOKIE_ZERO=b7c12350a90dc8f5"],
+    };
     let mut definitions = Definitions::default();
     for definition in of_version.iter().chain(&cookies) {
         definitions.define(definition);

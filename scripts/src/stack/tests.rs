@@ -145,15 +145,37 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn fast_open_is_refused_by_name_before_anything_runs() {
+fn fast_open_of_clients_is_refused_by_name_before_anything_runs() {
     let name = "not supported on this system: TCP Fast Open";
-    let listener = "0 socket(..., SOCK_STREAM, 0) = 3\n+0 bind(3, ..., ...) = 0\n";
-    let option = "+0 setsockopt(3, SOL_TCP, TCP_FASTOPEN, [1], 4) = 0\n";
-    assert_eq!(refusal(&format!("{listener}{option}")), format!("3: {name}"));
+    let socket = "0 socket(..., SOCK_STREAM, 0) = 3\n+0 bind(3, ..., ...) = 0\n";
+    let option = "+0 setsockopt(3, SOL_TCP, TCP_FASTOPEN_CONNECT, [1], 4) = 0\n";
+    assert_eq!(refusal(&format!("{socket}{option}")), format!("3: {name}"));
     let call = "+0 sendto(3, ..., 9, MSG_FASTOPEN|MSG_NOSIGNAL, ..., ...) = 9\n";
-    assert_eq!(refusal(&format!("{listener}{call}")), format!("3: {name}"));
-    let packet = "+0 < S 0:0(0) win 9 <mss 1000,FO,nop,nop>\n";
-    assert_eq!(refusal(&format!("{listener}+0 listen(3, 1) = 0\n{packet}")), format!("4: {name}"));
+    assert_eq!(refusal(&format!("{socket}{call}")), format!("3: {name}"));
+    let packet = "+0 < S 0:0(0) win 9 <mss 1000,FOEXP,nop,nop>\n";
+    assert_eq!(refusal(&format!("{socket}+0 listen(3, 1) = 0\n{packet}")), format!("4: {name}"));
+}
+
+#[test]
+fn fast_open_cookies_are_those_of_linux_s_own_runner() {
+    let script = |key: &str, cookie: &str| {
+        format!(
+            "`sysctl -q net.ipv4.tcp_fastopen=3 net.ipv4.tcp_fastopen_key={key}`\n\
+             0 socket(..., SOCK_STREAM, 0) = 3\n+0 bind(3, ..., ...) = 0\n\
+             +0 setsockopt(3, SOL_TCP, TCP_FASTOPEN, [1], 4) = 0\n+0 listen(3, 1) = 0\n\
+             +0 < S 0:0(0) win 9000 <mss 1000,FO,nop,nop>\n\
+             +0 > S. 0:0(0) ack 1 <mss 1460,FO {cookie},nop,nop>\n"
+        )
+    };
+    let key = "a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4";
+    let zero = "00000000-00000000-00000000-00000000";
+    passes(&script(key, "TFO_COOKIE"));
+    passes(&script(zero, "TFO_COOKIE_ZERO"));
+    let addresses =
+        "--ip_version=ipv6\n--local_ip=fd3d:a0b:17d6::1\n--remote_ip=fd3d:fa7b:d17d::1\n";
+    let over_ipv6 = |text: String| format!("{addresses}{}", text.replace("1460", "1440"));
+    passes(&over_ipv6(script(key, "TFO_COOKIE")));
+    passes(&over_ipv6(script(zero, "TFO_COOKIE_ZERO")));
 }
 
 #[test]
