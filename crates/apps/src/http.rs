@@ -48,7 +48,8 @@ use settings::Settings;
 use shard::HttpShard;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server = Server { name: "http", listen_default: "127.0.0.1:8000" };
+pub const SERVER: Server =
+    Server { name: "http", listen_default: "127.0.0.1:8000", files_per_connection: 1 };
 
 /// The options of `megapipe serve http`.
 #[derive(Clone, Debug, Args)]

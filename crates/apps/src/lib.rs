@@ -19,6 +19,7 @@ pub mod http;
 pub mod kv;
 pub mod limits;
 pub mod load;
+mod memory;
 pub mod reason;
 pub mod rpc;
 pub mod serve;

@@ -27,6 +27,8 @@ pub const DRAIN_SECONDS_DEFAULT: u32 = 5;
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 /// Microseconds that the local back end polls its link after the last frame.
 pub const SPIN_US_DEFAULT: u32 = 50;
+/// Memory that must be free for each channel beyond what is asked for in large pieces.
+pub(crate) const SPARE_BYTES: usize = 8 << 20;
 /// Slots of a channel's descriptor table beyond its share of `--max-connections`: connections
 /// that were accepted ahead of their credit.
 pub const SLOTS_BESIDE_CONNECTIONS: u32 = 64;
@@ -68,6 +70,8 @@ pub mod load {
     /// Starting later than this although a connection was free, at the 99th percentile, means
     /// that the load could not keep its rate.
     pub const LATENESS_US_MAX: f64 = 1_000.0;
+    /// What a connection costs at most before it is open.
+    pub(crate) const BYTES_PER_CONNECTION: usize = 512;
     /// Paths in a list of URLs, files in a file set.
     pub const PATHS_MAX: usize = 1 << 16;
     /// Keys of a key-value load.

@@ -16,6 +16,7 @@
 
 mod admission;
 mod args;
+mod descriptors;
 mod error;
 mod layout;
 mod listening;
@@ -52,6 +53,8 @@ pub struct Server {
     pub name: &'static str,
     /// Where it listens if no `--listen` is given: an address as [`megapipe::Address`] reads it.
     pub listen_default: &'static str,
+    /// Files that one connection may have open.
+    pub files_per_connection: u32,
 }
 
 /// The part of a server that lives on one channel. Everything is called on the channel's own

@@ -11,8 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use megapipe::{Channel, Config, DriverChoice, DriverReport};
 use megapipe_apps::backend::BackendArgs;
+use megapipe_apps::limits::CHANNELS_MAX;
 use megapipe_apps::serve::{CpuList, ServeArgs, ServeError, Survey, Surveyed, survey};
 use serde::Serialize;
 
@@ -34,7 +36,8 @@ pub(crate) struct InfoArgs {
     json: bool,
 
     /// Channels that a server would have
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=CHANNELS_MAX as u64))]
     channels: Option<usize>,
 
     /// Processors that they would be pinned to, in order, such as 0,2-5

@@ -34,7 +34,10 @@ struct Server {
 impl Server {
     /// Starts a server and waits for the line that says that it is ready.
     fn start(args: &[&str]) -> Self {
-        let mut command = megapipe(args);
+        Self::from(megapipe(args))
+    }
+
+    fn from(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("megapipe runs");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -135,7 +138,6 @@ fn info_tells_what_a_servers_channels_would_be_on_the_kernel() {
     assert_eq!(server["steering"]["name"], steering, "{server}");
     for args in [
         &["info", "--placement", "thread"][..],
-        &["info", "--channels", "0"],
         &["info", "--backend", "local", "--link", "carrier:pigeon"],
     ] {
         let output = megapipe(args).output().expect("the program");
@@ -278,6 +280,88 @@ fn exit_codes_tell_mistakes_from_failures() {
         assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
         assert!(said.contains(named), "{args:?}: {said}");
     }
+}
+
+/// A command line of megapipe's under limits of the shell.
+fn limited(limits: &str, args: &str) -> Command {
+    let line = format!("{limits}; ulimit -c 0; exec {} {args}", env!("CARGO_BIN_EXE_megapipe"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn too_many_channels_are_refused_before_memory_is_allocated() {
+    for count in ["0", "257", "4294967296", "18446744073709551615"] {
+        for server in [&["serve", "kv"][..], &["serve", "rpc"], &["info"]] {
+            let output = output(&[server, &["--channels", count]].concat());
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{server:?} {count}: {said}");
+            assert!(said.contains("--channels") && said.contains("1..=256"), "{said}");
+        }
+    }
+    let cpus = output(&["serve", "kv", "--cpus", "0-1023"]);
+    assert!(String::from_utf8_lossy(&cpus.stderr).contains("1 to 256 channels"), "{cpus:?}");
+}
+
+/// Whatever the address space, a server starts or says what it lacks.
+#[test]
+fn too_little_memory_is_an_error_and_no_abort() {
+    let mut refused = 0;
+    for kib in (40_000..200_000).step_by(16_000) {
+        for args in [
+            "serve kv --listen 127.0.0.1:0 --channels 2",
+            "serve rpc --listen 127.0.0.1:0 --driver epoll",
+            "load rpc 127.0.0.1:1 --connections 500000 -d 0.1 --warmup 0 -q",
+        ] {
+            let mut child = limited(&format!("ulimit -v {kib}"), args).spawn().expect("a shell");
+            let mut ready = String::new();
+            let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+            stdout.read_line(&mut ready).expect("a line");
+            if ready.starts_with("listening on ") {
+                drop(Beside(child));
+                continue;
+            }
+            let output = child.wait_with_output().expect("an end");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let code = output.status.code();
+            assert!(matches!(code, Some(1 | 3)), "{args} in {kib} KiB: {code:?}: {said}");
+            refused += usize::from(code == Some(1) && said.starts_with("megapipe: "));
+        }
+    }
+    assert!(refused > 0, "no limit was too small");
+}
+
+#[test]
+fn files_are_served_at_the_limit_of_descriptors() {
+    let root = std::env::temp_dir().join(format!("megapipe-descriptors-{}", std::process::id()));
+    std::fs::create_dir_all(&root).expect("a folder");
+    for index in 0..100 {
+        let len = if index % 2 == 0 { 10 } else { 300_000 };
+        std::fs::write(root.join(format!("f{index}")), vec![b'x'; len]).expect("a file");
+    }
+    for driver in ["epoll", "auto"] {
+        let args =
+            format!("serve http --root {} --listen 127.0.0.1:0 --driver {driver}", root.display());
+        let server = Server::from(limited("ulimit -n 80", &args));
+        // More than can be open at once: the others wait until one that was answered gives way.
+        let ask = |index: usize| {
+            let mut client = TcpStream::connect(server.address()).expect("connecting");
+            client.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+            let request = format!("GET /f{index} HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.write_all(request.as_bytes()).expect("sending");
+            client
+        };
+        let clients: Vec<TcpStream> = (0..100).map(ask).collect();
+        for (index, mut client) in clients.into_iter().enumerate() {
+            let mut status = [0; 12];
+            client.read_exact(&mut status).expect("an answer");
+            let status = String::from_utf8_lossy(&status).into_owned();
+            assert_eq!(status, "HTTP/1.1 200", "/f{index} with {driver}");
+        }
+    }
+    std::fs::remove_dir_all(root).expect("tidying up");
 }
 
 #[test]

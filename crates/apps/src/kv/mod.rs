@@ -36,7 +36,8 @@ use store::{Store, StoreError};
 use timeouts::Timeouts;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server = Server { name: "kv", listen_default: "127.0.0.1:11211" };
+pub const SERVER: Server =
+    Server { name: "kv", listen_default: "127.0.0.1:11211", files_per_connection: 0 };
 
 /// What `version` answers: the version of memcached whose protocols these are, and who speaks them.
 pub const VERSION: &str = concat!("1.6.18-megapipe-", env!("CARGO_PKG_VERSION"));
@@ -72,9 +73,10 @@ fn factory(
     args: &KvArgs,
 ) -> Result<impl Fn(ShardSetup<'_>) -> Result<KvShard, ServeError> + Send + Sync + 'static, KvError>
 {
+    let constants = constants(&args.serve, args.idle_timeout)?;
     let shared = Shared {
         store: Arc::new(Store::new(args.memory.0)?),
-        numbers: Arc::new(Numbers::new(constants(&args.serve, args.idle_timeout))),
+        numbers: Arc::new(Numbers::new(constants)),
         timeouts: Timeouts {
             idle_ms: u64::from(args.idle_timeout) * 1_000,
             stall_ms: u64::from(args.stall_timeout) * 1_000,
@@ -83,12 +85,12 @@ fn factory(
     Ok(move |setup: ShardSetup<'_>| KvShard::new(setup, shared.clone()))
 }
 
-fn constants(serve: &ServeArgs, idle_timeout_s: u32) -> Constants {
+fn constants(serve: &ServeArgs, idle_timeout_s: u32) -> Result<Constants, ServeError> {
     let address = serve.addresses(SERVER).first().map(ToString::to_string);
-    Constants {
+    Ok(Constants {
         address: address.unwrap_or_default(),
         connections_max: u64::from(serve.max_connections),
         idle_timeout_s: u64::from(idle_timeout_s),
-        channels: serve.channel_count() as u64,
-    }
+        channels: serve.channel_count()? as u64,
+    })
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use megapipe::limits::BATCH_MAX;
 use megapipe::{Address, Config};
 
 use super::distribution::{Distribution, DistributionError};
@@ -93,7 +94,8 @@ pub struct LoadArgs {
     pub driver: DriverName,
 
     /// Operations gathered before they go to the kernel together; 1 switches batching off
-    #[arg(long, value_name = "N", default_value_t = Config::default().batch)]
+    #[arg(long, value_name = "N", default_value_t = Config::default().batch,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
     pub batch: u32,
 
     /// Transactions per connection: a number, a distribution such as yahoo-requests, or inf

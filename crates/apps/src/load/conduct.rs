@@ -25,7 +25,9 @@ use super::summary::{Asked, Busy, Summary};
 use super::window::Count;
 use super::worker::{Worker, WorkerPlan, WorkerResult, now_ns};
 use super::{Close, pacing};
-use crate::limits::load::{CONNECTIONS_MAX, READY_DEADLINE, THREADS_MAX};
+use crate::limits::SPARE_BYTES;
+use crate::limits::load::{BYTES_PER_CONNECTION, CONNECTIONS_MAX, READY_DEADLINE, THREADS_MAX};
+use crate::memory::require;
 use crate::serve::{Notice, Notices, allowed_cpus, raise_descriptor_limit};
 
 /// What an observer of a load is told.
@@ -192,7 +194,7 @@ impl Orchestra {
         let end_notice = self.notices.end_notice().map_err(LoadError::Thread)?;
         let body = move || {
             let _end_notice = end_notice;
-            let mut channel = create(index, config, &sender)?;
+            let mut channel = create(&plan, config, &sender)?;
             Worker::new(plan, dialogue).run(&mut channel)
         };
         let builder = thread::Builder::new().name(format!("load-{index}"));
@@ -350,8 +352,11 @@ impl Drop for Orchestra {
     }
 }
 
-fn create(index: usize, config: Config, ready: &Sender<Ready>) -> Result<Channel, LoadError> {
+fn create(plan: &WorkerPlan, config: Config, ready: &Sender<Ready>) -> Result<Channel, LoadError> {
+    let (index, connections) = (plan.index, plan.connections as usize);
     let channel = Channel::create(config).map_err(|source| LoadError::Create { index, source })?;
+    let needed = SPARE_BYTES + connections * BYTES_PER_CONNECTION;
+    require(needed).map_err(|source| LoadError::Memory { index, source })?;
     // Waking up late makes a fixed rate late. Refused only by old kernels; then it is as it was.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let report = channel.report();

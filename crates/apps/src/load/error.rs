@@ -74,6 +74,14 @@ pub enum LoadError {
         /// Why.
         source: CreateError,
     },
+    /// There is no memory for a thread's connections.
+    #[error("thread {index}: memory for its connections: {source}")]
+    Memory {
+        /// Which thread of the load.
+        index: usize,
+        /// Why.
+        source: io::Error,
+    },
     /// The channel refused one of the load's own first calls.
     #[error("thread {index}: the channel refused to be set up: {source}")]
     SetUp {

@@ -4,11 +4,15 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use megapipe::limits::HANDLES_MAX;
+use megapipe::limits::{
+    BATCH_MAX, BUFFER_COUNT_MAX, BUFFER_COUNT_MIN, BUFFER_LEN_MAX, BUFFER_LEN_MIN, HANDLES_MAX,
+};
 use megapipe::{Address, Backend, Config, DriverChoice};
 
 use super::Server;
+use super::error::ServeError;
 use super::layout::CpuList;
 use crate::backend::{BackendArgs, BackendName};
 use crate::limits;
@@ -60,7 +64,9 @@ pub struct ServeArgs {
     /// Channels: one thread each, pinned to a processor of its own
     ///
     /// Without this option and without --cpus there is one channel, and its thread is not pinned.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new()
+              .range(1..=limits::CHANNELS_MAX as u64))]
     pub channels: Option<usize>,
 
     /// Processors to pin the channels to, in order, such as 0,2-5
@@ -78,7 +84,8 @@ pub struct ServeArgs {
     pub driver: DriverName,
 
     /// Operations gathered before they go to the kernel together; 1 switches batching off
-    #[arg(long, value_name = "N", default_value_t = Config::default().batch)]
+    #[arg(long, value_name = "N", default_value_t = Config::default().batch,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
     pub batch: u32,
 
     /// Give accepted connections ordinary descriptors instead of lwsockets
@@ -90,14 +97,21 @@ pub struct ServeArgs {
     pub no_partition: bool,
 
     /// Bytes of one receive buffer
-    #[arg(long, value_name = "BYTES", default_value_t = Config::default().buffer_len)]
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().buffer_len,
+          value_parser = RangedU64ValueParser::<usize>::new()
+              .range(BUFFER_LEN_MIN as u64..=BUFFER_LEN_MAX as u64))]
     pub buffer_len: usize,
 
     /// Receive buffers of each channel
-    #[arg(long, value_name = "N", default_value_t = Config::default().buffer_count)]
+    #[arg(long, value_name = "N", default_value_t = Config::default().buffer_count,
+          value_parser = clap::value_parser!(u16)
+              .range(i64::from(BUFFER_COUNT_MIN)..=i64::from(BUFFER_COUNT_MAX)))]
     pub buffer_count: u16,
 
     /// Connections held at once, all channels together; more wait in the listeners' backlogs
+    ///
+    /// Fewer where the limit on open descriptors (ulimit -n) leaves no room for them and for the
+    /// files that they ask for.
     #[arg(
         long,
         value_name = "N",
@@ -179,10 +193,18 @@ impl ServeArgs {
         vec![SocketAddr::new(ip, port).into()]
     }
 
-    /// How many channels there are to be, where `processors` are what they may be pinned to.
-    pub(crate) fn channel_count(&self) -> usize {
+    /// How many channels there are to be.
+    ///
+    /// # Errors
+    /// [`ServeError::Channels`]: more than a server may have, or none.
+    pub(crate) fn channel_count(&self) -> Result<usize, ServeError> {
         let by_cpus = self.cpus.as_ref().map_or(1, |cpus| cpus.as_slice().len());
-        self.channels.unwrap_or(by_cpus)
+        let count = self.channels.unwrap_or(by_cpus);
+        if (1..=limits::CHANNELS_MAX).contains(&count) {
+            Ok(count)
+        } else {
+            Err(ServeError::Channels { asked: count, max: limits::CHANNELS_MAX })
+        }
     }
 
     /// Whether the channels' threads are to be pinned.

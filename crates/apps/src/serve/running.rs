@@ -12,6 +12,7 @@ use megapipe::{Address, CpuMask, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::args::ServeArgs;
+use super::descriptors::Budget;
 use super::error::ServeError;
 use super::layout::{self, CpuList};
 use super::listening::Endpoint;
@@ -69,6 +70,7 @@ where
     let cores = cores(args, count)?;
     let masks = masks(args, &cores);
     raise_descriptor_limit();
+    let budget = Budget::new(descriptor_limit(), open_descriptors(), count, addresses.len());
     let endpoints: Result<Vec<_>, _> = addresses
         .into_iter()
         .map(|address| Endpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
@@ -95,6 +97,8 @@ where
             mask: masks.as_ref().map(|masks| masks[index]),
             backlog: args.backlog,
             connections_max: args.connections_of_each(count),
+            files_per_connection: server.files_per_connection,
+            budget,
             drain: Duration::from_secs(args.drain.into()),
             endpoints: running.endpoints.clone(),
             control: Arc::clone(&running.control),
@@ -226,10 +230,7 @@ impl Drop for Running {
 }
 
 pub(super) fn check_counts(args: &ServeArgs, listeners: usize) -> Result<usize, ServeError> {
-    let count = args.channel_count();
-    if !(1..=limits::CHANNELS_MAX).contains(&count) {
-        return Err(ServeError::Channels { asked: count, max: limits::CHANNELS_MAX });
-    }
+    let count = args.channel_count()?;
     if listeners > limits::LISTENERS_MAX {
         return Err(ServeError::Listeners { asked: listeners, max: limits::LISTENERS_MAX });
     }
@@ -278,4 +279,14 @@ pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Refused only if the limit was lowered meanwhile; then the lower one holds.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// As many descriptors as this process may have.
+fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// As many as it has; none if `/proc` does not say.
+fn open_descriptors() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }

@@ -12,11 +12,14 @@ use std::time::Duration;
 
 use megapipe::{Address, Channel, Completion, Config, CpuMask, DispatchError, Event, Waker};
 
+use super::descriptors::{Budget, of_each_connection};
 use super::error::ServeError;
 use super::listening::{Endpoint, FRAME_COOKIES, Listeners};
 use super::pulse::Pulse;
 use super::stats::Published;
 use super::{Shard, ShardSetup, Ticks};
+use crate::limits;
+use crate::memory::require;
 
 /// The cookie of the periodic timer.
 const TICK_COOKIE: u64 = u64::MAX;
@@ -63,6 +66,8 @@ pub(crate) struct ShardPlan {
     pub(crate) mask: Option<CpuMask>,
     pub(crate) backlog: u32,
     pub(crate) connections_max: u32,
+    pub(crate) files_per_connection: u32,
+    pub(crate) budget: Budget,
     pub(crate) drain: Duration,
     pub(crate) endpoints: Vec<Arc<Endpoint>>,
     pub(crate) control: Arc<Control>,
@@ -110,6 +115,8 @@ fn set_up<S: Shard>(
     let create = |source| ServeError::Create { index, source };
     let misuse = |source| ServeError::SetUp { index, source };
     let mut channel = Channel::create(plan.config.clone()).map_err(create)?;
+    let memory = |source| ServeError::resource(format!("memory for channel {index}"), source);
+    require(limits::SPARE_BYTES).map_err(memory)?;
     let mut handles = Vec::with_capacity(plan.endpoints.len());
     let mut addresses = Vec::with_capacity(plan.endpoints.len());
     for (endpoint, cookie) in plan.endpoints.iter().zip(FRAME_COOKIES..) {
@@ -124,7 +131,10 @@ fn set_up<S: Shard>(
         addresses.push(address);
     }
     let pulse = Pulse::start(&mut channel, TICK_COOKIE).map_err(misuse)?;
-    let listeners = Listeners::new(handles, plan.connections_max);
+    let files = u64::from(plan.files_per_connection);
+    let of_each = of_each_connection(channel.report(), plan.config.lwsockets, files);
+    let connections_max = plan.budget.connections(plan.connections_max, of_each);
+    let listeners = Listeners::new(handles, connections_max);
     let setup = ShardSetup {
         index,
         count: plan.count,

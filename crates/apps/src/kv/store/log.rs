@@ -19,7 +19,10 @@
 //! - Every record's capacity is a multiple of [`UNIT_BYTES`], so a filler always has room for its
 //!   own header, which is one unit.
 
+use std::collections::TryReserveError;
+
 use crate::kv::limits::UNIT_BYTES;
+use crate::memory::zeroed;
 
 /// Bytes of a record before its key.
 pub(super) const RECORD_HEADER_BYTES: usize = 40;
@@ -156,9 +159,12 @@ const FILLER: u8 = u8::MAX;
 
 impl Log {
     /// A log in `capacity` bytes of memory, which the kernel lends page by page as it is written.
-    pub(super) fn new(capacity: usize) -> Self {
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    pub(super) fn new(capacity: usize) -> Result<Self, TryReserveError> {
         let capacity = capacity - capacity % UNIT_BYTES;
-        Self { bytes: vec![0; capacity], head: 0, tail: 0, used: 0, dead: 0 }
+        Ok(Self { bytes: zeroed(capacity)?, head: 0, tail: 0, used: 0, dead: 0 })
     }
 
     pub(super) const fn capacity(&self) -> usize {

@@ -65,6 +65,9 @@ pub enum StoreError {
     /// More memory than the shards can address.
     #[error("memory limit of {0} bytes is above the most, {MEMORY_BYTES_MAX}")]
     TooMuchMemory(usize),
+    /// The system does not give so much.
+    #[error("--memory: {0} bytes are not to be had: Cannot allocate memory")]
+    NoMemory(usize),
 }
 
 /// An item as it lies in the store, lent while its shard is locked.
@@ -199,7 +202,7 @@ impl Store {
     /// A store in at most `memory_bytes` of memory.
     ///
     /// # Errors
-    /// The limit is outside [`MEMORY_BYTES_MIN`] and [`MEMORY_BYTES_MAX`].
+    /// The limit is outside [`MEMORY_BYTES_MIN`] and [`MEMORY_BYTES_MAX`], or more than there is.
     pub fn new(memory_bytes: usize) -> Result<Self, StoreError> {
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(StoreError::TooLittleMemory(memory_bytes));
@@ -210,9 +213,12 @@ impl Store {
         let fitting = memory_bytes / SHARD_BYTES_MIN;
         let count = (1usize << fitting.ilog2()).min(SHARDS_MAX);
         let bytes = (memory_bytes / count).min(SHARD_BYTES_MAX);
-        let shards = (0..count)
-            .map(|index| Slot(Mutex::new(Shard::new(index as u64, count as u64, bytes))))
-            .collect();
+        let shard = |index| {
+            let shard = Shard::new(index as u64, count as u64, bytes);
+            shard.map(|shard| Slot(Mutex::new(shard)))
+        };
+        let shards: Result<_, _> = (0..count).map(shard).collect();
+        let shards = shards.map_err(|_| StoreError::NoMemory(memory_bytes))?;
         let random = RandomState::new();
         let secret = (random.hash_one(0u8), random.hash_one(1u8));
         Ok(Self { shards, secret, memory_bytes, flush_count: AtomicU64::new(0) })

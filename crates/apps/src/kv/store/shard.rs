@@ -19,12 +19,15 @@
 
 mod room;
 
+use std::collections::TryReserveError;
+
 use super::log::{Log, Place, RECORD_HEADER_BYTES, Record, attribute};
 use super::{Arithmetic, Change, Counters, Item, Outcome, Removal, Sum, Write, item_fits, number};
 use crate::kv::limits::{
     BYTES_PER_HEAD, KEY_BYTES_MAX, RESERVATIONS_PER_SHARD_MAX, RESERVED_SHARE,
 };
 use crate::kv::protocol::text::StoreVerb;
+use crate::memory::{reserved, zeroed};
 
 /// A key with its hash.
 pub(super) type Probe<'a> = (u32, &'a [u8]);
@@ -58,6 +61,8 @@ enum Absence {
     Flushed,
 }
 
+const _: () = assert!(Place::NOWHERE.0 == 0, "a table of zeros is empty");
+
 /// What to do with a store.
 enum Decision {
     Refuse(Outcome),
@@ -77,16 +82,23 @@ type Found = (Place, Record);
 
 impl Shard {
     /// Shard `index` of `count`, in `memory_bytes` with everything that it will ever hold.
-    pub(super) fn new(index: u64, count: u64, memory_bytes: usize) -> Self {
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    pub(super) fn new(
+        index: u64,
+        count: u64,
+        memory_bytes: usize,
+    ) -> Result<Self, TryReserveError> {
         let heads = 1usize << (memory_bytes / BYTES_PER_HEAD).ilog2();
         let reservations = RESERVATIONS_PER_SHARD_MAX;
         let tables = (heads + 2 * reservations) * size_of::<u32>();
         let fixed = tables + size_of::<Self>().next_multiple_of(128);
-        Self {
-            log: Log::new(memory_bytes - fixed),
-            heads: vec![Place::NOWHERE.0; heads],
-            reservations: Vec::with_capacity(reservations),
-            free_reservations: Vec::with_capacity(reservations),
+        Ok(Self {
+            log: Log::new(memory_bytes - fixed)?,
+            heads: zeroed(heads)?,
+            reservations: reserved(reservations)?,
+            free_reservations: reserved(reservations)?,
             reserved_bytes: 0,
             items: 0,
             item_bytes: 0,
@@ -95,7 +107,7 @@ impl Shard {
             flushed_cas: 0,
             flush_at: 0,
             counters: Counters::default(),
-        }
+        })
     }
 
     pub(super) fn get<R>(

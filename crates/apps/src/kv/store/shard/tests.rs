@@ -12,7 +12,7 @@ const SMALL_BYTES: usize = 160 << 10;
 const NOW: u32 = 1_000_000;
 
 fn shard() -> Shard {
-    Shard::new(0, 1, SMALL_BYTES)
+    Shard::new(0, 1, SMALL_BYTES).expect("memory")
 }
 
 fn hash(key: &[u8]) -> u32 {
@@ -184,7 +184,8 @@ fn a_value_in_arrival_is_not_evicted_and_holds_at_most_its_share() {
 
 #[test]
 fn cas_numbers_of_different_shards_differ() {
-    let mut shards: Vec<_> = (0..4).map(|index| Shard::new(index, 4, SMALL_BYTES)).collect();
+    let mut shards: Vec<_> =
+        (0..4).map(|index| Shard::new(index, 4, SMALL_BYTES).expect("memory")).collect();
     let mut seen = std::collections::HashSet::new();
     for round in 0..100 {
         for shard in &mut shards {

@@ -1,0 +1,41 @@
+//! Memory that is asked for before it is used, so that too little of it is an error at the start
+//! and not the end of the process.
+
+use std::collections::TryReserveError;
+use std::io;
+
+/// An empty vector with room for `len`.
+pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>, TryReserveError> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(len)?;
+    Ok(room)
+}
+
+/// Zeros in memory that the kernel lends page by page as it is written. `vec!` alone does that, and
+/// aborts where there is no memory; so the same amount is asked for before.
+pub(crate) fn zeroed<T: Copy + Default>(len: usize) -> Result<Vec<T>, TryReserveError> {
+    drop(reserved::<T>(len)?);
+    Ok(vec![T::default(); len])
+}
+
+/// Makes sure that allocations of `bytes` in all will succeed now.
+pub(crate) fn require(bytes: usize) -> io::Result<()> {
+    let room = reserved::<u8>(bytes);
+    room.map(drop).map_err(|_| io::ErrorKind::OutOfMemory.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_is_an_error() {
+        assert!(reserved::<u64>(usize::MAX / 16).is_err());
+        assert!(zeroed::<u32>(usize::MAX / 8).is_err());
+        let error = require(usize::MAX / 2).expect_err("more than the address space");
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert!(require(1 << 20).is_ok());
+        assert_eq!(zeroed::<u32>(3), Ok(vec![0; 3]));
+        assert!(reserved::<u32>(100).is_ok_and(|room| room.capacity() >= 100 && room.is_empty()));
+    }
+}
