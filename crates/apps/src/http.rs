@@ -48,8 +48,12 @@ use settings::Settings;
 use shard::HttpShard;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server =
-    Server { name: "http", listen_default: "127.0.0.1:8000", files_per_connection: 1 };
+pub const SERVER: Server = Server {
+    name: "http",
+    listen_default: "127.0.0.1:8000",
+    files_per_connection: 1,
+    has_statuses: true,
+};
 
 /// The options of `megapipe serve http`.
 #[derive(Clone, Debug, Args)]
@@ -190,6 +194,10 @@ pub fn serve(args: &HttpArgs) -> Result<(), ServeError> {
     if let Some(notice) = files.resolution().notice() {
         // Without a standard error there is nobody to tell.
         let _ = writeln!(io::stderr(), "{notice}");
+    }
+    if !files.has_index() {
+        let (names, root) = (args.index.join(" or "), args.root.display());
+        let _ = writeln!(io::stderr(), "http: no {names} in {root}: / is answered with 403");
     }
     crate::serve::serve(&args.serve, SERVER, factory(args))
 }

@@ -65,6 +65,8 @@ pub mod load {
     pub const READY_DEADLINE: Duration = Duration::from_secs(60);
     /// The longest wait after the window for what was under way in it.
     pub const DRAIN_NS_MAX: u64 = 2_000_000_000;
+    /// How long a load goes on while the server refuses it and not one transaction has succeeded.
+    pub const REJECTED_NS_MAX: u64 = 1_000_000_000;
     /// A thread that is on a processor for more than this share of the window is a bottleneck.
     pub const BUSY_SHARE_MAX: f64 = 0.95;
     /// Starting later than this although a connection was free, at the 99th percentile, means

@@ -22,8 +22,12 @@ use protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT};
 use shard::RpcShard;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server =
-    Server { name: "rpc", listen_default: "127.0.0.1:7000", files_per_connection: 0 };
+pub const SERVER: Server = Server {
+    name: "rpc",
+    listen_default: "127.0.0.1:7000",
+    files_per_connection: 0,
+    has_statuses: false,
+};
 
 /// What the server is written on.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -55,6 +55,8 @@ pub struct Server {
     pub listen_default: &'static str,
     /// Files that one connection may have open.
     pub files_per_connection: u32,
+    /// Whether it answers with statuses as HTTP has them, which `--stats` counts.
+    pub has_statuses: bool,
 }
 
 /// The part of a server that lives on one channel. Everything is called on the channel's own

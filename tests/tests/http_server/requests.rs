@@ -55,6 +55,9 @@ fn what_is_not_there_or_not_allowed() {
             assert_eq!(response.status, status, "{path}");
             assert!(!response.closes(), "{path}: the request was whole");
         }
+        client.send(b"BREW /hello.txt HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.response().status, 501);
+        server.wait_until("errors", |tally| (tally.status_4xx, tally.status_5xx) == (8, 1));
         let moved = client.get("/dir?a=b");
         assert_eq!((moved.status, moved.field("location")), (301, Some("/dir/?a=b")));
         let moved = client.get("//dir");

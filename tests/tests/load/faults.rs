@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use megapipe::Address;
-use megapipe_apps::load::{LoadError, RpcLoadArgs, Summary, run_rpc};
+use megapipe_apps::load::{HttpLoadArgs, LoadError, RpcLoadArgs, Summary, run_http, run_rpc};
 use megapipe_apps::serve::DriverName;
 
 use crate::setup::{check, drivers, load_args};
@@ -104,6 +104,37 @@ fn nonsense_is_a_wrong_response() {
         });
         let summary = load(&talkative, driver);
         assert!(summary.errors.wrong_response > 0, "{summary:#?}");
+    }
+}
+
+#[test]
+fn a_load_that_is_only_rejected_ends_after_a_second() {
+    for driver in drivers() {
+        let forbidden = server(|mut stream| {
+            while stream.read(&mut [0; 512]).is_ok_and(|len| len > 0) {
+                let answer = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
+                if stream.write_all(answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let closed = TcpListener::bind("127.0.0.1:0").expect("binding");
+        let nobody = Address::from(closed.local_addr().expect("an address"));
+        drop(closed);
+        for (address, is_asked) in [(&forbidden, true), (&nobody, false)] {
+            let mut args = load_args(address, driver);
+            (args.connections, args.duration, args.warmup) = (4, Some(60.0), 60.0);
+            let mut http = HttpLoadArgs::new(args, "1K".parse().expect("a set"));
+            (http.files, http.paths) = (None, vec!["/a/page".to_owned()]);
+            let began = Instant::now();
+            let summary = run_http(&http, &mut |_| {}).expect("the load runs");
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+            assert_eq!(summary.transactions, 0);
+            let remarks = summary.remarks.join(" ");
+            assert!(remarks.contains("Not one transaction was answered."), "{remarks}");
+            let seen = remarks.contains("status 403 for /a/page, and not 200");
+            assert_eq!(seen, is_asked, "{remarks}");
+        }
     }
 }
 

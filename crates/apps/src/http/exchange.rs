@@ -254,6 +254,7 @@ impl Manner<'_> {
 
     /// An answer whose body is its status.
     fn message(self, out: &mut Outbox, status: Status, fields: &[(&str, &[u8])]) {
+        out.count(status);
         let text = response::message(status);
         let mut head = Head::new(&mut out.bytes, status, self.date);
         for (name, value) in fields {

@@ -114,6 +114,11 @@ impl Files {
         self.resolution
     }
 
+    /// Whether the root has an index file: without one `/` is forbidden.
+    pub(crate) fn has_index(&self) -> bool {
+        self.open(b"/").is_ok()
+    }
+
     /// What `path`, which is normalised, names, by what the cache or else the file system says.
     fn look_up(&mut self, path: &[u8], now: &Now) -> Found<OwnedFd> {
         let known = match self.cache.get(path, now.unix_s) {

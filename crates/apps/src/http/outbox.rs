@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::limits::WRITE_BYTES_MAX;
+use super::response::Status;
 
 /// Answers in the order they leave.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Outbox {
     shared: Vec<Shared>,
     shared_bytes: usize,
     boundary: u64,
+    /// Answers that were errors of the client and of the server, ever.
+    errors: (u64, u64),
 }
 
 /// Memory that goes out after the first `at` of the outbox's own bytes.
@@ -49,6 +52,21 @@ impl Outbox {
         }
         self.shared_bytes += range.len();
         self.shared.push(Shared { at: self.bytes.len(), memory: memory.clone(), range });
+    }
+
+    /// Counts an answer if it is an error.
+    pub(crate) const fn count(&mut self, status: Status) {
+        let (client, server) = &mut self.errors;
+        match status.class() {
+            4 => *client += 1,
+            5 => *server += 1,
+            _ => {}
+        }
+    }
+
+    /// How many answers were errors of the client (4xx) and of the server (5xx).
+    pub(crate) const fn errors(&self) -> (u64, u64) {
+        self.errors
     }
 
     /// Bytes that leave.

@@ -51,8 +51,13 @@ pub(crate) enum Status {
 }
 
 impl Status {
+    /// The first digit of the code.
+    pub(crate) const fn class(self) -> u8 {
+        self.line().as_bytes()[0] - b'0'
+    }
+
     /// Code and reason phrase.
-    pub(crate) fn line(self) -> &'static str {
+    pub(crate) const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",
             Self::NoContent => "204 No Content",

@@ -352,7 +352,8 @@ impl Shard for HttpShard {
     }
 
     fn tally(&self) -> Tally {
-        self.shared.tally
+        let (status_4xx, status_5xx) = self.shared.out.errors();
+        Tally { status_4xx, status_5xx, ..self.shared.tally }
     }
 }
 

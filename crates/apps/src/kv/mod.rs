@@ -36,8 +36,12 @@ use store::{Store, StoreError};
 use timeouts::Timeouts;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server =
-    Server { name: "kv", listen_default: "127.0.0.1:11211", files_per_connection: 0 };
+pub const SERVER: Server = Server {
+    name: "kv",
+    listen_default: "127.0.0.1:11211",
+    files_per_connection: 0,
+    has_statuses: false,
+};
 
 /// What `version` answers: the version of memcached whose protocols these are, and who speaks them.
 pub const VERSION: &str = concat!("1.6.18-megapipe-", env!("CARGO_PKG_VERSION"));

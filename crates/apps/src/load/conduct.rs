@@ -3,8 +3,8 @@
 //!
 //! Invariants
 //! - Every thread that was started is joined.
-//! - SIGINT or SIGTERM, where they are caught, end the window early; what was measured until then
-//!   is summed up.
+//! - SIGINT or SIGTERM, where they are caught, end the window early, and so does a server that says
+//!   nothing but no; what was measured until then is summed up.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -26,7 +26,9 @@ use super::window::Count;
 use super::worker::{Worker, WorkerPlan, WorkerResult, now_ns};
 use super::{Close, pacing};
 use crate::limits::SPARE_BYTES;
-use crate::limits::load::{BYTES_PER_CONNECTION, CONNECTIONS_MAX, READY_DEADLINE, THREADS_MAX};
+use crate::limits::load::{
+    BYTES_PER_CONNECTION, CONNECTIONS_MAX, READY_DEADLINE, REJECTED_NS_MAX, THREADS_MAX,
+};
 use crate::memory::require;
 use crate::serve::{Notice, Notices, allowed_cpus, raise_descriptor_limit};
 
@@ -137,6 +139,8 @@ struct Orchestra {
     notices: Notices,
     ended: usize,
     interrupted: bool,
+    /// Since when the server has said nothing but no.
+    rejected_since_ns: Option<u64>,
 }
 
 /// Runs a load whose threads speak the dialogues that `dialogue` makes.
@@ -162,6 +166,7 @@ where
         notices,
         ended: 0,
         interrupted: false,
+        rejected_since_ns: None,
     };
     for (index, core) in (0..).zip(&cores) {
         let part = Part { index, count: threads.into() };
@@ -292,6 +297,7 @@ impl Orchestra {
                     Notice::ThreadEnded => self.ended += 1,
                 }
             }
+            self.give_up_if_rejected();
             // A thread that ends before the window does has failed; after it, it is done.
             if self.ended > 0 && now_ns() < self.control.window().end {
                 self.control.end(0);
@@ -299,6 +305,17 @@ impl Orchestra {
             }
         }
         Ok(())
+    }
+
+    /// A server that says nothing but no is not going to be measured by asking on.
+    fn give_up_if_rejected(&mut self) {
+        if !self.control.is_only_rejected() {
+            self.rejected_since_ns = None;
+            return;
+        }
+        let now_ns = now_ns();
+        let since_ns = *self.rejected_since_ns.get_or_insert(now_ns);
+        self.interrupted |= now_ns.saturating_sub(since_ns) >= REJECTED_NS_MAX;
     }
 
     /// Waits for all threads; the first error counts.
@@ -338,7 +355,11 @@ impl Orchestra {
             cores: measured.cores_busy.clone(),
         };
         let details = results.iter().flat_map(|result| result.details.iter().copied());
-        Ok(Summary::new(asked, &count, measured.seconds, busy, details))
+        let mut summary = Summary::new(asked, &count, measured.seconds, busy, details);
+        if let Some(unexpected) = results.iter().find_map(|result| result.unexpected.as_deref()) {
+            summary.remarks.push(format!("The first unexpected answer: {unexpected}."));
+        }
+        Ok(summary)
     }
 }
 

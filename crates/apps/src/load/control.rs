@@ -31,6 +31,17 @@ struct Thread {
     connected: AtomicU64,
     faults: AtomicU64,
     spent_ns: AtomicU64,
+    succeeded: AtomicBool,
+    rejected: AtomicBool,
+}
+
+/// How a thread's transactions have gone so far.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// One was answered as it had to be, also before the window.
+    pub(crate) succeeded: bool,
+    /// The server has answered, and not as it had to; or it refuses every connection.
+    pub(crate) rejected: bool,
 }
 
 /// What all threads together have counted so far.
@@ -51,6 +62,8 @@ impl Control {
             connected: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             spent_ns: AtomicU64::new(UNSET),
+            succeeded: AtomicBool::new(false),
+            rejected: AtomicBool::new(false),
         };
         Self {
             go_ns: AtomicU64::new(UNSET),
@@ -85,13 +98,23 @@ impl Control {
     }
 
     /// Shows what the thread with this index has counted.
-    pub(crate) fn publish(&self, index: usize, count: &Count, ready: bool) {
+    pub(crate) fn publish(&self, index: usize, count: &Count, ready: bool, outcome: Outcome) {
         let Some(thread) = self.threads.get(index) else { return };
         thread.answered.store(count.answered, Ordering::Relaxed);
         thread.connected.store(count.connected, Ordering::Relaxed);
         let faults = count.faults.total() + count.faults_before.total();
         thread.faults.store(faults, Ordering::Relaxed);
         thread.ready.store(ready, Ordering::Relaxed);
+        thread.succeeded.store(outcome.succeeded, Ordering::Relaxed);
+        thread.rejected.store(outcome.rejected, Ordering::Relaxed);
+    }
+
+    /// Whether the server has said no to some thread, and yes to none.
+    pub(crate) fn is_only_rejected(&self) -> bool {
+        let any = |flag: fn(&Thread) -> &AtomicBool| {
+            self.threads.iter().any(|thread| flag(thread).load(Ordering::Relaxed))
+        };
+        any(|thread| &thread.rejected) && !any(|thread| &thread.succeeded)
     }
 
     /// The thread with this index has done all that it was asked for; the last of it at `done_ns`.
@@ -146,14 +169,25 @@ mod tests {
     fn all_means_every_thread() {
         let control = Control::new(2);
         let count = Count { answered: 3, ..Count::default() };
-        control.publish(0, &count, true);
+        control.publish(0, &count, true, Outcome::default());
         control.spent(0, 7);
         assert!(!control.all_ready());
         assert_eq!(control.all_spent_ns(), None);
-        control.publish(1, &count, true);
+        control.publish(1, &count, true, Outcome::default());
         control.spent(1, 9);
         assert!(control.all_ready());
         assert_eq!(control.all_spent_ns(), Some(9));
         assert_eq!(control.progress().answered, 6);
+    }
+
+    #[test]
+    fn one_success_of_any_thread_is_enough_to_go_on() {
+        let control = Control::new(2);
+        let count = Count::default();
+        assert!(!control.is_only_rejected());
+        control.publish(0, &count, true, Outcome { rejected: true, succeeded: false });
+        assert!(control.is_only_rejected());
+        control.publish(1, &count, true, Outcome { rejected: false, succeeded: true });
+        assert!(!control.is_only_rejected());
     }
 }

@@ -75,6 +75,11 @@ pub(crate) trait Dialogue {
         Answer::Wrong
     }
 
+    /// The first answer that was not the one that was asked for, and to what.
+    fn unexpected(&self) -> Option<&str> {
+        None
+    }
+
     /// Protocol-specific counts for the summary, such as cache hits.
     fn details(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

@@ -34,6 +34,12 @@ impl Target {
         Self { request: get(path, host, keep_alive), len: None, file: None }
     }
 
+    /// The path, from the request.
+    fn shown(&self) -> String {
+        let path = self.request.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+        String::from_utf8_lossy(path).into_owned()
+    }
+
     /// All files of a set.
     pub(crate) fn files(set: &FileSet, host: &str, keep_alive: bool) -> Vec<Self> {
         let target = |(file, &len)| Self {
@@ -60,6 +66,8 @@ pub(crate) struct HttpDialogue {
     verify_every: u32,
     requests: u32,
     content_bytes: u64,
+    /// The first status that is not `status`, with its path.
+    unexpected: Option<String>,
 }
 
 /// One request under way.
@@ -101,17 +109,22 @@ impl HttpDialogue {
     /// Asks for the targets at random; each response has to have this status.
     pub(crate) fn new(targets: Vec<Target>, status: u16, verify_every: u32, rng: Rng) -> Self {
         let verify_every = verify_every.max(1);
-        Self { targets, rng, status, verify_every, requests: 0, content_bytes: 0 }
+        let (requests, content_bytes, unexpected) = (0, 0, None);
+        Self { targets, rng, status, verify_every, requests, content_bytes, unexpected }
     }
 
     /// Reads the header section. What it says about the body, or None if it is wrong.
-    fn read_header(&self, exchange: &mut HttpExchange) -> Option<Body> {
+    fn read_header(&mut self, exchange: &mut HttpExchange) -> Option<Body> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut response = httparse::Response::new(&mut fields);
         if !response.parse(&exchange.header).ok()?.is_complete() {
             return None;
         }
-        if response.code? != self.status {
+        let code = response.code?;
+        if code != self.status {
+            let path = self.targets[exchange.target].shown();
+            let seen = || format!("status {code} for {path}, and not {}", self.status);
+            self.unexpected.get_or_insert_with(seen);
             return None;
         }
         exchange.reusable = response.version? >= 1;
@@ -165,7 +178,11 @@ impl HttpDialogue {
     }
 
     /// Takes what belongs to the header section. What is left, or None if it is wrong.
-    fn take_header<'a>(&self, exchange: &mut HttpExchange, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    fn take_header<'a>(
+        &mut self,
+        exchange: &mut HttpExchange,
+        bytes: &'a [u8],
+    ) -> Option<&'a [u8]> {
         // The end may lie across two pieces: look again at the last three bytes.
         let before = exchange.header.len();
         exchange.header.extend_from_slice(bytes);
@@ -296,6 +313,10 @@ impl Dialogue for HttpDialogue {
             Body::UntilEnd => self.done(exchange),
             _ => Answer::Wrong,
         }
+    }
+
+    fn unexpected(&self) -> Option<&str> {
+        self.unexpected.as_deref()
     }
 
     fn details(&self) -> Vec<(&'static str, u64)> {

@@ -19,7 +19,7 @@ use megapipe::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::LoadError;
-use super::control::Control;
+use super::control::{Control, Outcome};
 use super::dialogue::{Answer, Dialogue, Request};
 use super::distribution::Distribution;
 use super::fault::Fault;
@@ -68,6 +68,8 @@ pub(crate) struct WorkerPlan {
 pub(crate) struct WorkerResult {
     pub(crate) count: Count,
     pub(crate) details: Vec<(&'static str, u64)>,
+    /// The first answer that was not the one that was asked for.
+    pub(crate) unexpected: Option<String>,
     /// The share of the window in which the thread was on a processor.
     pub(crate) busy: f64,
 }
@@ -127,6 +129,8 @@ pub(crate) struct Worker<D: Dialogue> {
     started_total: u64,
     under_way: u32,
     opened: usize,
+    /// Whether any connection was ever open.
+    connected: bool,
     /// Whether the load has begun; before, connections are opened and caches filled.
     gone: bool,
     ticks: u32,
@@ -173,6 +177,7 @@ impl<D: Dialogue> Worker<D> {
             started_total: 0,
             under_way: 0,
             opened: 0,
+            connected: false,
             gone: false,
             ticks: 0,
             last_done_ns: 0,
@@ -273,6 +278,7 @@ impl<D: Dialogue> Worker<D> {
         let read_len = self.plan.read_len;
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         let first = std::mem::take(&mut entry.untried);
+        self.connected = true;
         self.opening.opened(slot, first);
         self.window.on_connected(entry.intended_ns, self.now_ns);
         // A connection that was opened beforehand has waited for the load to begin.
@@ -449,7 +455,7 @@ impl<D: Dialogue> Worker<D> {
         self.pump(channel);
         let control = Arc::clone(&self.plan.control);
         let ready = self.opening.all_tried() && self.dialogue.prepared();
-        control.publish(self.plan.index, &self.window.count, ready);
+        control.publish(self.plan.index, &self.window.count, ready, self.outcome());
         let go_ns = control.go_ns();
         self.window.set(control.window());
         if let Some(go_ns) = go_ns
@@ -473,6 +479,17 @@ impl<D: Dialogue> Worker<D> {
         let due = self.pacer.as_ref().is_some_and(|pacer| pacer.next_ns() < self.window.end_ns());
         let owed = self.under_way > 0 || (due && !self.spent());
         !owed || self.now_ns >= self.drain_end_ns()
+    }
+
+    /// How it has gone so far.
+    fn outcome(&self) -> Outcome {
+        let Count { faults, faults_before, .. } = &self.window.count;
+        let wrong = faults.wrong_response + faults_before.wrong_response;
+        let refused = faults.refused + faults_before.refused;
+        Outcome {
+            succeeded: self.last_done_ns > 0,
+            rejected: wrong > 0 || refused > 0 && !self.connected,
+        }
     }
 
     /// How long to wait after the window for what was under way in it.
@@ -516,6 +533,7 @@ impl<D: Dialogue> Worker<D> {
         }
         WorkerResult {
             details: self.dialogue.details(),
+            unexpected: self.dialogue.unexpected().map(str::to_owned),
             busy: self.cpu.share(),
             count: self.window.count,
         }

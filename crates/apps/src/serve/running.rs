@@ -18,8 +18,9 @@ use super::layout::{self, CpuList};
 use super::listening::Endpoint;
 use super::shard_loop::{self, Control, Phase, Ready, ReadySender, ShardPlan};
 use super::signals::Notices;
-use super::stats::{self, Published, Tally};
+use super::stats::{self, Columns, Published, Tally};
 use super::{Server, Shard, ShardSetup};
+use crate::backend::PlacementName;
 use crate::limits;
 
 /// A server whose channels all listen. Dropping it stops it at once.
@@ -27,6 +28,7 @@ use crate::limits;
 pub struct Running {
     addresses: Vec<Address>,
     driver: String,
+    columns: Columns,
     control: Arc<Control>,
     published: Vec<Arc<Published>>,
     wakers: Vec<Waker>,
@@ -81,6 +83,10 @@ where
     let mut running = Running {
         addresses: Vec::new(),
         driver: String::new(),
+        columns: Columns {
+            statuses: server.has_statuses,
+            wakeups: args.backend.placement != PlacementName::Inline,
+        },
         control: Arc::default(),
         published: (0..count).map(|_| Arc::default()).collect(),
         wakers: Vec::with_capacity(count),
@@ -121,6 +127,11 @@ impl Running {
     #[must_use]
     pub fn driver(&self) -> &str {
         &self.driver
+    }
+
+    /// What its live view shows.
+    pub(crate) const fn columns(&self) -> Columns {
+        self.columns
     }
 
     /// The number of its channels.

@@ -28,6 +28,10 @@ pub struct Tally {
     pub requests: u64,
     /// Requests refused as malformed or too large, with or without an answer.
     pub rejected: u64,
+    /// Responses with a status of 400 to 499.
+    pub status_4xx: u64,
+    /// Responses with a status of 500 to 599.
+    pub status_5xx: u64,
     /// Payload bytes received.
     pub bytes_in: u64,
     /// Payload bytes of completed writes.
@@ -39,7 +43,7 @@ pub struct Tally {
 }
 
 /// How many numbers a [`Tally`] holds.
-const FIELDS: usize = 9;
+const FIELDS: usize = 11;
 
 impl Tally {
     /// With what the channel beneath counted about its stack's thread.
@@ -69,6 +73,8 @@ impl Tally {
             self.failed,
             self.requests,
             self.rejected,
+            self.status_4xx,
+            self.status_5xx,
             self.bytes_in,
             self.bytes_out,
             self.server_events,
@@ -77,18 +83,20 @@ impl Tally {
     }
 
     const fn from_array(fields: [u64; FIELDS]) -> Self {
-        let [accepted, closed, failed, requests, rejected, bytes_in, bytes_out, events, wakeups] =
-            fields;
+        let [accepted, closed, failed, requests, rejected, status_4xx, status_5xx, ..] = fields;
+        let [.., bytes_in, bytes_out, server_events, server_wakeups] = fields;
         Self {
             accepted,
             closed,
             failed,
             requests,
             rejected,
+            status_4xx,
+            status_5xx,
             bytes_in,
             bytes_out,
-            server_events: events,
-            server_wakeups: wakeups,
+            server_events,
+            server_wakeups,
         }
     }
 
@@ -121,60 +129,77 @@ impl Published {
     }
 }
 
-/// The columns of the live view, with their widths.
-const COLUMNS: [(&str, usize); 10] = [
-    ("channel", 8),
-    ("open", 8),
-    ("accepts/s", 10),
-    ("requests/s", 11),
-    ("in MB/s", 9),
-    ("out MB/s", 9),
-    ("requests", 14),
-    ("failed", 8),
-    ("rejected", 9),
-    ("events/wake", 12),
-];
-
-/// The table's first line.
-pub(crate) fn heading() -> String {
-    COLUMNS.iter().fold(String::new(), |line, (name, width)| format!("{line}{name:>width$}"))
+/// What the live view shows besides what every server has.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Columns {
+    /// 4xx and 5xx instead of refused requests: the server answers with statuses.
+    pub(crate) statuses: bool,
+    /// Events per wake-up: the stack has a thread of its own.
+    pub(crate) wakeups: bool,
 }
 
-/// One line: what `label` did between two tallies that lie `span` apart.
-pub(crate) fn row(label: &str, before: Tally, after: Tally, span: Duration) -> String {
-    let seconds = span.as_secs_f64().max(1e-3);
-    let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
-    let megabytes = |before, after| format!("{:.1}", rate(before, after) / 1e6);
-    let cells = [
-        label.to_owned(),
-        after.open().to_string(),
-        format!("{:.0}", rate(before.accepted, after.accepted)),
-        format!("{:.0}", rate(before.requests, after.requests)),
-        megabytes(before.bytes_in, after.bytes_in),
-        megabytes(before.bytes_out, after.bytes_out),
-        after.requests.to_string(),
-        after.failed.to_string(),
-        after.rejected.to_string(),
-        after.events_per_wakeup().map_or_else(|| "-".to_owned(), |events| format!("{events:.0}")),
-    ];
-    let mut line = String::new();
-    for (cell, (_, width)) in cells.iter().zip(COLUMNS) {
-        // Writing to a String cannot fail.
-        let _ = write!(line, "{cell:>width$}");
+impl Columns {
+    /// The table's first line.
+    pub(crate) fn heading(self) -> String {
+        let nothing = Tally::default();
+        let cells = self.cells("chan", nothing, nothing, Duration::ZERO);
+        cells.fold(String::new(), |line, (name, width, _)| format!("{line}{name:>width$}"))
     }
-    line
-}
 
-/// The whole table: one row a channel, and their sum where there is more than one.
-pub(crate) fn table(before: &[Tally], after: &[Tally], span: Duration) -> Vec<String> {
-    let mut lines = vec![heading()];
-    for (index, (&before, &after)) in before.iter().zip(after).enumerate() {
-        lines.push(row(&index.to_string(), before, after, span));
+    /// One line: what `label` did between two tallies that lie `span` apart.
+    pub(crate) fn row(self, label: &str, before: Tally, after: Tally, span: Duration) -> String {
+        let mut line = String::new();
+        for (_, width, cell) in self.cells(label, before, after, span) {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "{cell:>width$}");
+        }
+        line
     }
-    if after.len() > 1 {
-        lines.push(row("all", sum(before), sum(after), span));
+
+    /// The columns that are shown: name, width, and what stands in this row. All of them fit into
+    /// 80 columns of a terminal.
+    fn cells(
+        self,
+        label: &str,
+        before: Tally,
+        after: Tally,
+        span: Duration,
+    ) -> impl Iterator<Item = (&'static str, usize, String)> {
+        let seconds = span.as_secs_f64().max(1e-3);
+        let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        let megabytes = |before, after| format!("{:.1}", rate(before, after) / 1e6);
+        let events = after.events_per_wakeup();
+        let events = events.map_or_else(|| "-".to_owned(), |events| format!("{events:.0}"));
+        let Self { statuses, wakeups } = self;
+        [
+            (true, "chan", 4, label.to_owned()),
+            (true, "open", 7, after.open().to_string()),
+            (true, "conn/s", 8, format!("{:.0}", rate(before.accepted, after.accepted))),
+            (true, "requests/s", 11, format!("{:.0}", rate(before.requests, after.requests))),
+            (true, "MB/s in", 8, megabytes(before.bytes_in, after.bytes_in)),
+            (true, "out", 7, megabytes(before.bytes_out, after.bytes_out)),
+            (true, "requests", 11, after.requests.to_string()),
+            (true, "failed", 7, after.failed.to_string()),
+            (!statuses, "rejected", 9, after.rejected.to_string()),
+            (statuses, "4xx", 5, after.status_4xx.to_string()),
+            (statuses, "5xx", 5, after.status_5xx.to_string()),
+            (wakeups, "ev/wake", 7, events),
+        ]
+        .into_iter()
+        .filter_map(|(is_shown, name, width, cell)| is_shown.then_some((name, width, cell)))
     }
-    lines
+
+    /// The whole table: one row a channel, and their sum where there is more than one.
+    pub(crate) fn table(self, before: &[Tally], after: &[Tally], span: Duration) -> Vec<String> {
+        let mut lines = vec![self.heading()];
+        for (index, (&before, &after)) in before.iter().zip(after).enumerate() {
+            lines.push(self.row(&index.to_string(), before, after, span));
+        }
+        if after.len() > 1 {
+            lines.push(self.row("all", sum(before), sum(after), span));
+        }
+        lines
+    }
 }
 
 /// The sum over all shards.
@@ -195,7 +220,7 @@ mod tests {
         let published = Published::default();
         published.store(tally(10));
         assert_eq!(published.load(), tally(10));
-        assert_eq!((tally(10).bytes_out, tally(10).server_wakeups), (70, 90));
+        assert_eq!((tally(10).bytes_out, tally(10).server_wakeups), (90, 110));
     }
 
     #[test]
@@ -204,20 +229,36 @@ mod tests {
         let woken = Tally { server_events: 4_340, server_wakeups: 2, ..Tally::default() };
         assert_eq!(woken.events_per_wakeup(), Some(2_170.0));
         let second = Duration::from_secs(1);
-        assert!(row("0", Tally::default(), woken, second).ends_with("2170"));
-        assert!(row("0", woken, Tally::default(), second).ends_with('-'));
+        let columns = Columns { wakeups: true, ..Columns::default() };
+        assert!(columns.row("0", Tally::default(), woken, second).ends_with("2170"));
+        assert!(columns.row("0", woken, Tally::default(), second).ends_with('-'));
+        assert!(!Columns::default().row("0", Tally::default(), woken, second).contains("2170"));
     }
 
     #[test]
     fn the_table_has_a_sum_only_where_there_is_something_to_add() {
         let (before, after) = ([Tally::default(); 2], [tally(100), tally(300)]);
-        let lines = table(&before, &after, Duration::from_secs(2));
+        let columns = Columns::default();
+        let lines = columns.table(&before, &after, Duration::from_secs(2));
         assert_eq!(lines.len(), 4);
         let cells: Vec<&str> = lines[3].split_whitespace().collect();
         assert_eq!(cells[0], "all");
         assert_eq!(cells[2], "200", "400 accepts in two seconds: {}", lines[3]);
         assert_eq!(cells[6], "1600", "400 requests each: {}", lines[3]);
-        assert_eq!(table(&before[..1], &after[..1], Duration::from_secs(1)).len(), 2);
+        assert_eq!(columns.table(&before[..1], &after[..1], Duration::from_secs(1)).len(), 2);
         assert!(lines.iter().all(|line| line.len() == lines[0].len()), "aligned: {lines:?}");
+    }
+    #[test]
+    fn statuses_are_shown_where_there_are_any_and_everything_fits_a_terminal() {
+        let (before, after) = (tally(0), tally(1_000));
+        for (statuses, wakeups) in [(false, false), (true, false), (false, true), (true, true)] {
+            let columns = Columns { statuses, wakeups };
+            let heading = columns.heading();
+            assert!(heading.len() < 80, "{heading}");
+            assert_eq!(heading.contains("4xx") && heading.contains("5xx"), statuses);
+            assert_eq!(heading.contains("rejected"), !statuses);
+            let row = columns.row("0", before, after, Duration::from_secs(1));
+            assert_eq!(row.contains(" 6000 7000"), statuses, "{row}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::error::ServeError;
 use super::running::{Running, start};
 use super::shard_loop::Phase;
 use super::signals::Notice;
-use super::stats::{self, Tally};
+use super::stats::{self, Columns, Tally};
 use super::{Server, Shard, ShardSetup};
 
 /// Runs a server until SIGINT or SIGTERM, or until a channel fails. Blocks.
@@ -110,6 +110,7 @@ struct View {
     /// Lines on the terminal that the next table replaces; none elsewhere.
     lines: Option<usize>,
     rows: u64,
+    columns: Columns,
 }
 
 /// How many lines a view that is no terminal prints between headings.
@@ -123,6 +124,7 @@ impl View {
             shown: running.tallies(),
             lines: io::stderr().is_terminal().then_some(0),
             rows: 0,
+            columns: running.columns(),
         }
     }
 
@@ -138,17 +140,17 @@ impl View {
         let tallies = running.tallies();
         let text = match &mut self.lines {
             Some(lines) => {
-                let table = stats::table(&self.shown, &tallies, span);
+                let table = self.columns.table(&self.shown, &tallies, span);
                 let text = rewritten(&table, *lines);
                 *lines = table.len();
                 text
             }
             None => {
                 let (before, after) = (stats::sum(&self.shown), stats::sum(&tallies));
-                let row = stats::row("all", before, after, span);
+                let row = self.columns.row("all", before, after, span);
                 self.rows += 1;
                 match self.rows % ROWS_PER_HEADING {
-                    1 => format!("{}\n{row}\n", stats::heading()),
+                    1 => format!("{}\n{row}\n", self.columns.heading()),
                     _ => format!("{row}\n"),
                 }
             }
