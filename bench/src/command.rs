@@ -9,6 +9,7 @@ use crate::{
     instructions::{self, InstructionsError, SegmentKind},
     keeper::{self, KeepArgs},
     layout::{self, LayoutError, LinkChoice, LinkName},
+    limits::RUNS_MAX,
     load_process::{self, LoadProcessArgs, LoadProcessError},
     measure::Effort,
     point::{Machine, Point, Results},
@@ -25,6 +26,7 @@ use crate::{
 };
 use megapipe_apps::{
     backend::{BackendName, PlacementName},
+    result_file,
     rpc::Api,
 };
 use std::{
@@ -106,7 +108,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub quick: bool,
     /// Runs of which the median is reported (5, `bars` 10; with --quick 3)
-    #[arg(long)]
+    #[arg(long, value_parser = parse_runs)]
     pub runs: Option<NonZeroUsize>,
     /// Length of a run's measured window in seconds (3, `bars` 2; with --quick 2)
     #[arg(long)]
@@ -132,6 +134,14 @@ pub struct RunArgs {
     /// The megapipe executable whose servers and load are run
     #[arg(long, hide = true)]
     pub program: Option<PathBuf>,
+}
+
+/// A number of runs that ends some day.
+fn parse_runs(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(runs) if runs.get() <= RUNS_MAX => Ok(runs),
+        _ => Err(format!("{text} is not in 1..={RUNS_MAX}")),
+    }
 }
 
 /// Options of `megapipe bench rpc`.
@@ -240,6 +250,22 @@ pub enum BenchError {
     System(#[from] io::Error),
 }
 
+impl BenchError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownExperiment { .. }
+                | Self::NoStack
+                | Self::Window { .. }
+                | Self::Write { .. }
+                | Self::Read { .. }
+                | Self::Mixed { .. }
+        )
+    }
+}
+
 /// Runs `megapipe bench`. Blocks until everything is measured.
 ///
 /// # Errors
@@ -334,6 +360,7 @@ impl RunArgs {
 
     /// A bench that runs so long and so often, unless these options ask for something else.
     pub(crate) fn bench_of(&self, unasked: Effort) -> Result<Bench, BenchError> {
+        [&self.json, &self.report].into_iter().flatten().try_for_each(|path| try_out(path))?;
         let mut effort = if self.quick { effort(true) } else { unasked };
         if let Some(runs) = self.runs {
             effort.runs = runs.get();
@@ -489,13 +516,23 @@ pub(crate) fn write_json(path: &Path, results: &Results) -> Result<(), BenchErro
     write(path, &json(results)?)
 }
 
+/// Makes sure that a file can be written in the end.
+pub(crate) fn try_out(path: &Path) -> Result<(), BenchError> {
+    let failed = |source| BenchError::Write { path: path.to_owned(), source };
+    make_folder(path).and_then(|()| result_file::check(path)).map_err(failed)
+}
+
 /// Writes a file, and its directories if they are missing.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     let failed = |source| BenchError::Write { path: path.to_owned(), source };
-    if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
-        fs::create_dir_all(directory).map_err(failed)?;
+    make_folder(path).and_then(|()| fs::write(path, text)).map_err(failed)
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => fs::create_dir_all(folder),
+        _ => Ok(()),
     }
-    fs::write(path, text).map_err(failed)
 }
 
 /// Prints one table for each experiment, and the notes.

@@ -47,6 +47,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
         Some(program) => program.clone(),
         None => std::env::current_exe()?,
     };
+    command::try_out(&args.report)?;
+    args.json.as_deref().map_or(Ok(()), command::try_out)?;
     let mut bench = Bench::new(program, args.link, EFFORT)?;
     // Our own stack needs neither root nor a namespace over shared memory.
     bench.columns.links = vec![StackLink::Memif];

@@ -35,6 +35,9 @@ pub(crate) const RING_BUFFER_BYTES: usize = 2048;
 /// How long cancelling everything in flight may take at a stop.
 pub(crate) const RING_CANCEL_MAX: Duration = Duration::from_secs(1);
 
+/// Runs of one point that `--runs` takes.
+pub(crate) const RUNS_MAX: usize = 1_000;
+
 /// Cores that a list of cores may name.
 pub(crate) const CPUS_MAX: usize = 1024;
 

@@ -56,6 +56,14 @@ pub enum ScriptError {
     Unwritable(#[from] std::io::Error),
 }
 
+impl ScriptError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Unreadable { .. } | Self::BadDefinition(_))
+    }
+}
+
 /// Runs the files one after the other. Blocks until all are done.
 pub fn run(args: &ScriptArgs) -> Result<ExitCode, ScriptError> {
     let invocation = invocation(args)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 pub use megapipe::Prefixed;
-use megapipe::{Backend, LocalNetwork, Placement, ServerConfig};
+use megapipe::{Backend, LocalNetwork, NetworkError, Placement, ServerConfig};
 use siphasher::sip128::SipHasher13;
 
 use crate::limits;
@@ -95,8 +95,19 @@ pub enum BackendError {
         /// As it was given.
         link: String,
         /// What is missing.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: NetworkError,
     },
+}
+
+impl BackendError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Option(_) => true,
+            Self::Link { source, .. } => source.is_configuration(),
+        }
+    }
 }
 
 /// Shows a person what a link waits for.
@@ -149,7 +160,7 @@ impl BackendArgs {
         let spin_us = self.spin.unwrap_or(limits::SPIN_US_DEFAULT);
         settings.waits.spin = Duration::from_micros(spin_us.into());
         let network = LocalNetwork::open_noting(link, settings, &mut notice)
-            .map_err(|source| BackendError::Link { link: link.clone(), source: source.into() })?;
+            .map_err(|source| BackendError::Link { link: link.clone(), source })?;
         Ok(Backend::Local(network))
     }
 }

@@ -181,7 +181,7 @@ impl HttpArgs {
             max_age_s: self.max_age,
         };
         Files::new(&options, Cache::new(self.cache_bytes, self.cache_entries))
-            .map_err(|error| ServeError::resource(format!("--root {}", self.root.display()), error))
+            .map_err(|error| ServeError::argument(format!("--root {}", self.root.display()), error))
     }
 }
 

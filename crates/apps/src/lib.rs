@@ -21,5 +21,6 @@ pub mod limits;
 pub mod load;
 mod memory;
 pub mod reason;
+pub mod result_file;
 pub mod rpc;
 pub mod serve;

@@ -4,6 +4,7 @@
 //! errors of ours say their cause themselves, those of the crates beneath leave it to the chain.
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use megapipe::ErrorChain;
 
@@ -21,6 +22,12 @@ use megapipe::ErrorChain;
 #[must_use]
 pub fn reason(error: &(dyn Error + 'static)) -> String {
     ErrorChain(error).to_string()
+}
+
+/// How a program ends that failed: with 2 if its arguments are at fault, else with 1.
+#[must_use]
+pub fn exit_code(is_usage: bool) -> ExitCode {
+    ExitCode::from(if is_usage { 2 } else { 1 })
 }
 
 #[cfg(test)]

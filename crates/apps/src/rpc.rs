@@ -80,6 +80,17 @@ pub enum RpcError {
     Serve(#[from] ServeError),
 }
 
+impl RpcError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Length(_) | Self::Api { .. } => true,
+            Self::Serve(error) => error.is_usage(),
+        }
+    }
+}
+
 impl RpcArgs {
     /// A server with the default message lengths, on channels.
     #[must_use]

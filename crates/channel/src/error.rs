@@ -381,6 +381,19 @@ pub enum CreateError {
     NoQueue,
 }
 
+impl CreateError {
+    /// Whether the configuration is at fault, and not this machine: the same configuration fails
+    /// everywhere.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        #[cfg(feature = "local")]
+        if let Self::Local(error) = self {
+            return error.is_configuration();
+        }
+        matches!(self, Self::Config { .. } | Self::Placement { .. })
+    }
+}
+
 /// Why a descriptor could not be registered, or a mask not changed.
 #[derive(Error)]
 #[non_exhaustive]

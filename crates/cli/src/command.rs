@@ -105,6 +105,22 @@ pub(crate) enum CommandError {
     Manual(#[from] ManualError),
 }
 
+impl CommandError {
+    /// Whether the arguments are at fault, and not this machine.
+    pub(crate) const fn is_usage(&self) -> bool {
+        match self {
+            Self::Rpc(error) => error.is_usage(),
+            Self::Http(error) => error.is_usage(),
+            Self::Kv(error) => error.is_usage(),
+            Self::Load(error) => error.is_usage(),
+            Self::Bench(error) => error.is_usage(),
+            Self::Info(InfoError::Survey(error)) => error.is_usage(),
+            Self::Info(_) | Self::Manual(_) => false,
+            Self::Script(error) => error.is_usage(),
+        }
+    }
+}
+
 impl Command {
     /// Does what was asked for. Blocks until it is done.
     pub(crate) fn run(self) -> Result<ExitCode, CommandError> {

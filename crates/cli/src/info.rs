@@ -22,6 +22,9 @@ mod settings;
 
 use settings::Setting;
 
+/// Why a driver is available that was asked for by name.
+const WORKS: &str = "a channel with it was created and its features were tried";
+
 /// How long a link may take to be there.
 const LINK_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -139,7 +142,11 @@ pub(crate) fn write_to_stdout(bytes: &[u8]) -> Result<(), InfoError> {
 fn try_driver(name: &'static str, choice: DriverChoice) -> Trial {
     let config = Config::default().driver(choice).max_lwsockets(16).buffer_count(16);
     match Channel::create(config) {
-        Ok(channel) => Trial::of(channel.report()),
+        Ok(channel) => match choice {
+            DriverChoice::Auto => Trial::of(channel.report()),
+            // That it was asked for by name is this program's own doing.
+            _ => Trial { reason: WORKS.to_owned(), ..Trial::of(channel.report()) },
+        },
         Err(error) => Trial {
             driver: name,
             available: false,

@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! - Exit codes: 0 done, 1 failed (with one line on standard error, which says why to the last
-//!   cause), 2 not understood, 3 a load that got not one answer.
+//!   cause), 2 a mistake in the arguments, 3 a load that got not one answer.
 //! - A reader of the output that goes away ends the output, not the program with a panic.
 #![forbid(unsafe_code)]
 
@@ -16,14 +16,14 @@ mod manual;
 use std::process::ExitCode;
 
 use clap::Parser;
-use megapipe_apps::reason::reason;
+use megapipe_apps::reason::{exit_code, reason};
 
 fn main() -> ExitCode {
     match command::Command::parse().run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("megapipe: {}", reason(&error));
-            ExitCode::FAILURE
+            exit_code(error.is_usage())
         }
     }
 }

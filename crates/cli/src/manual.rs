@@ -17,7 +17,7 @@ Done.
 Failed; one line on standard error says why.
 .TP
 \fB2\fR
-The command line was not understood.
+A mistake in the arguments; standard error names it.
 .TP
 \fB3\fR
 A load got not one answer.

@@ -108,6 +108,7 @@ fn info_names_the_driver_every_feature_and_the_limits() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
+    assert!(!text.contains("forced by configuration"), "nobody has configured anything: {text}");
     let json: serde_json::Value = serde_json::from_str(&stdout(&["info", "--json"])).expect("JSON");
     let driver = json["chosen"]["driver"].as_str().expect("a name");
     assert!(text.contains(&format!("A channel gets the driver {driver}: ")));
@@ -141,7 +142,7 @@ fn info_tells_what_a_servers_channels_would_be_on_the_kernel() {
         &["info", "--backend", "local", "--link", "carrier:pigeon"],
     ] {
         let output = megapipe(args).output().expect("the program");
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(!output.stderr.is_empty(), "{args:?}");
     }
 }
@@ -229,6 +230,12 @@ fn help_and_completions_are_there_for_everything() {
     assert!(stdout(&["--version"]).starts_with("megapipe "));
 }
 
+/// Our own stack on a link that is never opened, with more options.
+fn local(options: &'static str) -> Vec<&'static str> {
+    let args = "serve rpc --backend local --link pair --address 10.0.0.2/24";
+    args.split(' ').chain(options.split(' ')).collect()
+}
+
 #[test]
 fn manual_has_a_page_for_each_command_that_groff_accepts() {
     let folder = std::env::temp_dir().join(format!("mp-manual-{}", std::process::id()));
@@ -255,30 +262,59 @@ fn manual_has_a_page_for_each_command_that_groff_accepts() {
 
 #[test]
 fn exit_codes_tell_mistakes_from_failures() {
-    for (args, code, named) in [
-        (&["serve"][..], 2, "Usage"),
-        (&["serve", "rpc", "--listen", "here"], 2, "expected IP:PORT"),
-        (&["serve", "rpc", "--request-bytes", "3"], 1, "a message of 3 bytes"),
-        (
-            &["serve", "rpc", "--listen", "192.0.2.1:1"],
-            1,
-            "cannot listen on 192.0.2.1:1: Cannot assign requested address (os error 99)",
-        ),
-        (&["serve", "rpc", "--gateway", "10.0.0.1"], 1, "--gateway: "),
-        (&["serve", "rpc", "--spin", "50"], 1, "--spin: "),
-        (
-            &["serve", "rpc", "--backend", "local", "--link", "pair"],
-            1,
-            "channel 0: the local back end is not available: ",
-        ),
-        (&["serve", "http", "--root", "/nonexistent"], 1, "/nonexistent"),
-        (&["load", "http", "--path", "no slash"], 1, "`no slash` is no path"),
-        (&["load", "rpc", "127.0.0.1:1", "-d", "0.2", "--warmup", "0"], 3, ""),
+    let unbound = "cannot listen on 192.0.2.1:1: Cannot assign requested address (os error 99)";
+    let no_address = "channel 0: the local back end is not available: ";
+    for (line, code, named) in [
+        ("serve", 2, "Usage"),
+        ("serve rpc --listen here", 2, "expected IP:PORT"),
+        ("serve rpc --request-bytes 3", 2, "a message of 3 bytes"),
+        ("serve rpc --batch 0", 2, "--batch"),
+        ("serve rpc --cpus 0,999", 2, "processor 999"),
+        ("serve rpc --json /nonexistent/x", 2, "--json /nonexistent/x: "),
+        ("serve rpc --listen 192.0.2.1:1", 1, unbound),
+        ("serve rpc --gateway 10.0.0.1", 2, "--gateway: "),
+        ("serve rpc --spin 50", 2, "--spin: "),
+        ("serve rpc --backend local --link pair", 2, no_address),
+        ("serve rpc --backend local --link carrier:pigeon", 2, "--link carrier:pigeon: "),
+        ("serve rpc --backend local --link tap:mp-no-such-device-x", 2, "--link tap:"),
+        ("serve http --root /nonexistent", 2, "/nonexistent"),
+        ("serve kv --memory 1k", 2, "below the least"),
+        ("load http --path no-slash", 2, "`no-slash` is no path"),
+        ("load http --path-list /nonexistent", 2, "/nonexistent"),
+        ("load rpc --cpus 999", 2, "processor 999"),
+        ("load rpc 127.0.0.1:1 --json /nonexistent/x", 2, "/nonexistent/x"),
+        ("load rpc 127.0.0.1:1 -d 0.2 --warmup 0", 3, ""),
+        ("bench rpc --only nosuch", 2, "nosuch"),
+        ("bench bars --only nosuch", 2, "nosuch"),
+        ("bench rpc --seconds 0", 2, "window of 0 s"),
+        ("bench rpc --runs 99999999999999", 2, "1..=1000"),
+        ("bench rpc --json /proc/nonexistent/x", 2, "/proc/nonexistent/x"),
+        ("bench rpc --report /proc/nonexistent/x", 2, "/proc/nonexistent/x"),
+        ("bench report /nonexistent --report x", 2, "/nonexistent"),
+        ("script /nonexistent.pkt", 2, "/nonexistent.pkt"),
     ] {
-        let output = output(args);
+        let output = output(&line.split(' ').collect::<Vec<_>>());
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-        assert!(said.contains(named), "{args:?}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains(named), "{line}: {said}");
+    }
+}
+
+#[test]
+fn addresses_that_no_host_can_have_are_refused() {
+    for (options, named) in [
+        ("--address 10.1.0.255/24", "10.1.0.255/24 is a broadcast address"),
+        ("--address 10.1.0.0/24", "10.1.0.0/24 is a broadcast address"),
+        ("--address 255.255.255.255/32", "broadcast address"),
+        ("--address 10.1.0.1/33", "10.1.0.1/33"),
+        ("--gateway 10.0.0.2", "10.0.0.2 is an address of our own"),
+        ("--gateway 10.0.0.255", "10.0.0.255 is a broadcast address"),
+        ("--gateway 10.0.1.1", "10.0.1.1 is on no prefix"),
+    ] {
+        let output = output(&local(options));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options}: {said}");
+        assert!(said.contains(named), "{options}: {said}");
     }
 }
 

@@ -99,7 +99,22 @@ impl ServerConfig {
         if mtu > link_mtu {
             return setting("mtu", format!("{mtu} is over the link's {link_mtu}"));
         }
+        for (address, bits) in &self.addresses {
+            if is_of_all(*address, *bits) {
+                return setting("address", format!("{address}/{bits} is a broadcast address"));
+            }
+        }
         for gateway in &self.gateways {
+            if self.addresses.iter().any(|(own, _)| own == gateway) {
+                return setting("gateway", format!("{gateway} is an address of our own"));
+            }
+            if self
+                .addresses
+                .iter()
+                .any(|(own, bits)| on_link(*own, *bits, *gateway) && is_of_all(*gateway, *bits))
+            {
+                return setting("gateway", format!("{gateway} is a broadcast address"));
+            }
             if !self.addresses.iter().any(|(own, bits)| on_link(*own, *bits, *gateway)) {
                 return setting("gateway", format!("{gateway} is on no prefix of our addresses"));
             }
@@ -138,6 +153,16 @@ fn default_route(via: IpAddr) -> stack::Route {
 }
 
 /// `other` shares the first `bits` of `own`.
+/// Whether an address stands for all hosts of its prefix (RFC 1122 §3.2.1.3), in the old form with
+/// zeroes too, or of every link.
+fn is_of_all(address: IpAddr, bits: u8) -> bool {
+    let IpAddr::V4(address) = address else { return false };
+    // A prefix of 31 bits has no broadcast address (RFC 3021), one of 32 no others.
+    let host = if bits < 31 { u32::MAX >> bits } else { 0 };
+    let part = address.to_bits() & host;
+    address.is_broadcast() || (host != 0 && (part == host || part == 0))
+}
+
 fn on_link(own: IpAddr, bits: u8, other: IpAddr) -> bool {
     let (own, other, width) = match (own, other) {
         (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -191,6 +216,20 @@ mod tests {
         assert_eq!(refused(&ServerConfig { gateways, ..good.clone() }), "gateway");
         let gateways = vec![IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])];
         assert_eq!(refused(&ServerConfig { gateways, ..good.clone() }), "gateway");
+        for gateway in [[10, 0, 0, 2], [10, 0, 0, 255], [10, 0, 0, 0]] {
+            let gateways = vec![IpAddr::from(gateway)];
+            assert_eq!(refused(&ServerConfig { gateways, ..good.clone() }), "gateway");
+        }
+        for (address, bits) in [([10, 0, 0, 255], 24), ([10, 0, 0, 0], 24), ([255; 4], 32)] {
+            let addresses = vec![(IpAddr::from(address), bits)];
+            let gateways = Vec::new();
+            assert_eq!(refused(&ServerConfig { addresses, gateways, ..good.clone() }), "address");
+        }
+        for (address, bits) in [([10, 0, 0, 255], 31), ([10, 0, 0, 0], 32), ([10, 0, 0, 255], 16)] {
+            let addresses = vec![(IpAddr::from(address), bits)];
+            let config = ServerConfig { addresses, gateways: Vec::new(), ..good.clone() };
+            assert!(config.stack(&caps(), [0; 32]).is_ok(), "{address:?}/{bits}");
+        }
         let waits = Waits { spin: Duration::from_secs(2) };
         assert_eq!(refused(&ServerConfig { waits, ..good }), "spin");
     }

@@ -27,6 +27,14 @@ pub enum ServerError {
     NoRandomness(std::io::Error),
 }
 
+impl ServerError {
+    /// Whether a setting is at fault, and not the link or the machine.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        matches!(self, Self::Stack(_) | Self::Setting { .. })
+    }
+}
+
 impl From<ConfigError> for ServerError {
     fn from(error: ConfigError) -> Self {
         Self::Stack(error)

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use megapipe_apps::http::{self, HttpArgs};
-use megapipe_apps::reason::reason;
+use megapipe_apps::reason::{exit_code, reason};
 
 /// Serve static files over HTTP/1.1 on megapipe channels
 #[derive(Debug, Parser)]
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-http: {}", reason(&error));
-            ExitCode::FAILURE
+            exit_code(error.is_usage())
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use megapipe_apps::kv::{KvArgs, serve};
-use megapipe_apps::reason::reason;
+use megapipe_apps::reason::{exit_code, reason};
 
 /// A cache that speaks memcached's protocols and Redis's.
 #[derive(Parser)]
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-kv: {}", reason(&error));
-            ExitCode::FAILURE
+            exit_code(error.is_usage())
         }
     }
 }

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use megapipe_apps::load::{
     HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs, finish, prepare, run_http, run_kv, run_rpc,
 };
-use megapipe_apps::reason::reason;
+use megapipe_apps::reason::{exit_code, reason};
 
 /// Puts servers under load and measures how they do.
 #[derive(Parser)]
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("megapipe-load: {}", reason(&error));
-            ExitCode::FAILURE
+            exit_code(error.is_usage())
         }
     }
 }

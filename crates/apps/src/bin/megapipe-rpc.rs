@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use megapipe_apps::reason::reason;
+use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::rpc::{RpcArgs, serve};
 
 /// MegaPipe's ping-pong server: what does a message cost?
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-rpc: {}", reason(&error));
-            ExitCode::FAILURE
+            exit_code(error.is_usage())
         }
     }
 }

@@ -57,6 +57,17 @@ pub enum KvError {
     Serve(#[from] ServeError),
 }
 
+impl KvError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Store(error) => !matches!(error, StoreError::NoMemory(_)),
+            Self::Serve(error) => error.is_usage(),
+        }
+    }
+}
+
 /// Runs the server until a signal ends it. Blocks.
 ///
 /// # Errors

@@ -30,6 +30,7 @@ use crate::limits::load::{
     BYTES_PER_CONNECTION, CONNECTIONS_MAX, READY_DEADLINE, REJECTED_NS_MAX, THREADS_MAX,
 };
 use crate::memory::require;
+use crate::result_file;
 use crate::serve::{Notice, Notices, allowed_cpus, raise_descriptor_limit};
 
 /// What an observer of a load is told.
@@ -152,6 +153,10 @@ pub(crate) fn conduct<D>(
 where
     D: Dialogue + Send + 'static,
 {
+    if let Some(path) = &job.args.json {
+        let failed = |source| LoadError::File { path: path.clone(), source };
+        result_file::check(path).map_err(failed)?;
+    }
     let threads = job.threads()?;
     let cores = job.cores(threads)?;
     raise_descriptor_limit();

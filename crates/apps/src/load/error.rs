@@ -111,3 +111,23 @@ pub enum LoadError {
     #[error("signals: {0}")]
     Signals(io::Error),
 }
+
+impl LoadError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Server(_)
+            | Self::Length(_)
+            | Self::ValueBytes { .. }
+            | Self::Threads { .. }
+            | Self::Cpu { .. }
+            | Self::Paths { .. }
+            | Self::Path { .. }
+            | Self::File { .. } => true,
+            Self::Backend(error) => error.is_usage(),
+            Self::Create { source, .. } => source.is_configuration(),
+            _ => false,
+        }
+    }
+}

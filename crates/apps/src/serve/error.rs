@@ -92,6 +92,8 @@ pub enum ServeError {
         index: usize,
         /// Why.
         why: String,
+        /// Whether the configuration is at fault.
+        is_usage: bool,
     },
     /// The sockets on a channel could not be made.
     #[error("channel {index}: {source}")]
@@ -121,6 +123,14 @@ pub enum ServeError {
         /// Which channel of the server.
         index: usize,
     },
+    /// An argument names a file or a directory that cannot be used.
+    #[error("{what}: {source}")]
+    Argument {
+        /// The argument and its value.
+        what: String,
+        /// Why it cannot be used.
+        source: io::Error,
+    },
     /// What the server itself needs beforehand (its files, its memory) is not to be had.
     #[error("{what}: {source}")]
     Resource {
@@ -132,6 +142,26 @@ pub enum ServeError {
 }
 
 impl ServeError {
+    /// Whether the arguments are at fault, and not this machine.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Channels { .. }
+            | Self::Listeners { .. }
+            | Self::Cpu { .. }
+            | Self::Argument { .. } => true,
+            Self::Backend(error) => error.is_usage(),
+            Self::Create { source, .. } => source.is_configuration(),
+            Self::Survey { is_usage, .. } => *is_usage,
+            _ => false,
+        }
+    }
+
+    /// An argument that names a file or a directory that cannot be used.
+    pub fn argument(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Argument { what: what.into(), source: source.into() }
+    }
+
     /// A resource of the server's own that is not to be had.
     pub fn resource(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Resource { what: what.into(), source: source.into() }

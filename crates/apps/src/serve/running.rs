@@ -22,6 +22,7 @@ use super::stats::{self, Columns, Published, Tally};
 use super::{Server, Shard, ShardSetup};
 use crate::backend::PlacementName;
 use crate::limits;
+use crate::result_file;
 
 /// A server whose channels all listen. Dropping it stops it at once.
 #[derive(Debug)]
@@ -69,6 +70,10 @@ where
 {
     let addresses = args.addresses(server);
     let count = check_counts(args, addresses.len())?;
+    if let Some(path) = &args.json {
+        let failed = |source| ServeError::argument(format!("--json {}", path.display()), source);
+        result_file::check(path).map_err(failed)?;
+    }
     let cores = cores(args, count)?;
     let masks = masks(args, &cores);
     raise_descriptor_limit();

@@ -174,16 +174,16 @@ impl Columns {
         [
             (true, "chan", 4, label.to_owned()),
             (true, "open", 7, after.open().to_string()),
-            (true, "conn/s", 8, format!("{:.0}", rate(before.accepted, after.accepted))),
+            (true, "conn/s", 7, format!("{:.0}", rate(before.accepted, after.accepted))),
             (true, "requests/s", 11, format!("{:.0}", rate(before.requests, after.requests))),
             (true, "MB/s in", 8, megabytes(before.bytes_in, after.bytes_in)),
             (true, "out", 7, megabytes(before.bytes_out, after.bytes_out)),
-            (true, "requests", 11, after.requests.to_string()),
+            (true, "requests", 10, after.requests.to_string()),
             (true, "failed", 7, after.failed.to_string()),
             (!statuses, "rejected", 9, after.rejected.to_string()),
             (statuses, "4xx", 5, after.status_4xx.to_string()),
             (statuses, "5xx", 5, after.status_5xx.to_string()),
-            (wakeups, "ev/wake", 7, events),
+            (wakeups, "ev/wake", 8, events),
         ]
         .into_iter()
         .filter_map(|(is_shown, name, width, cell)| is_shown.then_some((name, width, cell)))

@@ -119,14 +119,19 @@ fn reports(
                 let channel = Channel::create(config);
                 let report = channel.as_ref().map(|channel| channel.report().clone());
                 // Nobody listens only if another channel could not be made.
-                let _ = told.send(report.map_err(|error| reason(error)));
+                let _ =
+                    told.send(report.map_err(|error| (reason(error), error.is_configuration())));
                 let _ = holding.recv();
                 drop(channel);
             });
             held.push(hold);
             let told = telling.recv_timeout(limits::START_DEADLINE);
             let report = told.map_err(|_| ServeError::NotReady { index })?;
-            reports.push(report.map_err(|why| ServeError::Survey { index, why })?);
+            reports.push(report.map_err(|(why, is_usage)| ServeError::Survey {
+                index,
+                why,
+                is_usage,
+            })?);
         }
         drop(held);
         Ok(reports)

@@ -34,6 +34,12 @@ pub enum NetworkError {
 crate::error_chain::debug_with_causes!(NetworkError);
 
 impl NetworkError {
+    /// Whether the description of the link is at fault, and not this machine.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        matches!(self, Self::Description(_) | Self::Link(LinkError::Setting { .. }))
+    }
+
     /// The kernel's number that is nearest.
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
