@@ -69,6 +69,12 @@ pub(crate) fn close(channel: &mut Channel, handle: Handle) {
     assert!(nothing.is_none(), "{nothing:?}");
 }
 
+/// What the moves cost the peer, as a number to compare versions by.
+fn show_retransmissions(hosts: &Hosts, link: &str) {
+    let retransmitted = hosts.far_retransmissions();
+    println!("{link}: {} moves, {retransmitted} segments sent again by the peer", 2 * MOVES);
+}
+
 /// We connect to the peer from our stack's ports.
 fn connected(hosts: &mut Hosts, link: &str) {
     let mut channel = match hosts.channel(link) {
@@ -95,6 +101,7 @@ fn connected(hosts: &mut Hosts, link: &str) {
     }
     let segments = hosts.judge();
     println!("{link}: {segments} segments");
+    show_retransmissions(hosts, link);
 }
 
 /// The peer connects to a listener of our stack's.
@@ -120,6 +127,7 @@ fn accepted(hosts: &mut Hosts, link: &str) {
         peer.join().expect("the peer is content");
     }
     hosts.judge();
+    show_retransmissions(hosts, link);
 }
 
 /// The connection begins in the kernel, on a port of the kernel's: a flow that is taken singly.
@@ -144,6 +152,7 @@ fn begun_in_kernel(hosts: &mut Hosts, link: &str) {
         peer.join().expect("the peer is content");
     }
     hosts.judge();
+    show_retransmissions(hosts, link);
 }
 
 macro_rules! on_links {
