@@ -16,6 +16,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError, Transport};
@@ -112,7 +113,11 @@ impl<M: Memory> Server<M> {
             }
             _ => None,
         };
-        let stack = config.stack(link.caps(), secret()?)?;
+        let mut stack = config.stack(link.caps(), secret()?)?;
+        // A cookie of one shard is valid at all: a peer's next connection may come to another.
+        if stack.tcp.fast_open_key.is_none() {
+            stack.tcp.fast_open_key = Some(fast_open_key()?);
+        }
         let mut server = Self {
             shared: link.attachment().map(Shared::new),
             link,
@@ -479,6 +484,13 @@ impl<M: Memory> Server<M> {
     }
 }
 
+/// Returns the key of Fast Open cookies for all servers of this process that have none configured.
+fn fast_open_key() -> Result<[u8; 16], ServerError> {
+    static KEY: OnceLock<[u8; 16]> = OnceLock::new();
+    let secret = secret()?;
+    Ok(*KEY.get_or_init(|| *secret.first_chunk().expect("it is longer")))
+}
+
 fn secret() -> Result<[u8; 32], ServerError> {
     let mut secret = [0; 32];
     let mut filled = 0;
@@ -488,4 +500,16 @@ fn secret() -> Result<[u8; 32], ServerError> {
             .map_err(|errno| ServerError::NoRandomness(errno.into()))?;
     }
     Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_open_key_is_one_for_all_servers_of_a_process() {
+        let key = fast_open_key().expect("random bytes");
+        assert_eq!(fast_open_key().expect("random bytes"), key);
+        assert_ne!(key, [0; 16]);
+    }
 }
