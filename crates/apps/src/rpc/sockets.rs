@@ -26,8 +26,8 @@ use megapipe_sockets::{
 use slab::Slab;
 
 use super::protocol::{Framer, Lengths, Reply, echoes};
-use crate::limits::TICK;
 use crate::limits::rpc::{EVENTS, PIECES};
+use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
 use crate::serve::{Control, Endpoint, Phase, Ready, ReadySender, ServeError, ShardPlan};
 use crate::serve::{FRAME_COOKIES, Tally, Ticks};
 
@@ -259,17 +259,25 @@ impl SocketShard {
         let mut now = Ticks::now();
         let mut ticked = now;
         let mut deadline = None;
+        // Ticks since the last event: after many of them there are fewer.
+        let mut quiet = 0_u32;
         loop {
-            let wait = TICK.saturating_sub(now.since(ticked));
+            let rests = quiet >= QUIET_TICKS && self.accepts && deadline.is_none();
+            let tick = if rests { REST_TICK } else { TICK };
+            let wait = tick.saturating_sub(now.since(ticked));
             let count = match self.sockets.epoll_wait(self.epoll, &mut events, Some(wait)) {
                 Ok(count) => count,
                 Err(Error::Interrupted) => 0,
                 Err(error) => return Err(error),
             };
             events[..count].iter().for_each(|event| self.on_event(*event));
+            if count > 0 {
+                quiet = 0;
+            }
             now = Ticks::now();
             if now.since(ticked) >= TICK {
                 ticked = now;
+                quiet = quiet.saturating_add(1);
                 self.watch_listeners();
                 self.publish(plan);
             }
