@@ -46,18 +46,25 @@ pub enum WorldError {
 #[must_use]
 pub fn host(addresses: Vec<(IpAddr, u8)>, mtu: u16, tcp: TcpConfig) -> ServerConfig {
     let mut gateways: Vec<IpAddr> = Vec::new();
-    for (address, _) in &addresses {
+    for (address, bits) in &addresses {
         if !gateways.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
-            gateways.push(beside(*address));
+            gateways.push(beside(*address, *bits));
         }
     }
     ServerConfig { addresses, gateways, mtu: Some(mtu), tcp, ..ServerConfig::default() }
 }
 
-/// Another address of the same prefix. Nothing asks for it: the wire has no link layer.
-fn beside(address: IpAddr) -> IpAddr {
+/// Returns another host's address of the same prefix. Nothing asks for it: the wire has no link
+/// layer.
+fn beside(address: IpAddr, prefix_bits: u8) -> IpAddr {
     match address {
-        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() ^ 1).into(),
+        IpAddr::V4(ip) => {
+            let hosts = u32::MAX.checked_shr(prefix_bits.into()).unwrap_or(0);
+            // Neither the prefix's own address nor its broadcast address.
+            let is_host = |ip: &u32| ip & hosts != 0 && ip & hosts != hosts;
+            let others = [1, 2, 3].map(|bits| ip.to_bits() ^ bits);
+            Ipv4Addr::from_bits(others.into_iter().find(is_host).unwrap_or(ip.to_bits() ^ 1)).into()
+        }
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1).into(),
     }
 }
