@@ -38,40 +38,46 @@ pub enum PlacementName {
 #[derive(Clone, Debug, Default, Args)]
 pub struct BackendArgs {
     /// Who does TCP and UDP
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(help_heading = "Back end", long, value_enum, default_value_t)]
     pub backend: BackendName,
 
     /// The local back end's link, such as tap:tap0, memif:/run/memif.sock or xdp:eth0
-    #[arg(long, value_name = "LINK", required_if_eq("backend", "local"))]
+    #[arg(
+        help_heading = "Back end",
+        long,
+        value_name = "LINK",
+        required_if_eq("backend", "local")
+    )]
     pub link: Option<String>,
 
     /// The local back end's address on the link, ADDRESS/BITS; may be given several times
-    #[arg(long, value_name = "ADDRESS/BITS")]
+    #[arg(help_heading = "Back end", long, value_name = "ADDRESS/BITS")]
     pub address: Vec<Prefixed>,
 
     /// The next hop for everything that is not on the link
-    #[arg(long, value_name = "IP")]
+    #[arg(help_heading = "Back end", long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
 
     /// Largest IP packet in bytes, if smaller than the link's
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+    #[arg(help_heading = "Back end",
+          long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
 
     /// Microseconds that the stack polls its link after the last frame before it sleeps
     ///
     /// Without it 50.
-    #[arg(long, value_name = "MICROSECONDS",
+    #[arg(help_heading = "Back end", long, value_name = "MICROSECONDS",
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,
 
     /// Where the local back end's stack runs
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(help_heading = "Back end", long, value_enum, default_value_t)]
     pub placement: PlacementName,
 
     /// Processors for --placement core, one for each channel in order, such as 2,3
     ///
     /// Without it each stack runs on the processor after its channel's.
-    #[arg(long, value_name = "LIST")]
+    #[arg(help_heading = "Back end", long, value_name = "LIST")]
     pub server_cpus: Option<CpuList>,
 
     /// A word from which the hash is made that spreads flows over channels
@@ -79,7 +85,7 @@ pub struct BackendArgs {
     /// Two ends of a link that are given the same word, and have as many channels and queues, agree
     /// on each flow's place, so that no frame has to be handed from one channel to another. Without
     /// it the hash is random, and no peer can aim at one channel.
-    #[arg(long, value_name = "WORD")]
+    #[arg(help_heading = "Back end", long, value_name = "WORD")]
     pub steer_key: Option<String>,
 }
 

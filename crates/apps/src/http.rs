@@ -67,68 +67,78 @@ pub struct HttpArgs {
     pub root: PathBuf,
 
     /// Name of the file that stands for its directory; may be given several times
-    #[arg(long, value_name = "NAME", default_value = "index.html",
+    #[arg(help_heading = "Files", long, value_name = "NAME", default_value = "index.html",
           value_parser = parse_index_name)]
     pub index: Vec<String>,
 
     /// Let symbolic links lead out of the root
-    #[arg(long)]
+    #[arg(help_heading = "Files", long)]
     pub follow_links: bool,
 
     /// Tell caches that files may be used for so many seconds without asking again
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(help_heading = "Files", long, value_name = "SECONDS")]
     pub max_age: Option<u32>,
 
     /// Bytes of files kept in memory, for each channel
-    #[arg(long, value_name = "BYTES", default_value_t = limits::CACHE_BYTES_DEFAULT)]
+    #[arg(help_heading = "Files",
+          long, value_name = "BYTES", default_value_t = limits::CACHE_BYTES_DEFAULT)]
     pub cache_bytes: usize,
 
     /// Bytes of the largest file that is read at once and may be kept in memory
     ///
     /// A peer that takes an answer slowly keeps so much in memory; larger files pass in chunks.
-    #[arg(long, value_name = "BYTES", default_value_t = limits::CACHE_FILE_BYTES_DEFAULT as u64,
+    #[arg(help_heading = "Files",
+          long, value_name = "BYTES", default_value_t = limits::CACHE_FILE_BYTES_DEFAULT as u64,
           value_parser = clap::value_parser!(u64).range(..=limits::CACHE_FILE_BYTES_MAX as u64))]
     pub cache_file_bytes: u64,
 
     /// Files kept in memory, for each channel
-    #[arg(long, value_name = "N", default_value_t = limits::CACHE_ENTRIES_DEFAULT)]
+    #[arg(help_heading = "Files",
+          long, value_name = "N", default_value_t = limits::CACHE_ENTRIES_DEFAULT)]
     pub cache_entries: usize,
 
     /// Bytes of a request's head
-    #[arg(long, value_name = "BYTES", default_value_t = limits::HEAD_BYTES_DEFAULT as u64,
+    #[arg(help_heading = "Limits",
+          long, value_name = "BYTES", default_value_t = limits::HEAD_BYTES_DEFAULT as u64,
           value_parser = clap::value_parser!(u64).range(256..=limits::HEAD_BYTES_MAX as u64))]
     pub max_head_bytes: u64,
 
     /// Bytes of a request's content, which is thrown away
-    #[arg(long, value_name = "BYTES", default_value_t = limits::CONTENT_BYTES_DEFAULT)]
+    #[arg(help_heading = "Limits",
+          long, value_name = "BYTES", default_value_t = limits::CONTENT_BYTES_DEFAULT)]
     pub max_content_bytes: u64,
 
     /// Requests of one connection; 0 for no limit
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(help_heading = "Limits", long, value_name = "N", default_value_t = 0)]
     pub max_requests: u64,
 
     /// Seconds for the head of a request, from its first byte
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::HEAD_TIMEOUT_S_DEFAULT,
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = limits::HEAD_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
     pub head_timeout: u32,
 
     /// Seconds for the content of a request
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::CONTENT_TIMEOUT_S_DEFAULT,
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = limits::CONTENT_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
     pub content_timeout: u32,
 
     /// Seconds that a connection may be idle between two requests
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::IDLE_TIMEOUT_S_DEFAULT,
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = limits::IDLE_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
     pub idle_timeout: u32,
 
     /// Seconds for each write: a peer must take about 128 KiB of its answers in this time
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::WRITE_TIMEOUT_S_DEFAULT,
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = limits::WRITE_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
     pub write_timeout: u32,
 
     /// Seconds to wait for the peer to close after the server has
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::LINGER_TIMEOUT_S_DEFAULT,
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = limits::LINGER_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
     pub linger_timeout: u32,
 }

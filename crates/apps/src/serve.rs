@@ -38,7 +38,7 @@ pub(crate) use listening::Endpoint;
 pub use listening::{FRAME_COOKIES, Listeners};
 pub use running::{Running, start};
 pub(crate) use running::{allowed_cpus, raise_descriptor_limit, start_threads};
-pub(crate) use shard_loop::{Control, Phase, Ready, ReadySender, ShardPlan};
+pub(crate) use shard_loop::{Control, Phase, Ready, ReadySender, ShardPlan, driver_of};
 pub(crate) use signals::{Notice, Notices};
 pub use stats::Tally;
 pub use supervise::serve;

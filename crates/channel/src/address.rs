@@ -7,7 +7,7 @@ pub(crate) mod sockaddr;
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -41,7 +41,7 @@ pub enum UnixAddress {
 #[derive(Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// Neither `IP:PORT` nor `unix:…`.
-    #[error("expected IP:PORT, [IPv6]:PORT, unix:/path or unix:@name")]
+    #[error("expected IP:PORT, [IPv6]:PORT, localhost:PORT, unix:/path or unix:@name")]
     Syntax,
     /// A UNIX name of no or too many bytes.
     #[error("a UNIX socket's name has 1 to 107 bytes, without NUL")]
@@ -92,7 +92,14 @@ impl FromStr for Address {
                 Some(name) => Ok(Self::Unix(UnixAddress::Abstract(name.into()))),
                 None => Self::unix(OsStr::new(name)),
             },
-            None => text.parse().map(Self::Inet).map_err(|_| AddressError::Syntax),
+            None => {
+                let port = text.strip_prefix("localhost:").map(str::parse::<u16>);
+                let inet = match port {
+                    Some(port) => port.map(|port| (Ipv4Addr::LOCALHOST, port).into()).ok(),
+                    None => text.parse().ok(),
+                };
+                inet.map(Self::Inet).ok_or(AddressError::Syntax)
+            }
         }
     }
 }
@@ -119,7 +126,9 @@ mod tests {
         for text in ["127.0.0.1:80", "[::1]:8080", "unix:/run/mp.sock", "unix:@mp"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for wrong in ["", "80", "localhost:80", "unix:", "unix:@", "127.0.0.1:70000"] {
+        let localhost: Address = "localhost:80".parse().unwrap();
+        assert_eq!(localhost.to_string(), "127.0.0.1:80");
+        for wrong in ["", "80", "localhost", "localhost:x", "unix:", "unix:@", "127.0.0.1:70000"] {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
         let long = format!("unix:/{}", "x".repeat(UNIX_NAME_MAX));

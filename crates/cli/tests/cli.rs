@@ -262,7 +262,8 @@ fn manual_has_a_page_for_each_command_that_groff_accepts() {
 
 #[test]
 fn exit_codes_tell_mistakes_from_failures() {
-    let unbound = "cannot listen on 192.0.2.1:1: Cannot assign requested address (os error 99)";
+    let unbound =
+        "cannot listen on 192.0.2.1:1: cannot bind: Cannot assign requested address (os error 99)";
     let no_address = "channel 0: the local back end is not available: ";
     for (line, code, named) in [
         ("serve", 2, "Usage"),
@@ -398,6 +399,27 @@ fn files_are_served_at_the_limit_of_descriptors() {
         }
     }
     std::fs::remove_dir_all(root).expect("tidying up");
+}
+
+#[test]
+fn help_has_groups_and_the_ready_line_is_one_row() {
+    for (args, groups) in [
+        (&["serve", "http", "--help"][..], &["Back end:", "Channels:", "Limits:", "Files:"][..]),
+        (&["serve", "kv", "--help"], &["Back end:", "Channels:", "Limits:", "Output:"]),
+        (&["load", "rpc", "--help"], &["Back end:", "Channels:", "Connections:", "Output:"]),
+    ] {
+        let text = stdout(args);
+        for group in groups {
+            assert!(text.lines().any(|line| line == *group), "{args:?}: {group}: {text}");
+        }
+    }
+    let server = Server::start(&["serve", "rpc", "--listen", "localhost:0", "--verbose"]);
+    assert!(server.ready.starts_with("listening on 127.0.0.1:"), "{}", server.ready);
+    assert!(server.ready.contains(", back end kernel, driver "), "{}", server.ready);
+    assert!(server.ready.len() <= 80, "{}", server.ready);
+    server.signal(Signal::TERM);
+    let (success, _, said) = server.end();
+    assert!(success && said.contains("driver ") && said.contains(": "), "{said}");
 }
 
 #[test]

@@ -19,13 +19,14 @@ pub struct KvArgs {
     pub memory: Memory,
 
     /// Close connections that ask for nothing for so many seconds; 0 is never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0,
+    #[arg(help_heading = "Limits", long, value_name = "SECONDS", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
     pub idle_timeout: u32,
 
     /// Close connections whose command takes longer than so many seconds to arrive, or that read
     /// none of their responses for so long; 0 is never
-    #[arg(long, value_name = "SECONDS", default_value_t = STALL_TIMEOUT_S_DEFAULT,
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = STALL_TIMEOUT_S_DEFAULT,
           value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
     pub stall_timeout: u32,
 }

@@ -77,12 +77,12 @@ pub struct LoadArgs {
     /// Threads, each with a channel of its own
     ///
     /// Default: one, or one for each processor that --cpus names.
-    #[arg(long, short, visible_alias = "channels", value_name = "N",
+    #[arg(help_heading = "Channels", long, short, visible_alias = "channels", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
     pub threads: Option<u32>,
 
     /// Processors to pin the threads to, in order, such as 1,4-7
-    #[arg(long, value_name = "LIST")]
+    #[arg(help_heading = "Channels", long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
 
     /// Who does TCP.
@@ -90,11 +90,12 @@ pub struct LoadArgs {
     pub backend: BackendArgs,
 
     /// Which kernel interface carries the channels
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(help_heading = "Channels", long, value_enum, default_value_t)]
     pub driver: DriverName,
 
     /// Operations gathered before they go to the kernel together; 1 switches batching off
-    #[arg(long, value_name = "N", default_value_t = Config::default().batch,
+    #[arg(help_heading = "Channels",
+          long, value_name = "N", default_value_t = Config::default().batch,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
     pub batch: u32,
 
@@ -103,7 +104,7 @@ pub struct LoadArgs {
     pub transactions: Transactions,
 
     /// How a connection is closed when its transactions are done
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(help_heading = "Connections", long, value_enum, default_value_t)]
     pub close: Close,
 
     /// Transactions a second, started on a fixed schedule whatever the server does (open loop)
@@ -126,11 +127,12 @@ pub struct LoadArgs {
     pub total: Option<u64>,
 
     /// Seconds after which a connection or an answer that has not come counts as a fault
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
+    #[arg(help_heading = "Connections",
+          long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
     pub timeout: f64,
 
     /// Handshakes under way at once, per thread
-    #[arg(long, value_name = "N", default_value_t = 128,
+    #[arg(help_heading = "Connections", long, value_name = "N", default_value_t = 128,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub connecting: u32,
 
@@ -138,11 +140,11 @@ pub struct LoadArgs {
     ///
     /// With one transaction per connection that is the response time as a user of the service sees
     /// it, and as ab reports it: a handshake that was lost and repeated shows. Closed loop only.
-    #[arg(long, conflicts_with = "rate")]
+    #[arg(help_heading = "Connections", long, conflicts_with = "rate")]
     pub with_connect: bool,
 
     /// Local address to connect from, IP:0; several are used in turn and multiply the ports
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(help_heading = "Connections", long, value_name = "ADDRESS")]
     pub source: Vec<Address>,
 
     /// Check the content of every so many responses (the length of all is checked)
@@ -155,11 +157,11 @@ pub struct LoadArgs {
     pub seed: u64,
 
     /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Output", long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
     /// No progress, no table
-    #[arg(long, short)]
+    #[arg(help_heading = "Output", long, short)]
     pub quiet: bool,
 
     /// Whether SIGINT and SIGTERM end the window instead of the process; they do on the command

@@ -28,7 +28,9 @@ use slab::Slab;
 use super::protocol::{Framer, Lengths, Reply, echoes};
 use crate::limits::rpc::{EVENTS, PIECES};
 use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
-use crate::serve::{Control, Endpoint, Phase, Ready, ReadySender, ServeError, ShardPlan};
+use crate::serve::{
+    Control, Endpoint, Phase, Ready, ReadySender, ServeError, ShardPlan, driver_of,
+};
 use crate::serve::{FRAME_COOKIES, Tally, Ticks};
 
 /// What a connection is watched for, always.
@@ -196,7 +198,7 @@ impl SocketShard {
         let context = Context::create(config);
         let context = context.map_err(|source| ServeError::CreateSockets { index, source })?;
         let report = context.report();
-        let driver = format!("{} ({})", report.driver, report.reason);
+        let (driver, why) = driver_of(report);
         let waker = context.waker();
         let control = Arc::clone(&plan.control);
         let mut sockets = Interruptible { context, control, phase: Phase::Serve };
@@ -219,7 +221,7 @@ impl SocketShard {
             .iter()
             .map(|endpoint| shard.listen(endpoint, plan.backlog).map(Address::Inet))
             .collect();
-        Ok((shard, Ready { waker, addresses: addresses?, driver }))
+        Ok((shard, Ready { waker, addresses: addresses?, driver, why }))
     }
 
     fn listen(&mut self, endpoint: &Endpoint, backlog: u32) -> Result<SocketAddr, ServeError> {

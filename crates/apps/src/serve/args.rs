@@ -54,17 +54,17 @@ impl fmt::Display for DriverName {
 pub struct ServeArgs {
     /// Address to listen on; may be given several times
     ///
-    /// `IP:PORT`, `[IPv6]:PORT`, `unix:/path` or `unix:@abstract`. Port 0 takes a free port, which
-    /// the line printed when the server is ready names. Without it the server listens at its own
-    /// port: of the loopback, or with --backend local of the first --address, or of all that the
-    /// link brings.
+    /// `IP:PORT`, `[IPv6]:PORT`, `localhost:PORT`, `unix:/path` or `unix:@abstract`. Port 0 takes a
+    /// free port, which the line printed when the server is ready names. Without it the server
+    /// listens at its own port: of the loopback, or with --backend local of the first --address,
+    /// or of all that the link brings.
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
     /// Channels: one thread each, pinned to a processor of its own
     ///
     /// Without this option and without --cpus there is one channel, and its thread is not pinned.
-    #[arg(long, value_name = "N",
+    #[arg(help_heading = "Channels", long, value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new()
               .range(1..=limits::CHANNELS_MAX as u64))]
     pub channels: Option<usize>,
@@ -72,7 +72,7 @@ pub struct ServeArgs {
     /// Processors to pin the channels to, in order, such as 0,2-5
     ///
     /// Without --channels there is one channel for each of them.
-    #[arg(long, value_name = "LIST")]
+    #[arg(help_heading = "Channels", long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
 
     /// Who does TCP.
@@ -80,30 +80,33 @@ pub struct ServeArgs {
     pub backend: BackendArgs,
 
     /// Which kernel interface carries the channels
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(help_heading = "Channels", long, value_enum, default_value_t)]
     pub driver: DriverName,
 
     /// Operations gathered before they go to the kernel together; 1 switches batching off
-    #[arg(long, value_name = "N", default_value_t = Config::default().batch,
+    #[arg(help_heading = "Channels",
+          long, value_name = "N", default_value_t = Config::default().batch,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
     pub batch: u32,
 
     /// Give accepted connections ordinary descriptors instead of lwsockets
-    #[arg(long)]
+    #[arg(help_heading = "Channels", long)]
     pub no_lwsockets: bool,
 
     /// Let all channels share each listener's one accept queue
-    #[arg(long)]
+    #[arg(help_heading = "Channels", long)]
     pub no_partition: bool,
 
     /// Bytes of one receive buffer
-    #[arg(long, value_name = "BYTES", default_value_t = Config::default().buffer_len,
+    #[arg(help_heading = "Channels",
+          long, value_name = "BYTES", default_value_t = Config::default().buffer_len,
           value_parser = RangedU64ValueParser::<usize>::new()
               .range(BUFFER_LEN_MIN as u64..=BUFFER_LEN_MAX as u64))]
     pub buffer_len: usize,
 
     /// Receive buffers of each channel
-    #[arg(long, value_name = "N", default_value_t = Config::default().buffer_count,
+    #[arg(help_heading = "Channels",
+          long, value_name = "N", default_value_t = Config::default().buffer_count,
           value_parser = clap::value_parser!(u16)
               .range(i64::from(BUFFER_COUNT_MIN)..=i64::from(BUFFER_COUNT_MAX)))]
     pub buffer_count: u16,
@@ -112,8 +115,7 @@ pub struct ServeArgs {
     ///
     /// Fewer where the limit on open descriptors (ulimit -n) leaves no room for them and for the
     /// files that they ask for.
-    #[arg(
-        long,
+    #[arg(help_heading = "Limits", long,
         value_name = "N",
         default_value_t = limits::CONNECTIONS_DEFAULT,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::CONNECTIONS_MAX))
@@ -121,8 +123,7 @@ pub struct ServeArgs {
     pub max_connections: u32,
 
     /// Connections that the kernel completes ahead of the server, for each listener
-    #[arg(
-        long,
+    #[arg(help_heading = "Limits", long,
         value_name = "N",
         default_value_t = limits::BACKLOG_DEFAULT,
         value_parser = clap::value_parser!(u32).range(1..=65_535)
@@ -130,24 +131,30 @@ pub struct ServeArgs {
     pub backlog: u32,
 
     /// Seconds in which connections may end cleanly after SIGINT or SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::DRAIN_SECONDS_DEFAULT)]
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = limits::DRAIN_SECONDS_DEFAULT)]
     pub drain: u32,
+
+    /// Say when the server is ready which driver it has and why
+    #[arg(help_heading = "Output", long, short)]
+    pub verbose: bool,
 
     /// Show live counters on standard error, renewed every so many seconds
     ///
     /// On a terminal the table is rewritten in place, elsewhere it is one line each time.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+    #[arg(help_heading = "Output",
+          long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub stats: Option<u32>,
 
     /// Write what each channel has done to this file as JSON when the server ends
     ///
     /// An array with an object for each channel; `-` is standard output.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Output", long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
     /// Write a newline to this descriptor (a pipe or a file) when the server is ready
-    #[arg(long, value_name = "FD")]
+    #[arg(help_heading = "Output", long, value_name = "FD")]
     pub ready_fd: Option<u32>,
 }
 
@@ -170,6 +177,7 @@ impl ServeArgs {
             max_connections: limits::CONNECTIONS_DEFAULT,
             backlog: limits::BACKLOG_DEFAULT,
             drain: limits::DRAIN_SECONDS_DEFAULT,
+            verbose: false,
             stats: None,
             json: None,
             ready_fd: None,

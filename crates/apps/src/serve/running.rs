@@ -29,6 +29,7 @@ use crate::result_file;
 pub struct Running {
     addresses: Vec<Address>,
     driver: String,
+    why: String,
     columns: Columns,
     control: Arc<Control>,
     published: Vec<Arc<Published>>,
@@ -88,6 +89,7 @@ where
     let mut running = Running {
         addresses: Vec::new(),
         driver: String::new(),
+        why: String::new(),
         columns: Columns {
             statuses: server.has_statuses,
             wakeups: args.backend.placement != PlacementName::Inline,
@@ -128,10 +130,16 @@ impl Running {
         &self.addresses
     }
 
-    /// The driver of its channels, and why that one, in one line.
+    /// Back end and driver of its channels, in a few words.
     #[must_use]
     pub fn driver(&self) -> &str {
         &self.driver
+    }
+
+    /// Why its channels have this driver.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.why
     }
 
     /// What its live view shows.
@@ -232,6 +240,7 @@ impl Running {
             }
             self.addresses = ready.addresses;
             self.driver = ready.driver;
+            self.why = ready.why;
         }
         Ok(())
     }

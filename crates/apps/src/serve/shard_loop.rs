@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use megapipe::{Address, Channel, Completion, Config, CpuMask, DispatchError, Event, Waker};
+use megapipe::{
+    Address, Channel, Completion, Config, CpuMask, DispatchError, DriverReport, Event, Waker,
+};
 
 use super::descriptors::{Budget, of_each_connection};
 use super::error::ServeError;
@@ -80,6 +82,14 @@ pub(crate) struct Ready {
     pub(crate) waker: Waker,
     pub(crate) addresses: Vec<Address>,
     pub(crate) driver: String,
+    /// Why this driver.
+    pub(crate) why: String,
+}
+
+/// Back end and driver of a channel, in a few words, and why that driver.
+pub(crate) fn driver_of(report: &DriverReport) -> (String, String) {
+    let driver = format!("back end {}, driver {}", report.backend, report.driver);
+    (driver, report.reason.clone())
 }
 
 /// Where a channel's thread says, once, that it is ready or why it is not.
@@ -146,8 +156,8 @@ fn set_up<S: Shard>(
     let shard = factory(setup)?;
     channel.flush().map_err(|source| ServeError::Dispatch { index, source })?;
     let report = channel.report();
-    let driver = format!("{} ({})", report.driver, report.reason);
-    let ready = Ready { waker: channel.waker(), addresses, driver };
+    let (driver, why) = driver_of(report);
+    let ready = Ready { waker: channel.waker(), addresses, driver, why };
     Ok((channel, shard, pulse, ready))
 }
 

@@ -15,7 +15,9 @@ use super::{Server, Shard, ShardSetup};
 /// Runs a server until SIGINT or SIGTERM, or until a channel fails. Blocks.
 ///
 /// When every channel listens it prints one line to standard output, for people and for scripts
-/// that wait for it: `listening on ADDRESS[ and ADDRESS…], driver NAME (WHY), N channel[s]`.
+/// that wait for it:
+/// `listening on ADDRESS[ and ADDRESS…], back end NAME, driver NAME, N channel[s]`.
+/// With `--verbose` a line on standard error says why this driver.
 ///
 /// # Errors
 /// As [`start`], and the first error of a channel while serving.
@@ -85,11 +87,15 @@ fn announce(running: &Running, args: &ServeArgs) -> Result<(), ServeError> {
     let addresses: Vec<String> = running.addresses().iter().map(ToString::to_string).collect();
     let plural = if running.channels() == 1 { "" } else { "s" };
     let line = format!(
-        "listening on {}, driver {}, {} channel{plural}",
+        "listening on {}, {}, {} channel{plural}",
         addresses.join(" and "),
         running.driver(),
         running.channels(),
     );
+    if args.verbose {
+        // Nobody may be reading it.
+        let _ = writeln!(io::stderr(), "{}: {}", running.driver(), running.why());
+    }
     let mut stdout = io::stdout();
     // Nobody may be reading standard output; the server serves all the same.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
