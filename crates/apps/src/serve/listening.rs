@@ -80,10 +80,8 @@ impl Endpoint {
                 channel.listen(address, &options, cookie).map_err(|error| {
                     let address = address.clone();
                     match error {
-                        // Which step found the other server makes no difference to a person.
-                        ListenError::Kernel { source, .. }
-                            if source.kind() == io::ErrorKind::AddrInUse =>
-                        {
+                        // Which step was refused makes no difference to a person.
+                        ListenError::Kernel { source, what: "bind" | "listen" } => {
                             ServeError::Bind { address, source }
                         }
                         source => ServeError::Listen { address, source },
