@@ -63,7 +63,10 @@ fn beside(address: IpAddr, prefix_bits: u8) -> IpAddr {
             // Neither the prefix's own address nor its broadcast address.
             let is_host = |ip: &u32| ip & hosts != 0 && ip & hosts != hosts;
             let others = [1, 2, 3].map(|bits| ip.to_bits() ^ bits);
-            Ipv4Addr::from_bits(others.into_iter().find(is_host).unwrap_or(ip.to_bits() ^ 1)).into()
+            Ipv4Addr::from_bits(
+                others.into_iter().find(is_host).unwrap_or_else(|| ip.to_bits() ^ 1),
+            )
+            .into()
         }
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1).into(),
     }
