@@ -211,7 +211,10 @@ impl Context {
         mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
     ) -> Result<T, Error> {
         let mut wait = match attempt(&mut self.sockets, false) {
-            Attempt::Done(result) => return result,
+            Attempt::Done(result) => {
+                self.sockets.after_call();
+                return result;
+            }
             Attempt::Wait(wait) => wait,
         };
         let mut left = wait.timeout;
@@ -293,6 +296,8 @@ impl Run for Context {
 
     #[inline]
     fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error> {
-        call(&mut self.sockets)
+        let result = call(&mut self.sockets);
+        self.sockets.after_call();
+        result
     }
 }

@@ -17,6 +17,12 @@ pub(crate) const INBOX_BYTES_MAX: usize = 64 << 10;
 /// Buffers of the channel that a connection holds ahead of the program's reads: small segments must
 /// not eat the pool that others live on.
 pub(crate) const INBOX_BUFFERS_MAX: usize = 8;
+/// SO_RCVLOWAT at most (half of Linux's largest receive buffer): a connection takes as many bytes
+/// ahead of the program's reads as its low-water mark asks for.
+pub(crate) const LOW_WATER_MAX: u32 = 3 << 20;
+/// Turns in a row that bring nothing, after which a call stops fetching bytes that are known to
+/// wait: a stack on another thread may need a few to hand them over.
+pub(crate) const FETCH_ROUNDS: u32 = 32;
 
 /// Bytes that one write to the channel carries; longer ones go in pieces.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
@@ -59,6 +65,20 @@ pub(crate) const LOOKOUT_TURNS: u32 = 16;
 /// Events that one call of `epoll_wait` gives at most (`EP_MAX_EVENTS`).
 pub(crate) const EVENTS_MAX: usize = i32::MAX as usize / 12;
 
+/// Calls that return without waiting: one in so many checks how old the last turn of the channel
+/// is. Reading the clock for each message would cost more than the check is worth.
+pub(crate) const CALLS_PER_CHECK: u32 = 16;
+/// The first check comes after so many calls: a program that makes few calls at long intervals is
+/// served by one of its next calls.
+pub(crate) const CALLS_TO_FIRST_CHECK: u32 = 4;
+/// Checks after which the channel is turned in any case: more calls than most programs make for
+/// one batch of events.
+pub(crate) const CHECKS_PER_TURN: u32 = 64;
+/// A check that finds the last turn older than this turns the channel.
+pub(crate) const TURN_AGE_MAX: Duration = Duration::from_millis(1);
+
+const _: () = assert!(CALLS_TO_FIRST_CHECK <= CALLS_PER_CHECK);
+const _: () = assert!(CALLS_PER_CHECK.is_power_of_two());
 const _: () = assert!(DESCRIPTORS_DEFAULT <= DESCRIPTORS_MAX);
 const _: () = assert!(PIPE_ATOMIC_BYTES <= PIPE_BYTES);
 const _: () = assert!(PIECE_BYTES <= OUTBOX_BYTES_MAX);

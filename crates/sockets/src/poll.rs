@@ -49,7 +49,9 @@ impl Sockets {
         time: (Option<Duration>, bool),
     ) -> Attempt<usize> {
         match self.try_poll(fds, kernels, time) {
-            Ok(Some(count)) => Attempt::Done(Ok(count)),
+            Ok(Some(0)) => Attempt::Done(Ok(0)),
+            // As in `epoll_wait`: a program whose poll never waits must send and receive, too.
+            Ok(Some(count)) => Attempt::Done(self.turn(Some(Duration::ZERO)).map(|()| count)),
             Ok(None) => Attempt::Wait(Wait::on_anything(time.0)),
             Err(error) => Attempt::Done(Err(error)),
         }
@@ -181,5 +183,6 @@ fn members(set: &FdSet) -> impl Iterator<Item = Fd> + '_ {
         let bits = *bits;
         (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| (word * 64 + bit) as Fd)
     };
-    set.iter().enumerate().flat_map(bits)
+    // Numbers may be high, and sets long and nearly empty.
+    set.iter().enumerate().filter(|(_, bits)| **bits != 0).flat_map(bits)
 }

@@ -31,6 +31,7 @@ use crate::epoll::Epolls;
 use crate::error::Error;
 use crate::flags::{Events, OpenFlags};
 use crate::kernel;
+use crate::limits::{CALLS_PER_CHECK, CALLS_TO_FIRST_CHECK, CHECKS_PER_TURN, TURN_AGE_MAX};
 use crate::listener::Listener;
 use crate::options::StackDefaults;
 use crate::pipe::{Counter, Pipe, PipeEnd};
@@ -163,6 +164,10 @@ impl Kind {
     }
 }
 
+/// Where the count of calls starts after a turn, so that the first check of the turn's age comes
+/// after [`CALLS_TO_FIRST_CHECK`] calls.
+const CALLS_AFTER_TURN: u32 = CALLS_PER_CHECK - CALLS_TO_FIRST_CHECK;
+
 /// The sockets of a context, and the channel that carries them. Its calls are made by way of a
 /// context ([`crate::Bsd`]).
 pub struct Sockets {
@@ -191,6 +196,9 @@ pub struct Sockets {
     /// It is the stack's as well.
     shares_clock: bool,
     turns: u32,
+    /// Calls that returned without waiting since the last turn, counted from
+    /// [`CALLS_AFTER_TURN`] on.
+    calls: u32,
     /// On the clock.
     turned_at: Duration,
     freshness: Duration,
@@ -237,6 +245,7 @@ impl Sockets {
             wakes: Vec::new(),
             happened: false,
             turns: 0,
+            calls: CALLS_AFTER_TURN,
             turned_at: clock.elapsed(),
             shares_clock,
             clock,
@@ -421,6 +430,37 @@ impl Sockets {
         driven
     }
 
+    // -- liveness
+
+    /// Counts a call that returns without having waited. Returns whether the channel has to be
+    /// turned now: a program that never waits still receives and acknowledges.
+    #[inline(always)]
+    pub(crate) fn count_call(&mut self) -> bool {
+        self.calls = self.calls.wrapping_add(1);
+        self.calls % CALLS_PER_CHECK == 0 && self.is_turn_due()
+    }
+
+    #[cold]
+    fn is_turn_due(&self) -> bool {
+        self.calls >= CHECKS_PER_TURN * CALLS_PER_CHECK
+            || self.now().saturating_sub(self.turned_at) >= TURN_AGE_MAX
+    }
+
+    /// As [`Sockets::count_call`], for the only thread of a context: turns the channel itself.
+    #[inline(always)]
+    pub(crate) fn after_call(&mut self) {
+        if self.count_call() {
+            self.turn_overdue();
+        }
+    }
+
+    /// The call is done, whatever the turn brings. A link that is gone is reported by the next
+    /// call that waits.
+    #[cold]
+    fn turn_overdue(&mut self) {
+        let _ = self.turn(Some(Duration::ZERO));
+    }
+
     // -- completions
 
     /// Drives the channel: hands over what is queued, and takes the completions of one turn. Waits
@@ -450,6 +490,7 @@ impl Sockets {
     /// A turn that knows nothing of descriptors of the process.
     pub(crate) fn turn_channel(&mut self, patience: Option<Duration>) -> Result<(), Error> {
         self.turns = self.turns.wrapping_add(1);
+        self.calls = CALLS_AFTER_TURN;
         self.is_restless = true;
         let mut next = self.channel.dispatch(patience).map_err(|error| not_driven(&error))?;
         while let Some(completion) = next {
@@ -474,6 +515,7 @@ impl Sockets {
     /// there is something to take.
     pub(crate) fn rest(&mut self) -> Result<Rest, Error> {
         self.handed_over = self.channel.counters().operations;
+        self.calls = CALLS_AFTER_TURN;
         self.is_restless = false;
         self.channel.rest().map_err(|error| not_driven(&error))
     }
@@ -498,7 +540,7 @@ impl Sockets {
     /// By far the most frequent completion, bytes for a connection, is dealt with where it is taken
     /// from the channel, and not copied before.
     #[inline(always)]
-    fn on_completion(&mut self, completion: Completion) {
+    pub(crate) fn on_completion(&mut self, completion: Completion) {
         self.happened = true;
         match completion.event {
             Event::Read(Ok(bytes)) if !bytes.is_empty() => {
