@@ -272,6 +272,17 @@ impl Channel {
         Ok(self.state.unsent_bytes(index))
     }
 
+    /// Bytes that have arrived on a stream and that no read has taken yet. What still lies in the
+    /// kernel, or in our own stack, is not counted.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    pub fn unread_bytes(&self, handle: Handle) -> Result<usize, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        Ok(self.state.peek(index).unread_bytes as usize)
+    }
+
     /// Asks for a completion of the last write that waits, if it is a quiet one: for a program that
     /// finds too much unsent and wants to hear when there is room. `false`: no write waits.
     ///

@@ -14,6 +14,7 @@ use megapipe::{ConnOption, Departure, ServerConfig};
 
 use crate::control::Told;
 use crate::error::Error;
+use crate::limits::LOW_WATER_MAX;
 use crate::ports::Sharing;
 
 /// Bytes of a buffer at least and at most, as they are told: twice what was asked for.
@@ -157,7 +158,7 @@ impl Options {
 
     /// The kernel took an option: keeps it if it says how calls behave.
     pub(crate) fn note(&mut self, level: i32, name: i32, value: &[u8]) {
-        let kept = [libc::SO_LINGER, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
+        let kept = [libc::SO_LINGER, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
         // The kernel took it, so it is in range.
         if level == libc::SOL_SOCKET && kept.contains(&name) {
             let _ = self.set_socket(name, value);
@@ -231,7 +232,7 @@ impl Options {
             libc::SO_PRIORITY => return Err(Error::NotPermitted),
             // Zero means one; a negative one is "as much as there is room for".
             libc::SO_RCVLOWAT => {
-                self.low_water = u32::try_from(number).unwrap_or(i32::MAX as u32).max(1);
+                self.low_water = u32::try_from(number).unwrap_or(u32::MAX).clamp(1, LOW_WATER_MAX);
             }
             libc::SO_KEEPALIVE => {
                 self.keepalive = on;

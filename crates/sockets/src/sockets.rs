@@ -437,7 +437,7 @@ impl Sockets {
     #[inline(always)]
     pub(crate) fn count_call(&mut self) -> bool {
         self.calls = self.calls.wrapping_add(1);
-        self.calls % CALLS_PER_CHECK == 0 && self.is_turn_due()
+        self.calls.is_multiple_of(CALLS_PER_CHECK) && self.is_turn_due()
     }
 
     #[cold]

@@ -16,6 +16,7 @@ use crate::readiness::Progress;
 use crate::sockets::{Kind, Sockets};
 use crate::stream::{Blank, Stream};
 
+const LOW_WATER: (i32, i32) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 /// ioctl(2)'s request behind sockatmark(3).
 const SIOCATMARK: u64 = 0x8905;
 /// The bytes of `struct tcp_info` that have been there from the beginning.
@@ -97,6 +98,9 @@ impl Sockets {
                 self.share_address(fd)?;
             }
         } else {
+            if target.facts.is_stream && at == LOW_WATER {
+                return self.set_low_water(fd, value);
+            }
             let is_lost = target.facts.is_stream && tells_beside_stream(at.0, at.1);
             if is_lost || holds_pointers(at.0, at.1) {
                 return Err(Error::NoSuchOption);
@@ -109,7 +113,7 @@ impl Sockets {
             target.options.note(at.0, at.1, value);
         }
         match at {
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => self.notify_lowered(fd),
+            LOW_WATER => self.notify_lowered(fd),
             (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) if is_local => {
                 let object = self.table.object(fd)?;
                 self.set_fast_open(object);
@@ -124,6 +128,16 @@ impl Sockets {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The kernel's socket must not hear of the low-water mark of a stream: the bytes that count
+    /// towards it lie here, and the kernel would hold back those that are missing.
+    #[cold]
+    fn set_low_water(&mut self, fd: Fd, value: &[u8]) -> Result<(), Error> {
+        let defaults = self.defaults;
+        let (Target { options, facts, .. }, _) = self.target(fd)?;
+        options.set(LOW_WATER, value, facts, &defaults)?;
+        self.notify_lowered(fd)
     }
 
     /// What a socket says of sharing its address has changed.
@@ -143,10 +157,15 @@ impl Sockets {
         Ok(())
     }
 
-    /// The low-water mark of a stream was set: what waits may be enough now, as Linux looks then.
+    /// The low-water mark of a stream was set: what waits may be enough now, as Linux looks then,
+    /// or too little.
     #[cold]
     fn notify_lowered(&mut self, fd: Fd) -> Result<(), Error> {
         let object = self.table.object(fd)?;
+        if let Some((stream, channel)) = self.stream_mut(object) {
+            // A higher mark may need more than was taken ahead so far.
+            stream.ask(channel);
+        }
         if self.readiness(object).contains(Events::READABLE) {
             self.notify(object, Events::ARRIVED);
         }
@@ -167,7 +186,8 @@ impl Sockets {
         }
         let (is_local, mut defaults) = (self.is_local, self.defaults);
         let (target, channel) = self.target(fd)?;
-        if !is_local {
+        let is_ours = is_local || (target.facts.is_stream && at == LOW_WATER);
+        if !is_ours {
             let socket = match target.blank {
                 Some(socket) => socket,
                 None => kernel_socket(channel, target.handle)?,
@@ -243,10 +263,11 @@ impl Sockets {
         if request == SIOCATMARK {
             return self.at_mark(object).map(i32::from);
         }
-        let count = match (&entry.kind, request) {
+        let count = match (&mut entry.kind, request) {
             (Kind::Datagram(endpoint), libc::FIONREAD) => endpoint.next_len(),
             (Kind::Stream(stream), libc::FIONREAD) => {
-                let beneath = bytes_beneath(channel, stream, |info| info.unread_bytes);
+                let beneath = unread_beneath(channel, stream);
+                stream.note_counted(beneath);
                 stream.readable(beneath)
             }
             (Kind::Stream(stream), libc::TIOCOUTQ) => {
@@ -331,6 +352,12 @@ fn bytes_beneath(channel: &mut Channel, stream: &Stream, of: fn(&ConnInfo) -> u3
     }
     let Ok(Some(socket)) = channel.descriptor(stream.handle) else { return 0 };
     rustix::io::ioctl_fionread(socket).map_or(0, |count| count as usize)
+}
+
+/// Bytes of a connection that have arrived and are not here yet: in the channel, and beneath it.
+pub(crate) fn unread_beneath(channel: &mut Channel, stream: &Stream) -> usize {
+    let in_channel = channel.unread_bytes(stream.handle).unwrap_or_default();
+    in_channel + bytes_beneath(channel, stream, |info| info.unread_bytes)
 }
 
 fn kernel_socket(channel: &Channel, handle: Handle) -> Result<BorrowedFd<'_>, Error> {

@@ -35,6 +35,7 @@ use crate::urgent::Mark;
 
 mod at_once;
 mod inbox;
+mod receive;
 
 use inbox::Inbox;
 
@@ -98,6 +99,13 @@ pub(crate) struct Stream {
     owes_record_end: bool,
     /// The last write said that more would come (MSG_MORE).
     more: bool,
+    /// Bytes that a call has looked for without taking them (MSG_PEEK). So many may be taken from
+    /// the channel ahead of the program's reads.
+    looks_for: usize,
+    /// Bytes that a call was told of and that were not all here (FIONREAD), or the most there is
+    /// where nobody has looked since the program fell behind: the next call that reads has to find
+    /// them.
+    counted: usize,
     /// A close waits until the peer has everything.
     pub(crate) lingers: bool,
     pub(crate) is_v6: bool,
@@ -134,6 +142,8 @@ impl Stream {
             inbox: Inbox::new(),
             reading: false,
             congested: false,
+            looks_for: 0,
+            counted: 0,
             lingers: false,
             mark: None,
             owes_mark: false,
@@ -210,13 +220,17 @@ impl Stream {
         !self.reading
             && !self.ended
             && (matches!(self.progress, Progress::Connected) || self.has_rest)
-            && self.unread() < INBOX_BYTES_MAX
-            && self.inbox.buffer_count() < INBOX_BUFFERS_MAX
+            && (self.has_room_ahead() || self.unread() < self.wanted_ahead())
+    }
+
+    #[inline]
+    fn has_room_ahead(&self) -> bool {
+        self.unread() < INBOX_BYTES_MAX && self.inbox.buffer_count() < INBOX_BUFFERS_MAX
     }
 
     /// Asks the channel for what comes next, unless enough waits for the program.
     #[inline(always)]
-    fn ask(&mut self, channel: &mut Channel) {
+    pub(crate) fn ask(&mut self, channel: &mut Channel) {
         if !self.reading {
             self.ask_anew(channel);
         }
@@ -588,78 +602,6 @@ impl Sockets {
 
 /// Bytes.
 impl Sockets {
-    /// `got` is what earlier attempts of the same call have copied.
-    #[inline]
-    pub(crate) fn recv_stream(
-        &mut self,
-        object: u32,
-        to: &mut Scatter<'_, '_>,
-        flags: MsgFlags,
-        is_over: bool,
-    ) -> Attempt<usize> {
-        if flags.contains(MsgFlags::OOB) {
-            return Attempt::Done(self.recv_urgent(object, to, flags));
-        }
-        let mut looked_again = false;
-        loop {
-            let turns = self.turns();
-            let Self { objects, channel, epolls, .. } = self;
-            let Some(entry) = objects.get_mut(object as usize) else {
-                return Attempt::Done(Err(Error::BadDescriptor));
-            };
-            let Kind::Stream(stream) = &mut entry.kind else {
-                return Attempt::Done(Err(Error::NotConnected));
-            };
-            let peeks = flags.contains(MsgFlags::PEEK);
-            let wanted = to.left();
-            let target = match flags.contains(MsgFlags::WAITALL) {
-                true => wanted,
-                false => wanted.min(stream.options.low_water()).max(1),
-            };
-            if stream.unread() > 0 {
-                if wanted == 0 && to.filled() == 0 {
-                    return Attempt::Done(Ok(0));
-                }
-                let discards = flags.contains(MsgFlags::TRUNC);
-                if peeks {
-                    to.rewind();
-                }
-                match stream.mark {
-                    None => stream.take(wanted, peeks, |bytes| to.put(bytes, discards)),
-                    Some(mark) => stream.take_near_mark(mark, (wanted, peeks), to, discards),
-                }
-                stream.ask(channel);
-            }
-            epolls.settle(entry.watchers, stream.readiness());
-            let filled = to.filled();
-            let is_enough = to.left() == 0 || filled >= target;
-            if filled > 0 && (is_enough || stream.why_short()) {
-                entry.served_in = turns;
-                return Attempt::Done(Ok(filled));
-            }
-            if stream.shut == Shut::BOTH {
-                stream.look_for_error(channel);
-            }
-            if filled == 0
-                && let Some(answer) = stream.why_empty()
-            {
-                return Attempt::Done(answer);
-            }
-            let waits = !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over;
-            if waits {
-                let timeout = stream.options.receive_timeout;
-                return Attempt::Wait(Wait::on(object, timeout).with_part(filled > 0));
-            }
-            if filled > 0 {
-                return Attempt::Done(Ok(filled));
-            }
-            if looked_again || !self.refreshed(object) {
-                return Attempt::Done(Err(Error::WouldBlock));
-            }
-            looked_again = true;
-        }
-    }
-
     #[inline]
     pub(crate) fn send_stream(
         &mut self,

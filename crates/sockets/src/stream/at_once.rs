@@ -15,7 +15,9 @@ impl Stream {
     #[inline]
     fn take_whole(&mut self, to: &mut Scatter<'_, '_>) -> Option<usize> {
         let len = self.unread();
-        if len < self.options.low_water() || self.mark.is_some() {
+        // Where more may wait beneath, `take_all` looks.
+        let is_plain = !self.may_be_behind() && self.mark.is_none();
+        if !is_plain || len < self.options.low_water() {
             return None;
         }
         let room = to.only_piece()?.get_mut(..len)?;
@@ -41,11 +43,10 @@ impl Sockets {
     #[inline]
     pub(crate) fn read_at_once(&mut self, object: u32, to: &mut Scatter<'_, '_>) -> Option<usize> {
         let turns = self.turns();
-        let Self { objects, channel, epolls, .. } = self;
+        let Self { objects, epolls, .. } = self;
         let entry = objects.get_mut(object as usize)?;
         let Kind::Stream(stream) = &mut entry.kind else { return None };
         let len = stream.take_whole(to)?;
-        stream.ask(channel);
         epolls.settle(entry.watchers, stream.readiness());
         entry.served_in = turns;
         Some(len)

@@ -4,22 +4,37 @@
 //!
 //! A program that keeps up finds one buffer at most: that one lies in the socket's own record, so
 //! that a message touches no memory beside it. More of them wait in a queue, which is made when it
-//! is first needed.
+//! is first needed. Bytes beyond [`INBOX_BUFFERS_MAX`] buffers are copied to memory of their own:
+//! a program that peeks at many small segments must not hold buffers that others live on.
 //!
 //! Invariants
-//! - `unread` is the sum of the lengths of all buffers, and none of them is empty.
-//! - Where `front` is none, so is everything.
+//! - `unread` is the sum of the lengths of all buffers and of the copied bytes; no buffer is empty.
+//! - The order is `front`, `buffers`, `copied`; `front` is none only if `buffers` is empty.
 
 use std::collections::VecDeque;
 
 use megapipe::ReadBuf;
 
+use crate::limits::INBOX_BUFFERS_MAX;
+
 /// Received bytes, oldest first.
 pub(crate) struct Inbox {
     front: Option<ReadBuf>,
     unread: usize,
-    #[expect(clippy::box_collection, reason = "one word in each socket instead of four")]
-    more: Option<Box<VecDeque<ReadBuf>>>,
+    more: Option<Box<More>>,
+}
+
+/// What does not fit the socket's record.
+#[derive(Default)]
+struct More {
+    buffers: VecDeque<ReadBuf>,
+    copied: VecDeque<u8>,
+}
+
+impl More {
+    fn is_empty(&self) -> bool {
+        self.buffers.is_empty() && self.copied.is_empty()
+    }
 }
 
 impl Inbox {
@@ -35,20 +50,21 @@ impl Inbox {
 
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
-        self.front.is_none()
+        self.unread == 0
     }
 
     /// How many buffers of the channel's are held.
     #[inline]
     pub(crate) fn buffer_count(&self) -> usize {
-        usize::from(self.front.is_some()) + self.more.as_ref().map_or(0, |more| more.len())
+        usize::from(self.front.is_some()) + self.more.as_ref().map_or(0, |more| more.buffers.len())
     }
 
     /// Bytes came; not none.
     #[inline]
     pub(crate) fn push(&mut self, bytes: ReadBuf) {
+        let is_first = self.is_empty();
         self.unread += bytes.len();
-        if self.front.is_none() {
+        if is_first {
             self.front = Some(bytes);
         } else {
             self.push_behind(bytes);
@@ -57,7 +73,13 @@ impl Inbox {
 
     #[inline(never)]
     fn push_behind(&mut self, bytes: ReadBuf) {
-        self.more.get_or_insert_default().push_back(bytes);
+        let has_room = self.buffer_count() < INBOX_BUFFERS_MAX;
+        let more = self.more.get_or_insert_default();
+        if has_room && more.copied.is_empty() {
+            more.buffers.push_back(bytes);
+        } else {
+            more.copied.extend(&bytes[..]);
+        }
     }
 
     /// Everything, if that is one buffer.
@@ -82,17 +104,37 @@ impl Inbox {
             if step < front.len() {
                 front.split_to(step);
             } else {
-                self.front = self.more.as_mut().and_then(|more| more.pop_front());
+                self.front = self.more.as_mut().and_then(|more| more.buffers.pop_front());
             }
         }
+        taken += self.take_copied(len - taken, each);
         self.unread -= taken;
+        taken
+    }
+
+    fn take_copied(&mut self, len: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let Some(more) = self.more.as_mut().filter(|_| len > 0) else { return 0 };
+        let copied = &mut more.copied;
+        let taken = len.min(copied.len());
+        let (first, second) = copied.as_slices();
+        let from_first = taken.min(first.len());
+        for part in [&first[..from_first], &second[..taken - from_first]] {
+            if !part.is_empty() {
+                each(part);
+            }
+        }
+        copied.drain(..taken);
+        if copied.is_empty() {
+            // Few programs get here, and mostly once.
+            *copied = VecDeque::new();
+        }
         taken
     }
 
     /// Shows the first `len` bytes to `each`, or all.
     pub(crate) fn peek(&self, len: usize, each: &mut dyn FnMut(&[u8])) {
         let mut left = len;
-        for bytes in self.buffers() {
+        for bytes in self.parts() {
             let step = bytes.len().min(left);
             if step == 0 {
                 break;
@@ -104,7 +146,7 @@ impl Inbox {
 
     /// The byte behind `ahead` others, if it has come.
     pub(crate) fn byte_at(&self, mut ahead: usize) -> Option<u8> {
-        for bytes in self.buffers() {
+        for bytes in self.parts() {
             match bytes.get(ahead) {
                 Some(byte) => return Some(*byte),
                 None => ahead -= bytes.len(),
@@ -113,7 +155,12 @@ impl Inbox {
         None
     }
 
-    fn buffers(&self) -> impl Iterator<Item = &ReadBuf> {
-        self.front.iter().chain(self.more.iter().flat_map(|more| more.iter()))
+    /// Everything, in order.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let behind = self.more.iter().flat_map(|more| {
+            let (first, second) = more.copied.as_slices();
+            more.buffers.iter().map(|bytes| &bytes[..]).chain([first, second])
+        });
+        self.front.iter().map(|bytes| &bytes[..]).chain(behind)
     }
 }

@@ -1,6 +1,7 @@
 //! Bytes: reading in parts, looking ahead, throwing away, and a peer that does not read.
 
-use crate::world::{Client, Server, compare};
+use crate::host::Fd;
+use crate::world::{Client, Server, World, compare};
 
 #[test]
 fn bytes_arrive_in_order_and_are_read_in_any_portion() {
@@ -101,5 +102,46 @@ fn small_writes_one_after_the_other_all_arrive() {
             world.note_recv("back", Client, client, 9, 0);
             world.note("round", &round);
         }
+    });
+}
+
+/// Sends segments, each on its own, that the server does not read.
+fn send_segments(world: &mut World, client: Fd, count: usize, len: usize) {
+    world.no_delay(Client, client);
+    for number in 0..count {
+        let bytes = vec![number as u8; len];
+        assert_eq!(world.host(Client).send(client, &bytes, 0), Ok(len));
+        world.settle();
+    }
+}
+
+#[test]
+fn recv_returns_all_queued_segments() {
+    for (count, len) in [(17, 1460), (41, 1460), (100, 1)] {
+        compare(|world| {
+            let (server, client) = world.connection();
+            send_segments(world, client, count, len);
+            let host = world.host(Server);
+            let counted = host.ioctl(server, libc::FIONREAD, 0);
+            let peeked = host.recv(server, 100_000, libc::MSG_PEEK).map(|it| it.len());
+            let less = host.recv(server, 20, libc::MSG_PEEK);
+            let read = host.recv(server, 100_000, 0).map(|it| it.len());
+            world.note("segments", &(counted, peeked, less, read));
+        });
+    }
+}
+
+#[test]
+fn read_after_peek_returns_all_queued_segments() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        send_segments(world, client, 30, 700);
+        let host = world.host(Server);
+        let peeked = host.recv(server, 15_000, libc::MSG_PEEK).map(|it| it.len());
+        let first = host.read(server, 10_000).map(|it| it.len());
+        let peeked_again = host.recv(server, 15_000, libc::MSG_PEEK).map(|it| it.len());
+        let rest = host.read(server, 100_000).map(|it| it.len());
+        let none = host.read(server, 100_000);
+        world.note("read", &(peeked, first, peeked_again, rest, none));
     });
 }

@@ -324,6 +324,8 @@ impl<P: Fn(&mut World)> Comparison<P> {
     /// Fails unless the logs agree, given time.
     fn check(&mut self, place: &str, world: impl Fn() -> World) {
         for (step, patience) in PATIENCES.into_iter().enumerate() {
+            // Where a program fails by itself, this says where.
+            println!("{place}");
             let ours = self.run(world(), patience);
             if self.linux[step].is_none() {
                 self.linux[step] = Some(self.run(on_linux(), patience));
