@@ -26,8 +26,13 @@ pub(crate) const FETCH_ROUNDS: u32 = 32;
 
 /// Bytes that one write to the channel carries; longer ones go in pieces.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
-/// Bytes that the kernel has not taken yet and a connection may have before it is full.
-pub(crate) const OUTBOX_BYTES_MAX: usize = 128 << 10;
+/// The shortest piece, where SO_SNDBUF is small: a write that finds the send buffer full leaves one
+/// piece with the channel, which tells when there is room.
+pub(crate) const PIECE_BYTES_MIN: usize = 1 << 10;
+/// Pieces of a send buffer that SO_SNDBUF has set.
+pub(crate) const PIECES_PER_SEND_BUFFER: usize = 4;
+/// Pieces that the kernel has not taken yet and a connection may have before it is full.
+pub(crate) const PIECES_UNSENT_MAX: usize = 2;
 
 /// Bytes of the longest datagram (IPv4's total length less its headers).
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -81,5 +86,5 @@ const _: () = assert!(CALLS_TO_FIRST_CHECK <= CALLS_PER_CHECK);
 const _: () = assert!(CALLS_PER_CHECK.is_power_of_two());
 const _: () = assert!(DESCRIPTORS_DEFAULT <= DESCRIPTORS_MAX);
 const _: () = assert!(PIPE_ATOMIC_BYTES <= PIPE_BYTES);
-const _: () = assert!(PIECE_BYTES <= OUTBOX_BYTES_MAX);
+const _: () = assert!(PIECE_BYTES_MIN <= PIECE_BYTES);
 const _: () = assert!(ACCEPT_AHEAD <= BACKLOG_MAX);

@@ -59,7 +59,7 @@ pub(crate) struct Options {
     user_timeout_ms: i32,
     /// As asked for; 0: the stack's own.
     receive_buffer: i32,
-    send_buffer: i32,
+    pub(crate) send_buffer: i32,
     /// IP_TOS or IPV6_TCLASS, IP_TTL or IPV6_UNICAST_HOPS; `hops` 0: the stack's own.
     traffic_class: u8,
     hops: u8,
@@ -158,7 +158,7 @@ impl Options {
 
     /// The kernel took an option: keeps it if it says how calls behave.
     pub(crate) fn note(&mut self, level: i32, name: i32, value: &[u8]) {
-        let kept = [libc::SO_LINGER, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
+        let kept = [libc::SO_LINGER, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_SNDBUF];
         // The kernel took it, so it is in range.
         if level == libc::SOL_SOCKET && kept.contains(&name) {
             let _ = self.set_socket(name, value);
@@ -227,6 +227,9 @@ impl Options {
                 return Ok(Some(ConnOption::Reuse(self.sharing.reuse())));
             }
             libc::SO_OOBINLINE => self.inline_urgent = on,
+            // Nothing is sent from the program's own memory.
+            libc::SO_ZEROCOPY if number == 0 => {}
+            libc::SO_ZEROCOPY if number != 1 => return Err(Error::InvalidArgument),
             libc::SO_BROADCAST => self.broadcast = on,
             libc::SO_PRIORITY if (0..=6).contains(&number) => self.priority = number,
             libc::SO_PRIORITY => return Err(Error::NotPermitted),
@@ -528,6 +531,7 @@ impl Options {
             libc::SO_PRIORITY => self.priority,
             libc::SO_RCVLOWAT => self.low_water as i32,
             libc::SO_SNDLOWAT => 1,
+            libc::SO_ZEROCOPY => 0,
             libc::SO_RCVBUF => or(self.receive_buffer, defaults.receive_buffer),
             libc::SO_SNDBUF => or(self.send_buffer, defaults.send_buffer),
             _ => return Err(Error::NoSuchOption),

@@ -101,7 +101,8 @@ impl Sockets {
             if target.facts.is_stream && at == LOW_WATER {
                 return self.set_low_water(fd, value);
             }
-            let is_lost = target.facts.is_stream && tells_beside_stream(at.0, at.1);
+            let asks = value.iter().any(|byte| *byte != 0);
+            let is_lost = target.facts.is_stream && tells_beside_stream(at.0, at.1) && asks;
             if is_lost || holds_pointers(at.0, at.1) {
                 return Err(Error::NoSuchOption);
             }

@@ -25,7 +25,8 @@ use crate::family;
 use crate::flags::{Events, MsgFlags};
 use crate::gather::{Gather, Scatter};
 use crate::limits::{
-    INBOX_BUFFERS_MAX, INBOX_BYTES_MAX, OUTBOX_BYTES_MAX, PIECE_BYTES, READ_BYTES,
+    INBOX_BUFFERS_MAX, INBOX_BYTES_MAX, PIECE_BYTES, PIECE_BYTES_MIN, PIECES_PER_SEND_BUFFER,
+    PIECES_UNSENT_MAX, READ_BYTES,
 };
 use crate::options::Options;
 use crate::ports::Bound;
@@ -697,6 +698,16 @@ impl Stream {
         }
     }
 
+    /// Bytes of one write to the channel at most.
+    fn piece_bytes(&self) -> usize {
+        match self.options.send_buffer {
+            0 => PIECE_BYTES,
+            // Twice what the program asked for, as Linux has it.
+            bytes => (bytes.unsigned_abs() as usize / 2 / PIECES_PER_SEND_BUFFER)
+                .clamp(PIECE_BYTES_MIN, PIECE_BYTES),
+        }
+    }
+
     /// Hands bytes to the channel, as many as there is room for.
     fn push(
         &mut self,
@@ -706,7 +717,8 @@ impl Stream {
     ) -> Result<(), Error> {
         // Our own stack takes what it has room for at once: what is left over is too much. The
         // kernel is asked in batches, so that something is always on its way.
-        let most = if is_local { 1 } else { OUTBOX_BYTES_MAX };
+        let piece = self.piece_bytes();
+        let most = if is_local { 1 } else { PIECES_UNSENT_MAX * piece };
         if (more || self.more) && is_local {
             // Each time: an acknowledgment lets go of what was held, and ends the hold with it. A
             // connection that is over tells so itself. (The kernel's part needs not to be told:
@@ -715,7 +727,7 @@ impl Stream {
             self.more = more;
         }
         while from.left() > 0 && !self.congested {
-            let len = from.left().min(PIECE_BYTES);
+            let len = from.left().min(piece);
             let mut bytes = channel.alloc(len);
             from.take(len, |part| bytes.extend_from_slice(part));
             channel.write_quiet(self.handle, bytes)?;

@@ -5,7 +5,7 @@
 
 use super::Stream;
 use crate::gather::{Gather, Scatter};
-use crate::limits::{OUTBOX_BYTES_MAX, PIECE_BYTES};
+use crate::limits::{PIECE_BYTES_MIN, PIECES_UNSENT_MAX};
 use crate::readiness::Progress;
 use crate::sockets::{Kind, Sockets};
 
@@ -60,11 +60,16 @@ impl Sockets {
         let Kind::Stream(stream) = &mut objects.get_mut(object as usize)?.kind else {
             return None;
         };
-        let bytes = from.only_piece().filter(|bytes| bytes.len() <= PIECE_BYTES)?;
-        if !stream.takes_plain_bytes() || bytes.is_empty() {
+        let bytes = from.only_piece()?;
+        let is_short = bytes.len() <= PIECE_BYTES_MIN;
+        let fits = is_short || bytes.len() <= stream.piece_bytes();
+        if !fits || !stream.takes_plain_bytes() || bytes.is_empty() {
             return None;
         }
-        let most = if *is_local { 1 } else { OUTBOX_BYTES_MAX };
+        let most = match *is_local {
+            true => 1,
+            false => PIECES_UNSENT_MAX * stream.piece_bytes(),
+        };
         let unsent = channel.write_copied(stream.handle, bytes).ok()?;
         if unsent >= most {
             stream.congested = channel.report_last_write(stream.handle).unwrap_or(false);

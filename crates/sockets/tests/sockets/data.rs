@@ -1,7 +1,9 @@
 //! Bytes: reading in parts, looking ahead, throwing away, and a peer that does not read.
 
+use megapipe::Placement;
+
 use crate::host::Fd;
-use crate::world::{Client, Server, World, compare};
+use crate::world::{Client, PLACEMENTS, Server, World, alone, compare, on_stack};
 
 #[test]
 fn bytes_arrive_in_order_and_are_read_in_any_portion() {
@@ -144,4 +146,54 @@ fn read_after_peek_returns_all_queued_segments() {
         let none = host.read(server, 100_000);
         world.note("read", &(peeked, first, peeked_again, rest, none));
     });
+}
+
+#[test]
+fn more_is_held_again_after_an_acknowledgment() {
+    // Linux's loopback acknowledges before the second call; only our own stack shows the order.
+    let mut world = on_stack(Placement::Inline);
+    let (server, client) = world.connection();
+    world.no_delay(Client, client);
+    assert_eq!(world.host(Client).send(client, b"one", 0), Ok(3));
+    assert_eq!(world.host(Client).send(client, b"two", libc::MSG_MORE), Ok(3));
+    let mut heard = vec![];
+    while heard.len() < 6 {
+        world.settle();
+        heard.extend(world.host(Server).recv(server, 100, 0).unwrap_or_default());
+    }
+    // The acknowledgment of the first has let go of the second.
+    assert_eq!(heard, b"onetwo");
+    // So would a late one let go of the third.
+    while world.host(Client).ioctl(client, libc::TIOCOUTQ, 0) != Ok(0) {
+        world.settle();
+    }
+    assert_eq!(world.host(Client).send(client, b"three", libc::MSG_MORE), Ok(5));
+    world.settle();
+    assert_eq!(world.host(Server).recv(server, 100, 0), Err(libc::EAGAIN));
+    assert_eq!(world.host(Client).send(client, b"four", 0), Ok(4));
+    world.settle();
+    assert_eq!(world.host(Server).recv(server, 100, 0), Ok(b"threefour".to_vec()));
+}
+
+#[test]
+fn write_beyond_the_send_buffer_takes_what_fits() {
+    for placement in PLACEMENTS {
+        let mut world = alone(placement);
+        let (server, client) = world.connection();
+        let bytes = 42_000_i32.to_ne_bytes();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_SNDBUF);
+        world.host(Client).setsockopt(client, level, name, &bytes).unwrap();
+        // No turn in between: nothing has been acknowledged.
+        let first = world.host(Client).send(client, &[7; 61_000], 0).unwrap();
+        assert!((30_000..61_000).contains(&first), "{first} of 61,000 on {}", placement.name());
+        let (mut read, mut sent) = (0, first);
+        while read < 61_000 {
+            world.settle();
+            if sent < 61_000 {
+                sent += world.host(Client).send(client, &vec![7; 61_000 - sent], 0).unwrap_or(0);
+            }
+            read += world.host(Server).recv(server, 100_000, 0).map_or(0, |it| it.len());
+        }
+        assert_eq!((read, sent), (61_000, 61_000));
+    }
 }

@@ -55,6 +55,7 @@ const OFTEN_SET: &[(i32, i32, i32)] = &[
     (IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
     (IP, libc::IP_MTU_DISCOVER, 6),
     (IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
+    (SOCKET, libc::SO_ZEROCOPY, 0),
 ];
 
 #[test]
@@ -268,6 +269,18 @@ fn ioctl_and_fcntl_count_and_switch() {
         for (command, argument) in calls {
             let answer = world.host(Server).fcntl(server, command, argument);
             world.note(&format!("fcntl {command} {argument}"), &answer);
+        }
+    });
+}
+
+#[test]
+fn ip_options_of_one_byte_are_taken() {
+    compare(|world| {
+        let fd = world.tcp(Client);
+        for value in [libc::IP_PMTUDISC_DO as u8, libc::IP_PMTUDISC_WANT as u8, 6] {
+            let set = world.host(Client).setsockopt(fd, IP, libc::IP_MTU_DISCOVER, &[value]);
+            let told = world.host(Client).getsockopt(fd, IP, libc::IP_MTU_DISCOVER, 1);
+            world.note("one byte", &(set, told));
         }
     });
 }
