@@ -262,8 +262,7 @@ fn manual_has_a_page_for_each_command_that_groff_accepts() {
 
 #[test]
 fn exit_codes_tell_mistakes_from_failures() {
-    let unbound =
-        "cannot listen on 192.0.2.1:1: cannot bind: Cannot assign requested address (os error 99)";
+    let unbound = "cannot listen on 192.0.2.1:1: Cannot assign requested address (os error 99)";
     let no_address = "channel 0: the local back end is not available: ";
     for (line, code, named) in [
         ("serve", 2, "Usage"),
