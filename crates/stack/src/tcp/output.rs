@@ -472,6 +472,8 @@ fn head<M>(
 /// SACK blocks, a duplicate first (RFC 2018 §4, RFC 2883 §4).
 fn put_sack(conn: &Connection, shard: &mut Shard, options: &mut Options) {
     let rare = shard.rares.get_mut(conn);
+    let has_fin = conn.facts.has(Facts::RCV_FIN);
+    let fin = rare.as_ref().filter(|_| has_fin).map(|rare| rare.rcv_fin);
     let duplicate =
         rare.map_or_else(SeqRange::default, |rare| core::mem::take(&mut rare.duplicate));
     if !conn.facts.has(Facts::SACK) || (duplicate.is_empty() && !conn.receive.has_gap()) {
@@ -483,7 +485,9 @@ fn put_sack(conn: &Connection, shard: &mut Shard, options: &mut Options) {
     let duplicate = Some(duplicate).filter(|range| !range.is_empty());
     for range in duplicate.iter().chain(&ranges[..len]) {
         if count < blocks.len() {
-            blocks[count] = SackBlock { start: range.start, end: range.end };
+            // A FIN takes a number of its own, behind the text that it came with.
+            let end = range.end + u32::from(fin == Some(range.end));
+            blocks[count] = SackBlock { start: range.start, end };
             count += 1;
         }
     }

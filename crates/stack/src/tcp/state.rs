@@ -399,7 +399,8 @@ const fn end(state: State, input: Input) -> Option<(State, Action)> {
         (State::SynReceived(received), Input::Reset) => received.on_reset(),
         // RFC 1337: a RST does not cut TIME-WAIT short.
         (State::TimeWait(_), Input::Reset) => return None,
-        (State::Closing(_) | State::LastAck(_), Input::Reset) => closed(CloseReason::Finished),
+        // §3.10.7.4 lets CLOSING and LAST-ACK end in silence. As in Linux, the application learns
+        // that its last bytes, or its FIN, were never acknowledged.
         (_, Input::Reset) => closed(CloseReason::ResetByPeer),
         (State::TimeWait(_), Input::TwoMsl) => closed(CloseReason::Finished),
         (_, Input::TwoMsl) | (State::Listen(_) | State::TimeWait(_), Input::GiveUp(_)) => {

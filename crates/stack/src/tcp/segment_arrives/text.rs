@@ -136,6 +136,10 @@ pub(super) fn on_fin<M>(
         return;
     };
     if fin != conn.rcv_nxt {
+        if segment.has(Flags::FIN) {
+            // RFC 5681 §4.2: it is out of order, with text or without.
+            conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+        }
         conn.facts.set(Facts::RCV_FIN);
         shard.rares.of(conn, cx.now).rcv_fin = fin;
         return;

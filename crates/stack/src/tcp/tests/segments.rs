@@ -1394,3 +1394,38 @@ fn what_lies_behind_a_gap_makes_room_for_what_closes_it() {
     }
     assert_eq!(peer.host.memory.in_use(), 0);
 }
+
+#[test]
+fn out_of_order_fin_is_acknowledged_at_once() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    peer.inject(F | A, 101, 1, &[]);
+    assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    peer.inject(A | P, 1, 1, &[7; 100]);
+    assert_eq!(peer.out().last().map(Out::core), Some((ACK, 1, 102, 0)));
+}
+
+#[test]
+fn sack_block_covers_the_fin_behind_its_text() {
+    let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
+    peer.inject(F | A, 101, 1, b"abc");
+    let out = peer.out();
+    assert_eq!((out[0].core(), out[0].sack()), ((ACK, 1, 1, 0), vec![(101, 105)]));
+}
+
+#[test]
+fn reset_before_the_last_acknowledgment_is_reported() {
+    for crosses in [false, true] {
+        let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+        if !crosses {
+            peer.inject(F | A, 1, 1, &[]);
+        }
+        peer.send(conn, b"abc");
+        peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+        peer.out();
+        if crosses {
+            peer.inject(F | A, 1, 1, &[]);
+        }
+        peer.inject(R | A, 2, 1, &[]);
+        assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer), "{crosses}");
+    }
+}
