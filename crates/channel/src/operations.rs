@@ -435,10 +435,9 @@ impl Channel {
     ///
     /// A connection of our own stack moves into a socket of the kernel's, unread and unsent bytes
     /// and all, without its peer's notice; [`Channel::take_over`] goes the other way. It has to be
-    /// established, with neither side closed
-    /// ([`OpError::NotConnected`](crate::OpError::NotConnected) otherwise), and the process needs
-    /// CAP_NET_ADMIN ([`OpError::PermissionDenied`](crate::OpError::PermissionDenied)). If it does
-    /// not move it goes on where it is, and [`Channel::explain`] says why.
+    /// established, with neither side closed ([`OpError::NotConnected`] otherwise), and the process
+    /// needs CAP_NET_ADMIN ([`OpError::PermissionDenied`]). If it does not move it goes on where it
+    /// is, and [`Channel::explain`] says why.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for what is our own

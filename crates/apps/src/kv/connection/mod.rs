@@ -20,7 +20,7 @@
 //! - Parsing stops while [`OUTPUT_BYTES_MAX`] bytes of responses wait: a client that sends and
 //!   never reads costs no more than that and one item.
 //! - Responses come in the order of the commands.
-//! - The first word decides for the whole connection, see [`protocol_of`].
+//! - The first word decides for the whole connection, see `protocol_of`.
 
 mod binary;
 mod line;
