@@ -33,7 +33,6 @@ mod biased;
 #[cfg(not(loom))]
 mod bip;
 mod bytes;
-#[cfg(not(loom))]
 mod cursor;
 #[cfg(not(loom))]
 mod doorbell;
