@@ -80,7 +80,7 @@ mod tests {
         assert!(printed(pin).starts_with("Error: cannot pin this thread to core 9: Address al"));
         assert_eq!(printed(Misuse::InvalidCount), "Error: the count must be at least one");
         assert_eq!(printed(OpError::Reset), "Error: connection reset by peer");
-        let address = "localhost:80".parse::<Address>().unwrap_err();
+        let address = "localhorst:80".parse::<Address>().unwrap_err();
         assert!(printed(address).starts_with("Error: expected IP:PORT"));
     }
 

@@ -221,7 +221,7 @@ fn readiness_is_measured_beside_completions_in_every_placement() {
 fn a_placement_without_a_stack_is_refused() {
     let output = megapipe(&["bench", "rpc", "--placement", "thread"]).output();
     let output = output.expect("megapipe runs");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("--placement: only --backend local"), "{said}");
 }
