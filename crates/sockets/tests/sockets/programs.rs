@@ -366,6 +366,10 @@ fn a_chat_by_poll_tells_everybody_and_shows_out_who_is_deaf() {
             chat.turn(world, listener);
             for place in [1, 2] {
                 while let Ok(bytes) = world.host(Client).recv(fds[place], 65_536, 0) {
+                    if bytes.is_empty() {
+                        // The end: it was shown out.
+                        break;
+                    }
                     heard[place].extend(bytes);
                 }
             }
