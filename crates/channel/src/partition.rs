@@ -384,8 +384,8 @@ fn join(
     };
     rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?;
     if claims {
-        // Without SO_REUSEPORT listen(2) succeeded for one socket only, whoever has bound the
-        // address meanwhile. From now on siblings may join.
+        // Without SO_REUSEPORT listen(2) succeeded for one socket only, whatever else is bound to
+        // the address. From now on siblings may join.
         sockopt::set_socket_reuseport(socket, true)?;
     }
     members.push(entry);

@@ -108,7 +108,7 @@ fn info_names_the_driver_every_feature_and_the_limits() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    assert!(!text.contains("forced by configuration"), "nobody has configured anything: {text}");
+    assert!(!text.contains("forced by configuration"), "no driver was configured: {text}");
     let json: serde_json::Value = serde_json::from_str(&stdout(&["info", "--json"])).expect("JSON");
     let driver = json["chosen"]["driver"].as_str().expect("a name");
     assert!(text.contains(&format!("A channel gets the driver {driver}: ")));

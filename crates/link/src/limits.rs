@@ -80,7 +80,7 @@ pub const REPAIR_PLAIN_BYTES: usize = 8 << 10;
 pub const REPAIR_ROOM_BYTES: usize = 64 << 10;
 const _: () = assert!(REPAIR_CHUNK_BYTES_MIN <= REPAIR_PLAIN_BYTES);
 const _: () = assert!(REPAIR_CHUNK_BYTES_MAX.is_power_of_two());
-/// How long a memif's peer may be missing before a person is told, in milliseconds.
+/// Time without a peer after which a memif reports that it waits for one, in milliseconds.
 pub const MEMIF_NOTICE_AFTER_MS: u64 = 1_000;
 const _: () = assert!(MEMIF_NOTICE_AFTER_MS < MEMIF_OPEN_TIMEOUT_MS);
 /// How long opening a described memif waits for its peer, in milliseconds.

@@ -58,7 +58,7 @@ use session::{Lanes, NoSession, Session, Wanted};
 
 const DRIVER: &str = "memif";
 
-/// How long a peer may be missing before a person is told.
+/// Time without a peer after which the link reports that it waits for one.
 const NOTICE_AFTER: Duration = Duration::from_millis(MEMIF_NOTICE_AFTER_MS);
 /// How long a client waits between two tries to connect to a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(error.to_string(), "interface: there is no interface \"mp-absent\"");
     }
 
-    /// A peer that comes only once somebody was told that it is missing.
+    /// The peer connects only after the notice that it is missing.
     fn comes_when_told(late: &str, early: &str) {
         let spec = |text: &str| text.parse::<LinkSpec>().expect("a description");
         let (late, early) = (spec(late), spec(early));

@@ -9,8 +9,8 @@
 //! and what is passed on, with reasons; `socket.rs` for who has a frame when.
 //!
 //! Needs: CAP_NET_RAW for the sockets, CAP_IPC_LOCK (or a larger limit of locked memory) for their
-//! frames; CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the program, unless somebody
-//! else's map of sockets is used ([`SocketMap`]). Linux 5.9 or newer.
+//! frames; CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the program, unless a map of
+//! sockets from another program is used ([`SocketMap`]). Linux 5.9 or newer.
 //!
 //! Invariants
 //! - The program is attached by a descriptor: it is gone when the last link is dropped and when

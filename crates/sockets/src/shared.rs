@@ -289,7 +289,7 @@ impl SharedContext {
     /// A call is over: what it asked for goes out, who it woke is told, and somebody leads.
     fn leave(&self, mut inside: MutexGuard<'_, Inside>) {
         let inside = &mut *inside;
-        // Nobody sleeps in the kernel for the channel: the calls themselves have to drive it.
+        // No thread sleeps in the kernel for the channel, so the calls themselves drive it.
         if self.shared.driving == Driving::Callers && inside.leader.is_none() {
             let sockets = &mut inside.sockets.0;
             sockets.is_restless |= sockets.count_call();

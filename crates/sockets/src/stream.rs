@@ -103,9 +103,8 @@ pub(crate) struct Stream {
     /// Bytes that a call has looked for without taking them (MSG_PEEK). So many may be taken from
     /// the channel ahead of the program's reads.
     looks_for: usize,
-    /// Bytes that a call was told of and that were not all here (FIONREAD), or the most there is
-    /// where nobody has looked since the program fell behind: the next call that reads has to find
-    /// them.
+    /// Bytes that FIONREAD reported before all of them were here, or `usize::MAX` after the program
+    /// fell behind and no call has counted since: the next call that reads has to fetch them.
     counted: usize,
     /// A close waits until the peer has everything.
     pub(crate) lingers: bool,

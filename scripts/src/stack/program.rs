@@ -72,7 +72,7 @@ impl Program {
     }
 }
 
-/// The thread's life: calls until nobody asks any more.
+/// The thread's loop: serves calls until the channel of requests is closed.
 fn serve(
     asked: &Receiver<(Call, Inside)>,
     mut sockets: SharedContext,

@@ -119,9 +119,9 @@ fn a_load_that_is_only_rejected_ends_after_a_second() {
             }
         });
         let closed = TcpListener::bind("127.0.0.1:0").expect("binding");
-        let nobody = Address::from(closed.local_addr().expect("an address"));
+        let refusing = Address::from(closed.local_addr().expect("an address"));
         drop(closed);
-        for (address, is_asked) in [(&forbidden, true), (&nobody, false)] {
+        for (address, is_asked) in [(&forbidden, true), (&refusing, false)] {
             let mut args = load_args(address, driver);
             (args.connections, args.duration, args.warmup) = (4, Some(60.0), 60.0);
             let mut http = HttpLoadArgs::new(args, "1K".parse().expect("a set"));

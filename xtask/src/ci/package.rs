@@ -72,7 +72,7 @@ fn publishing_order(packages: &[Package]) -> (Vec<&str>, Vec<&str>) {
 }
 
 /// Sources below `source` that read a file from outside of `folder` when they are compiled. Tests
-/// may: nobody runs them from a package.
+/// may: they do not run from a package.
 fn includes_from_outside(
     folder: &Path,
     source: &Path,

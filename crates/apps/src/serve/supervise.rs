@@ -93,7 +93,7 @@ fn announce(running: &Running, args: &ServeArgs) -> Result<(), ServeError> {
         running.channels(),
     );
     if args.verbose {
-        // Nobody may be reading it.
+        // The reader of standard error may be gone.
         let _ = writeln!(io::stderr(), "{}: {}", running.driver(), running.why());
     }
     let mut stdout = io::stdout();

@@ -6,9 +6,9 @@
 //! - A queue whose own shards all sleep is armed, and the last of them to lie down listens to it:
 //!   whoever else reads it arms it again.
 //! - A shard that sleeps while another is awake has a timer that wakes it: its own watch, set when
-//!   it lies down, or the shared alarm, set by the first shard to wake while all sleep. The alarm
-//!   is changed under the lock of queue 0 and is off while all shards sleep, so idle shards do not
-//!   wake each other.
+//!   it goes to sleep, or the shared alarm, set by the first shard to wake while all sleep. The
+//!   alarm is changed under the lock of queue 0 and is off while all shards sleep, so that idle
+//!   shards do not wake each other.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -325,7 +325,7 @@ impl ShardLink {
             }
             others_are_awake |= !all_sleep;
             if index == 0 && all_sleep {
-                // The link wakes this shard: nobody else's sleep has to be watched.
+                // The link wakes this shard, so no other shard's sleep has to be watched.
                 set_timer(&shared.alarm, Duration::ZERO)?;
             }
             let listens = all_sleep || own_sleep;

@@ -60,7 +60,7 @@ impl Stream {
         };
     }
 
-    /// A call is told of bytes that are not here yet.
+    /// Notes that a call reported bytes that are not here yet.
     pub(crate) const fn note_counted(&mut self, beneath: usize) {
         self.counted = if beneath > 0 { self.unread() + beneath } else { 0 };
     }

@@ -359,7 +359,7 @@ fn a_chat_by_poll_tells_everybody_and_shows_out_who_is_deaf() {
         let mut said = 0;
         let mut has_ended = false;
         for _ in 0..ROUNDS_MAX {
-            // Nobody who reads falls so far behind that they seem deaf, however slow the machine.
+            // A guest that reads never falls so far behind that it seems deaf.
             let heard_by_both = heard[1].len().min(heard[2].len());
             if !speech.is_empty() && said - heard_by_both < Chat::BACKLOG_MAX / 2 {
                 let piece: Vec<u8> = speech.iter().copied().take(60_000).collect();

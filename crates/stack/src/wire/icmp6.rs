@@ -88,7 +88,7 @@ impl<'a> View<'a> {
 pub enum Repr {
     /// Send this back.
     Echo {
-        /// Zero, but nobody checks: hosts return what they got.
+        /// Zero by the RFC; hosts do not check it and return what they received.
         code: u8,
         /// Which series.
         identifier: u16,

@@ -258,7 +258,7 @@ impl Connection {
                 self.execute_line(command, words, context, out);
                 return Step::Took(consumed);
             }
-            // No answer: nobody who speaks RESP has asked.
+            // No answer: an HTTP client does not read RESP.
             _ if is_http(line) => self.state = State::Ended,
             (_, Some(command)) => tell(Fault::Arity(command.name), out),
             (Some([name, ..]), None) => commands::tell_unknown(name, out),

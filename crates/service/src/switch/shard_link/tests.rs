@@ -182,7 +182,7 @@ fn shards_that_sleep_beside_a_busy_one_keep_looking() {
     let before = frames(&links);
     let deadline = Instant::now() + Duration::from_secs(20);
     while frames(&links) == before {
-        assert!(Instant::now() < deadline, "nobody reads the link");
+        assert!(Instant::now() < deadline, "no shard reads the link");
         wake_ups(&mut links[1..], Duration::from_millis(10));
     }
 }

@@ -28,7 +28,7 @@ enum Beginning {
     Accepted,
     /// By a SYN with a cookie and data, and its handshake goes on.
     TakenFromSyn,
-    /// By our SYN with a cookie and data, which nobody has answered.
+    /// By our SYN with a cookie and data, which has no answer yet.
     SentWithSyn,
 }
 

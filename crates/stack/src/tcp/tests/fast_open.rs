@@ -225,7 +225,7 @@ fn fast_open_connection_ends_before_its_handshake() {
     peer.out();
     peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, conn)).unwrap();
     assert_eq!(peer.cores(), [(RA, 1, 5, 0)]);
-    // One that nobody accepted goes with its listener.
+    // A connection that was not accepted ends with its listener.
     syn(&mut peer, with(cookie), b"data");
     peer.out();
     let id = peer.host.tcp.listeners.id(0);
