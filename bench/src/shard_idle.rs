@@ -100,6 +100,11 @@ impl Peer {
                 return Err(PeerError::Exchange("not all connections were answered in time"));
             };
             match done.event {
+                // The server opens its memif before it listens.
+                Event::Connect(Err(OpError::Refused)) if !left.is_zero() => {
+                    self.0.unregister(done.handle)?;
+                    self.0.connect(server, &ConnectOptions::default(), 0)?;
+                }
                 Event::Connect(outcome) => {
                     outcome?;
                     self.0.write_quiet(done.handle, request.to_vec())?;
