@@ -106,11 +106,7 @@ pub(super) fn on_established<M>(
     conn.snd_una = conn.snd_nxt;
     conn.facts.clear(Facts::SYN_DUE);
     conn.cold.small_end = conn.snd_una;
-    // RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its
-    // timestamp says which one was answered.
-    // The first of the two is exact, an echo is good to a millisecond.
-    let exact = since_syn(conn, cx).filter(|_| conn.attempts == 0);
-    let sample = exact.or_else(|| echo_age(conn, cx, segment.options.timestamps));
+    let sample = handshake_sample(conn, cx, segment);
     conn.begin_recovery(&shard.records, cx.now, sample);
     conn.attempts = 0;
     conn.cold.rtt_or_syn_at_us = 0;
@@ -151,14 +147,27 @@ fn on_fast_open_established<M>(
     conn.facts.clear(Facts::SYN_DUE);
     if conn.flight() == 0 {
         // Nothing was sent: the handshake is the first sample, as without Fast Open.
-        let exact = since_syn(conn, cx).filter(|_| conn.attempts == 0);
-        let sample = exact.or_else(|| echo_age(conn, cx, segment.options.timestamps));
+        let sample = handshake_sample(conn, cx, segment);
         conn.begin_recovery(&shard.records, cx.now, sample);
     }
     conn.attempts = 0;
     conn.cold.rtt_or_syn_at_us = 0;
     conn.cold.attend_at = Deadline::NEVER;
     close::establish(conn, Input::AckOfSyn);
+}
+
+/// Returns the round-trip time that the handshake shows.
+///
+/// RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its timestamp
+/// says which one was answered. The first of the two is exact, an echo is good to a millisecond.
+#[inline]
+fn handshake_sample<M>(
+    conn: &Connection,
+    cx: &Cx<'_, M>,
+    segment: &Segment<'_>,
+) -> Option<Duration> {
+    let exact = since_syn(conn, cx).filter(|_| conn.attempts == 0);
+    exact.or_else(|| echo_age(conn, cx, segment.options.timestamps))
 }
 
 /// How long ago our SYN was sent first.
